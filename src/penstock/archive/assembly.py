@@ -1,11 +1,11 @@
-"""Assembly of object bytes into batches for consumers: checked, copied, stamped.
+"""Assembly of batches for consumers from the bytes of an object: checked, copied and stamped.
 
-A write-ahead object holds the bytes as producers sent them. The reader copies every batch and
-stamps its base offset and leader epoch, and the append time where the topic demands it, which
-renews the checksum. Before that, sizes and offsets of every header must match the batch index, and
-the checksum must be right, since bytes from a store may be damaged.
+A write-ahead object has the bytes as producers sent them. Every batch is copied and gets its base
+offset and leader epoch. If the topic uses log append time, it also gets the append time, and its
+checksum is renewed. Bytes from a store may be damaged. Therefore the size and number of offsets of
+each batch must match the batch index, and its checksum must be correct.
 
-No record is decoded. A `Run` is the result for a partition: batches back to back.
+No record is decoded. The result for a partition is a `Run` of adjacent batches.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from penstock.records import (
 from penstock.records.aborted import OFFSET_MAX
 
 LEADER_EPOCH = 0
-"""Leader epoch of partitions that were always diskless: no broker leads, so it never changes."""
+"""Leader epoch of partitions that were always diskless; they have no leader, so it is constant."""
 
 Result = memoryview | PenstockError
 
 
 class Run:
-    """Adjacent batches in memory, from `base_offset` to `next_offset`, as consumers receive them.
+    """Adjacent batches in memory, from `base_offset` to `next_offset`, in the form for consumers.
 
-    `offsets[n]` is the base offset of batch n, `ends[n]` the position after it.
+    `offsets[n]` is the base offset of batch n, and `ends[n]` the byte position after it in `data`.
     """
 
     __slots__ = ("base_offset", "data", "ends", "next_offset", "offsets")
@@ -59,10 +59,13 @@ class Run:
     def part(
         self, offset: int, *, max_bytes: int, at_least_one: bool, end_offset: int = OFFSET_MAX
     ) -> tuple[memoryview, int]:
-        """Return whole batches from the one that holds `offset`, and the offset after them.
+        """Return whole batches from the one that contains `offset`, and the offset after them.
 
-        Returns up to `max_bytes`, with `at_least_one` the first batch even if it is larger; no
-        batch that begins at or behind `end_offset`. `offset` must be of this run.
+        Args:
+            offset: offset within this run.
+            max_bytes: most bytes to return.
+            at_least_one: whether the first batch is returned even if it is larger than `max_bytes`.
+            end_offset: batches that begin at this offset or later are not returned.
         """
         first = bisect_right(self.offsets, offset) - 1
         start = self.ends[first - 1] if first else 0
@@ -78,7 +81,10 @@ class Run:
 
 
 def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -> list[Result]:
-    """Return the bytes of each piece, or its error, from the results of a plan's ranges."""
+    """Return the bytes or the error of each piece.
+
+    `answers` has the bytes or the error of each range of `plan`.
+    """
     results: list[Result] = []
     for piece, (index, offset) in zip(pieces, plan.locations, strict=True):
         answer = answers[index]
@@ -92,10 +98,10 @@ def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -
 def assemble(
     pieces: Sequence[Piece], results: Sequence[Result], leader_epoch: int = LEADER_EPOCH
 ) -> tuple[Run | None, PenstockError | None]:
-    """Return the run of adjacent pieces up to the first failed one, and its error.
+    """Return the run of adjacent pieces before the first failed one, and the error of that piece.
 
-    `results` has the bytes or the error of each piece. `leader_epoch` must not fall: a consumer
-    that read the partition before it was diskless would take a lower epoch for an older one.
+    `results` has the bytes or the error of each piece. `leader_epoch` must not decrease: consumers
+    that read the partition before it became diskless would reject a lower epoch as outdated.
     """
     view = memoryview(bytearray(sum(piece.size_bytes for piece in pieces)))
     offsets: list[int] = []
@@ -124,9 +130,11 @@ def assemble(
 
 
 def _copy(piece: Piece, data: memoryview, target: memoryview, leader_epoch: int) -> None:
-    """Copy the batches and stamp offsets and epoch, after a check against the layout."""
+    """Copy a piece's batches into `target`, check them against the layout, and stamp them."""
     if len(data) != piece.size_bytes:
-        raise CorruptObject(f"{_where(piece)} has {piece.size_bytes} bytes, {len(data)} were read")
+        raise CorruptObject(
+            f"{_where(piece)} should have {piece.size_bytes} bytes, but {len(data)} were read"
+        )
     target[:] = data
     append_time_ms = piece.extent.append_time_ms
     position, offset = 0, piece.base_offset
@@ -136,7 +144,7 @@ def _copy(piece: Piece, data: memoryview, target: memoryview, leader_epoch: int)
             if header.size_bytes != size_bytes or header.last_offset_delta + 1 != count:
                 raise CorruptBatch(
                     f"the batch of offset {offset} should have {size_bytes} bytes and {count}"
-                    f" offsets, its header states {header.size_bytes} and"
+                    f" offsets, but its header has {header.size_bytes} and"
                     f" {header.last_offset_delta + 1}"
                 )
             verify_crc(target, header, position)

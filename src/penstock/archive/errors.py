@@ -8,14 +8,14 @@ from penstock.base.errors import CorruptError
 
 
 class CorruptObject(CorruptError):
-    """The bytes of an object are not what was written."""
+    """Object whose bytes are not what was written."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class CutFooter(CorruptObject):
-    """The footer begins before the given bytes; the object's last `needed_bytes` are needed."""
+    """Footer of which only the end was read; the object's last `needed_bytes` contain all of it."""
 
     def __init__(self, given_bytes: int, needed_bytes: int) -> None:
-        super().__init__(f"the footer takes {needed_bytes} bytes, {given_bytes} are there")
+        super().__init__(f"the footer takes {needed_bytes} bytes, but there are {given_bytes}")
         self.needed_bytes = needed_bytes

@@ -1,4 +1,4 @@
-"""Reading of a write-ahead object's footer from a store."""
+"""Reader of a write-ahead object's footer from a store."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from penstock.archive.formats.wal import TRAILER_BYTES, WalFooter, decode_footer
 from penstock.objects import ObjectStore
 
 FOOTER_TAIL_BYTES: Final = 64 << 10
-"""Bytes read from the end of an object for its footer; a second read fetches the rest."""
+"""Bytes at the end of an object that are read first; a longer footer needs a second read."""
 
 
 async def read_footer(store: ObjectStore, key: str, size_bytes: int) -> WalFooter:
-    """Return the footer of an object of this size, with one read, or two for a long footer.
+    """Return the footer of an object that should have `size_bytes`, with one or two reads.
 
     Raises:
         CorruptObject: the object is not a whole write-ahead object, or has another size.
         ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: raised by the store.
     """
     if size_bytes < TRAILER_BYTES:
-        raise CorruptObject(f"{key} has {size_bytes} bytes, too few for an object")
+        raise CorruptObject(
+            f"{key} has {size_bytes} bytes, but a trailer alone has {TRAILER_BYTES}"
+        )
     tail_bytes = min(size_bytes, FOOTER_TAIL_BYTES)
     tail = await store.get(key, size_bytes - tail_bytes, tail_bytes)
     try:
@@ -30,7 +32,9 @@ async def read_footer(store: ObjectStore, key: str, size_bytes: int) -> WalFoote
             raise CorruptObject(f"{key} has {size_bytes} bytes: {cut}") from None
         footer = _decode(key, await store.get(key, size_bytes - cut.needed_bytes, cut.needed_bytes))
     if footer.size_bytes != size_bytes:
-        raise CorruptObject(f"{key} has {size_bytes} bytes, its footer states {footer.size_bytes}")
+        raise CorruptObject(
+            f"{key} has {size_bytes} bytes, but its footer declares {footer.size_bytes}"
+        )
     return footer
 
 

@@ -1,8 +1,8 @@
-"""Planning of a fetch: extents are trimmed to batches, byte ranges are merged.
+"""Planning of a fetch: trims extents to batches, and merges their byte ranges.
 
-Each partition's extents are cut to the batches from the fetch offset up to its limit, with the
-sizes in the batch index (`layout`), so that no byte is read to find the end of a batch. Close
-ranges of one object are read as one.
+Each partition's extents are cut to the batches from the fetch offset up to the partition's limit of
+bytes. The batch index knows the size of each batch (`layout`), so the end of a batch is found
+without reading. Ranges of one object that are close to each other are read as one.
 
     extents of a partition    [b b b b][b b b]          wanted: from here ─┐
     pieces                      └ trimmed: [· b b b][b b ·]  <─────────────┘
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MERGE_GAP_BYTES: Final = 64 << 10
-"""Gap between two ranges of an object below which they are read as one."""
+"""Largest gap between two ranges of an object that are read as one."""
 
 LAYOUT = "<ii"
-"""Bytes and number of offsets of each batch."""
+"""Layout entry of a batch: its size in bytes, and its number of offsets."""
 
 
 class Piece(NamedTuple):
-    """Adjacent batches of one extent: their position, and the layout that they must match."""
+    """Adjacent batches of one extent, to be read.
+
+    `start` is their position in the object. `batches` has the size in bytes and the number of
+    offsets that each batch must have.
+    """
 
     extent: Extent
     start: int
@@ -42,7 +46,7 @@ class Piece(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Bytes of an object that are read at once."""
+    """Byte range of an object that is read with one request."""
 
     key: str
     start: int
@@ -50,14 +54,14 @@ class Range(NamedTuple):
 
 
 class RangeLocation(NamedTuple):
-    """Location of a piece: its range, and the offset into it."""
+    """Location of a piece: the index of its range, and its byte offset in the range."""
 
     range_index: int
     offset: int
 
 
 class Plan(NamedTuple):
-    """Ranges to read, and the location of each piece in them, in the order of the pieces."""
+    """Ranges to read, and the location of each piece in them; pieces keep their order."""
 
     ranges: list[Range]
     locations: list[RangeLocation]
@@ -68,14 +72,17 @@ def layout_of(extent: Extent) -> list[tuple[int, int]]:
 
 
 def batches_of(extent: Extent) -> npt.NDArray[np.int32]:
-    """Return the bytes and the offsets of each batch, a row per batch."""
+    """Return one row per batch of an extent: its size in bytes, and its number of offsets."""
     import numpy as np
 
     return np.frombuffer(extent.layout, dtype="<i4").reshape(-1, 2)
 
 
 def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
-    """Return the extent without batches outside of [start, end); None if nothing is left."""
+    """Return the extent without the batches outside of [start, end); None if no batch is left.
+
+    An extent without layout is returned unchanged.
+    """
     if start >= end or end <= extent.base_offset or start >= extent.next_offset:
         return None
     whole = start <= extent.base_offset and end >= extent.next_offset
@@ -106,10 +113,10 @@ def trim(
     max_bytes: int,
     at_least_one: bool,
 ) -> list[Piece]:
-    """Return the batches from the one that holds `offset`, up to `max_bytes`; extents are adjacent.
+    """Return the batches from the one that contains `offset`, up to `max_bytes`.
 
-    With `at_least_one` the first batch is returned even if it is larger. Stops at a gap between
-    extents.
+    The extents must be in offset order; the result ends at the first gap between them. With
+    `at_least_one`, the first batch is returned even if it is larger.
     """
     pieces: list[Piece] = []
     left = max_bytes
@@ -128,7 +135,7 @@ def trim(
 def _trimmed(
     extent: Extent, offset: int, left: int, at_least_one: bool
 ) -> tuple[Piece | None, bool]:
-    """Return the part of one extent, and whether it reaches to the extent's end."""
+    """Return the piece of one extent, and whether it reaches the extent's end."""
     position = extent.byte_offset
     base = extent.base_offset
     start, first_offset, size_bytes = position, base, 0
@@ -153,7 +160,7 @@ def _trimmed(
 
 
 def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
-    """Return ranges that cover all pieces, grouped by object; close ones are merged."""
+    """Return ranges that cover all pieces, grouped by object, with close ranges merged."""
     by_key: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
         by_key.setdefault(piece.extent.key, []).append(index)
@@ -175,7 +182,7 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
 
 
 def newest_timestamp(pieces: Iterable[Piece]) -> int:
-    """Return the newest timestamp, or append time, of all batches of a request; -1 if none."""
+    """Return the newest timestamp or append time of all pieces in milliseconds; -1 if none."""
     return max(
         (max(piece.extent.max_timestamp, piece.extent.append_time_ms) for piece in pieces),
         default=-1,

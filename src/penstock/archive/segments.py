@@ -1,18 +1,19 @@
-"""Building of sealed segments from write-ahead extents: read, checked, stamped, written.
+"""Building of sealed segments from the extents of write-ahead objects.
 
-A segment is a plain Kafka segment file (`.log`): batches back to back, each with its base offset,
-leader epoch and, where the topic demands it, append time. Nothing else in a batch changes; its
-checksum is renewed only for an append time. So consumers get the same bytes as before, and any
-reader of segment files can read it.
+A segment is a plain Kafka segment file (`.log`) with batches back to back. Each batch gets its base
+offset, leader epoch and, for log append time, the append time. Nothing else in a batch changes;
+its checksum is renewed only for an append time. Consumers therefore get the same bytes as before,
+and any reader of segment files can read a segment.
 
     extents   [a a a][b b][c c c c]      of different objects, adjacent by offset
     chunks    |──────────|─────────|     read a few at a time, assembled as for a consumer
     parts     |───────────────|────|     the segment's extents in the batch index
 
-One chunk is read while those before it wait as bytes of the segment: memory is bounded by the
-run's bytes and one chunk, twice as long as a store joins the pieces of an object.
+Memory is limited by the segment's bytes and one chunk, because the finished chunks stay in memory
+until the segment is written. It is twice as much if the store joins the pieces of an object.
 
-Needs no control plane: `build_segment` and `write_segment` run wherever the store can be reached.
+No control plane is needed: `build_segment` and `write_segment` run on any machine that can reach
+the store.
 
 Source: Inkless's file merger; KIP-405 (segments in an archive).
 """
@@ -34,22 +35,27 @@ from penstock.records import BatchHeader, decode_header, empty_batches, verify_c
 from penstock.records.extents import Extent
 
 CHUNK_BYTES: Final = 8 << 20
-"""Bytes of extents that are read and checked together; a larger extent is a chunk of its own."""
+"""Most bytes of the extents in one chunk; a larger extent is a chunk of its own."""
 CHUNK_EXTENTS_MAX: Final = 64
 READS_AT_ONCE: Final = 8
-"""Maximum number of ranges of a chunk that are read in parallel."""
+"""Most ranges of a chunk that are read in parallel."""
 PART_BYTES_MAX: Final = 4 << 20
-"""Maximum size of an extent of a sealed segment, unless its first batch is larger. A lookup by
-timestamp reads a whole extent, and retention drops whole ones."""
+"""Most bytes of an extent of a sealed segment, unless its first batch is larger.
+
+A lookup by timestamp reads a whole extent, and retention deletes whole extents.
+"""
 PART_BATCHES_MAX: Final = 4_096
-"""Maximum number of batches of an extent of a sealed segment; every lookup returns their layout."""
+"""Most batches of an extent of a sealed segment; every lookup returns the layout of all of them."""
 
 Read = Callable[[str, int, int], Awaitable[memoryview]]
-"""Arguments key, start and bytes, as of `ObjectStore.get`."""
+"""Function that reads bytes of an object; its arguments are those of `ObjectStore.get`."""
 
 
 class SegmentPart(NamedTuple):
-    """Adjacent batches of a segment that become one extent; `layout` as in `BatchEntry`."""
+    """Adjacent batches of a segment that become one extent.
+
+    `layout` has two numbers for each batch, its size in bytes and its number of offsets, as i32.
+    """
 
     byte_offset: int
     size_bytes: int
@@ -60,14 +66,17 @@ class SegmentPart(NamedTuple):
 
 
 class SealedSegment(NamedTuple):
-    """Bytes of a segment, in pieces, and its parts, by offset."""
+    """Finished segment: its bytes in pieces, and its parts in offset order."""
 
     pieces: list[memoryview]
     size_bytes: int
     parts: tuple[SegmentPart, ...]
 
     def extents(self, lease: ObjectLease) -> tuple[Extent, ...]:
-        """Return the parts as extents of an object, without append times, as batches have them."""
+        """Return the parts as extents of the object with this lease.
+
+        Their `append_time_ms` is -1, because append times are already in the batches.
+        """
         return tuple(
             Extent(
                 lease.object_id, lease.key, "segment", part.byte_offset, part.size_bytes,
@@ -79,7 +88,7 @@ class SealedSegment(NamedTuple):
     def swap(
         self, key: PartitionKey, replaced: Sequence[Extent], lease: ObjectLease
     ) -> SegmentSwap:
-        """Return the swap that replaces extents with this segment, written under a lease."""
+        """Return the swap by which the control plane replaces extents with this segment."""
         return SegmentSwap(
             topic_id=key[0],
             partition=key[1],
@@ -91,18 +100,17 @@ class SealedSegment(NamedTuple):
 
 
 async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey) -> SealedSegment:
-    """Build a segment from adjacent extents of one partition, read with `read`.
+    """Build a segment from adjacent extents of one partition; `read` reads the objects.
 
     Raises:
-        CorruptObject: an object contradicts the batch index; no segment is built.
+        CorruptObject: an object does not match the batch index; no segment is built.
         ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: raised by `read`.
     """
     for extent, following in pairwise(extents):
         if extent.next_offset != following.base_offset:
             raise BugError(
-                f"partition {key[1]} of topic {key[0]}: an extent that begins at offset"
-                f" {following.base_offset} does not adjoin the one that ends at"
-                f" {extent.next_offset}"
+                f"partition {key[1]} of topic {key[0]}: an extent begins at offset"
+                f" {following.base_offset}, but the previous one ends at {extent.next_offset}"
             )
     segment = GrowingSegment(extents[0].base_offset)
     async for run in runs_of(read, extents):
@@ -111,7 +119,7 @@ async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey
 
 
 async def runs_of(read: Read, extents: Sequence[Extent]) -> AsyncIterator[Run]:
-    """Yield runs of the verified batches of adjacent extents; raises as `build_segment`."""
+    """Yield the verified batches of adjacent extents as runs; raise as `build_segment` does."""
     for chunk in _chunks(extents):
         size_bytes = sum([extent.size_bytes for extent in chunk])
         pieces = trim(chunk, chunk[0].base_offset, max_bytes=size_bytes, at_least_one=True)
@@ -119,7 +127,7 @@ async def runs_of(read: Read, extents: Sequence[Extent]) -> AsyncIterator[Run]:
         if failure is not None:
             raise failure
         if run is None:
-            raise BugError("a chunk of no batches")
+            raise BugError("the extents of a chunk have no batches")
         yield run
 
 
@@ -129,12 +137,12 @@ async def write_segment(
     key: PartitionKey,
     lease: ObjectLease,
 ) -> SegmentSwap:
-    """Build a segment and write it under a leased key; return the swap for `swap_extents`.
+    """Build a segment, write it under a leased key, and return the swap for `swap_extents`.
 
     After an error the key must not be used again.
 
     Raises:
-        PenstockError: as `build_segment`, and as `ObjectStore.put`.
+        PenstockError: as in `build_segment` and `ObjectStore.put`.
     """
     segment = await build_segment(store.get, extents, key)
     await store.put(lease.key, segment.pieces)
@@ -156,7 +164,7 @@ def _chunks(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
 
 
 async def _fetched(read: Read, pieces: Sequence[Piece]) -> list[Result]:
-    """Return the bytes or the error of each piece, in their order."""
+    """Read the pieces; return the bytes or the error of each, in their order."""
     plan = merge(pieces)
     turns = asyncio.Semaphore(READS_AT_ONCE)
 
@@ -173,9 +181,10 @@ async def _fetched(read: Read, pieces: Sequence[Piece]) -> list[Result]:
 
 
 class GrowingSegment:
-    """Segment that grows by batches from an offset, and has every offset up to its end.
+    """Segment under construction, to which batches are added in offset order.
 
-    Offset gaps, as compaction leaves them, are filled with batches without records.
+    It contains every offset up to its end: gaps, as left by compaction, are filled with batches
+    without records.
     """
 
     def __init__(self, base_offset: int) -> None:
@@ -187,11 +196,11 @@ class GrowingSegment:
         self._part: GrowingPart | None = None
 
     def add(self, view: memoryview, *, verify: bool = False) -> None:
-        """Add whole batches by rising offsets, without a copy.
+        """Append whole batches in offset order; their bytes are not copied.
 
         Raises:
-            CorruptBatch: the bytes are not batches; with `verify`, a checksum is wrong.
-            BugError: a batch, except the first, begins below its predecessor's end.
+            CorruptBatch: the bytes are not batches or, with `verify`, a checksum is wrong.
+            BugError: a batch begins below the segment's end; only the first batch may.
         """
         begun = position = 0
         while position < len(view):
@@ -199,7 +208,9 @@ class GrowingSegment:
             if verify:
                 verify_crc(view, header, position)
             if header.base_offset < self.next_offset and self._part is not None:
-                raise BugError(f"a batch at {header.base_offset}, {self.next_offset} is due")
+                raise BugError(
+                    f"a batch begins at offset {header.base_offset}, expected {self.next_offset}"
+                )
             self._epoch = header.partition_leader_epoch
             if header.base_offset > self.next_offset:
                 self._pieces.append(view[begun:position])
@@ -225,14 +236,14 @@ class GrowingSegment:
         self.size_bytes += header.size_bytes
 
     def sealed(self) -> SealedSegment:
-        """Return the segment, which must not be empty; nothing may be added afterwards."""
+        """Return the finished segment, which must not be empty; nothing may be added afterwards."""
         if self._part is not None:
             self._parts.append(self._part.done())
         return SealedSegment(self._pieces, self.size_bytes, tuple(self._parts))
 
 
 class GrowingPart:
-    """Part of a segment that grows by batches."""
+    """Part of a segment under construction."""
 
     __slots__ = ("_base_offset", "_byte_offset", "_max_timestamp", "_next", "_size", "layout")
 
@@ -250,7 +261,7 @@ class GrowingPart:
         )
 
     def add(self, header: BatchHeader) -> None:
-        """Add a batch; a marker's timestamp does not count, as it has no record."""
+        """Add a batch; the timestamp of a marker is ignored, because markers are not records."""
         self.layout += LAYOUT.pack(header.size_bytes, header.next_offset - self._next)
         self._size += header.size_bytes
         self._next = header.next_offset

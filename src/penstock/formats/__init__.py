@@ -1,6 +1,6 @@
-"""Value formats: decoding of a record's value into columns of Arrow, without Spark.
+"""Value formats: decode record values into Arrow columns, without Spark.
 
-Describing a format is light; its readers (`readers.py`) load NumPy and Arrow.
+Importing this package is fast. Its readers (`readers.py`) import NumPy and Arrow.
 """
 
 from penstock.formats.errors import InvalidFormat

@@ -1,4 +1,4 @@
-"""Tree of columns that kernels fill and `leaves.py` converts to Arrow."""
+"""Tree of columns, which kernels fill and `leaves.py` converts to Arrow arrays."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pyarrow as pa
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
 _NARROW: Final = {1: np.uint8, 8: np.int8, 16: np.int16, 32: np.int32}
-"""The words of types of few bits, by how many."""
+"""NumPy types of values with fewer than 64 bits, by their number of bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Column of a tree, with the type of its values.
+    """Column of a tree, with the Arrow type of its values.
 
-    `names` are those of an enum, stored as their index, or as one of `numbers` if it has some. A
-    list or map has its item or entry as its only part, a struct its fields. Parts of other columns
-    are read but not returned; but a column with the type of its only part is that part.
+    `parts` are the fields of a struct, or the one item or entry of a list or map. Parts of other
+    columns (such as a time's seconds and nanoseconds) are filled but not returned. A column with
+    the type of its only part (a wrapper) is returned as that part. An enum has `names`; its values
+    are stored as indexes of them, or as the enum's `numbers` if these are given.
     """
 
     type: pa.DataType
@@ -31,7 +32,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Number of columns with all its parts."""
+        """Number of columns in the tree: this one and all of its parts."""
         return 1 + sum(part.size for part in self.parts)
 
 
@@ -55,7 +56,7 @@ def list_of(item: Column) -> Column:
 
 
 def map_of(key: Column, value: Column) -> Column:
-    """Return a map; of entries with equal keys the last one counts."""
+    """Return a map column; of entries with equal keys, the last one is kept."""
     made = pa.map_(key.type, value.type)
     entry = pa.struct([made.key_field, made.item_field])
     return Column(type=made, parts=(Column(type=entry, parts=(key, value)),))

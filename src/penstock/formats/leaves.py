@@ -1,7 +1,7 @@
 """Memory of columns that kernels fill, and its conversion to Arrow arrays.
 
-`kernels/columns.py` has the layout of entries. Memory is allocated by a guess, and more of it
-whenever a column is full. Values of Arrow's width are not copied.
+`kernels/columns.py` describes the layout of entries. The first allocation is an estimate; a full
+column is enlarged. Values with Arrow's width are not copied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXT_BYTES_MIN: Final = 1 << 10
 
 @dataclass(slots=True)
 class Leaves:
-    """Memory of a tree of columns for a number of rows, filled by a kernel."""
+    """Memory of a tree of columns for a number of rows, which a kernel fills."""
 
     root: Column
     rows: int
@@ -57,10 +57,10 @@ class Leaves:
         self._take()
 
     def grow(self, column: int) -> None:
-        """Allocate memory for a full column: the items here, or the text here.
+        """Enlarge a full column: the memory of its list's items, or of its text.
 
         Raises:
-            InvalidError: the text of the column takes more bytes than Arrow can count.
+            InvalidError: the text of the column has more bytes than Arrow can count.
         """
         if column and self.table[column - 1, kernel.KIND] == kernel.ITEMS:
             self._widen(column, 2 * int(self.table[column, kernel.ROOM]))
@@ -91,7 +91,7 @@ class Leaves:
             column = int(self.table[column, kernel.BEHIND]) if items else column + 1
 
     def _take(self) -> None:
-        # Two words and one are more than an entry of any kind takes; untouched pages cost nothing.
+        # Two words an entry, and one more, suffice for all kinds; unused memory pages cost nothing.
         sizes = 2 * self.table[:, kernel.ROOM] + 1
         self.table[:, kernel.AT] = np.cumsum(sizes) - sizes
         self.valid = np.empty(int(sizes.sum()), np.uint8)
@@ -182,7 +182,7 @@ def _array(
 
 
 def _names(column: Column, words: Longs, present: Any) -> pa.Array:
-    """Return the names of an enum's words; numbers without a name as their digits."""
+    """Return the names of enum values; a number without a name becomes its digits."""
     index, known = words, None
     if column.numbers:
         numbers = np.array(column.numbers, np.int64)
@@ -196,7 +196,7 @@ def _names(column: Column, words: Longs, present: Any) -> pa.Array:
 
 
 def _last_of_keys(values: pa.MapArray) -> pa.MapArray:
-    """Return maps with only the last of the entries that have equal keys."""
+    """Return maps that keep only the last of several entries with equal keys."""
     offsets = values.offsets.to_numpy()
     counts = np.diff(offsets)
     owner = np.repeat(np.arange(counts.size), counts)

@@ -1,4 +1,4 @@
-"""Readers of binary values: a schema file loaded once, then arrays of values made columns."""
+"""Readers of Avro and Protobuf values: load a schema file once, then decode arrays of values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from penstock.formats.values import Values
 
 
 class Reader(Protocol):
-    """Reader of the values of one format, framed or not; may be pickled."""
+    """Reader of values in one format, with or without a registry's header; it can be pickled."""
 
     def arrow_type(self) -> pa.DataType: ...
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """Return the values, and the errors of invalid ones, which are null."""
+        """Return a struct per value, and the error text of each invalid value.
+
+        The struct of an invalid value is null.
+        """
         ...
 
 
@@ -70,24 +73,24 @@ def avro_reader(value_format: ValueFormat) -> AvroReader:
     """Return the reader of an Avro schema file.
 
     Raises:
-        InvalidFormat: the schema is malformed or unsupported.
+        InvalidFormat: the schema is malformed or not supported.
     """
     document = read_json(value_format.schema_file or Path())
     return AvroReader(record=avro_schema.parse(document), framed=value_format.framing)
 
 
 def protobuf_reader(value_format: ValueFormat) -> ProtobufReader:
-    """Return the reader of a message of a `.proto` file or a descriptor set.
+    """Return the reader of a message in a `.proto` file or a descriptor set.
 
     Raises:
-        InvalidFormat: the file does not compile, has no such message, or an unsupported one.
+        InvalidFormat: the file does not compile, or the message is missing or not supported.
     """
     path = value_format.schema_file or Path()
     descriptor = load_message(path, read_schema_file(path), value_format.message)
     message = message_of(descriptor)
     if message.special is not None:
         raise InvalidFormat(
-            "message", descriptor.full_name, "is one value, not a message of fields"
+            "message", descriptor.full_name, "is one value, but must be a message with fields"
         )
     return ProtobufReader(
         message=message,

@@ -1,4 +1,4 @@
-"""Schema files as bytes and as JSON, of bounded size."""
+"""Schema files of bounded size, read as bytes or as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_schema_file(path: Path) -> bytes:
     """Return the bytes of a schema file.
 
     Raises:
-        InvalidFormat: it cannot be read, or is larger than `SCHEMA_FILE_BYTES_MAX`.
+        InvalidFormat: the file cannot be read, or is larger than `SCHEMA_FILE_BYTES_MAX`.
     """
     try:
         with path.open("rb") as file:
@@ -30,10 +30,10 @@ def read_schema_file(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Return the document of a JSON schema file.
+    """Return the parsed content of a JSON file.
 
     Raises:
-        InvalidFormat: it cannot be read or is not JSON.
+        InvalidFormat: the file cannot be read or is not JSON.
     """
     content = read_schema_file(path)
     try:

@@ -1,4 +1,4 @@
-"""Value format: a reader's configuration of how to decode values."""
+"""Value format: the settings that define how record values are decoded."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ INFER: Final = "infer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueFormat:
-    """Format of a value.
+    """Format of record values.
 
-    `raw` returns the bytes, `text` is UTF-8. `json` has a schema in Spark's DDL, or `infer`.
-    `json-schema`, `avro` and `protobuf` have their schema in `schema_file` (`.json`, `.avsc`,
-    `.proto` or a compiled descriptor set); `message` is the full name of a Protobuf message.
-    `framing` `confluent` skips the five bytes (and message indexes) of a schema registry's
-    serialisers. `unknown_fields` `reject` makes a field outside the schema an error (JSON only).
-    `zone` is that of times in JSON without one, by default the Spark session's. `decimals` `exact`
-    rejects a value with digits that its column cannot hold: behind the point of a decimal, or
-    behind the microseconds of a time. `round` rounds decimals half up and cuts times.
+        kind            `raw` returns the bytes, `text` is UTF-8; the others have a schema
+        schema          for `json`: Spark's DDL, or `infer`
+        schema_file     for `json-schema`, `avro`, `protobuf`: a `.json`, `.avsc` or `.proto` file,
+                        or a compiled descriptor set
+        message         for `protobuf`: the full name of the message
+        framing         `confluent` skips the header of a schema registry (`framing.py`)
+        unknown_fields  for JSON: `reject` makes a field outside the schema an error
+        zone            for JSON: the zone of times without one; None is the Spark session's
+        decimals        `exact` rejects values with more digits than their column holds, after the
+                        point of a decimal or after the microseconds of a time; `round` rounds
+                        decimals half up, and cuts times
+
+    `check` reports settings that are missing or contradict each other.
     """
 
     kind: Kind = "raw"
@@ -42,10 +47,10 @@ class ValueFormat:
 
 
 def check(value_format: ValueFormat) -> None:
-    """Check for missing or contradictory settings; open no file.
+    """Check for missing or contradictory settings, without opening a file.
 
     Raises:
-        InvalidFormat: names the setting and the reason.
+        InvalidFormat: a setting is wrong; the error names it with the reason.
     """
     kind = value_format.kind
     if kind not in KINDS:
@@ -60,7 +65,7 @@ def check(value_format: ValueFormat) -> None:
             "unknown_fields", value_format.unknown_fields, "must be ignore or reject"
         )
     if value_format.unknown_fields == "reject" and kind not in ("json", "json-schema"):
-        raise InvalidFormat("unknown_fields", "reject", f"is for JSON, the format is {kind}")
+        raise InvalidFormat("unknown_fields", "reject", f"is for JSON, but the format is {kind}")
     if value_format.decimals not in ("exact", "round"):
         raise InvalidFormat("decimals", value_format.decimals, "must be exact or round")
     if value_format.decimals != "exact" and kind in ("raw", "text"):
@@ -74,16 +79,17 @@ def _check_needs(value_format: ValueFormat) -> None:
             raise InvalidFormat("schema", "", "format json needs a schema in Spark's DDL")
         if value_format.schema.strip().lower() == INFER:
             raise InvalidFormat(
-                "schema", INFER, "must be replaced by what infer_json finds before decoding"
+                "schema", INFER, "must be replaced by the result of infer_json before decoding"
             )
     elif value_format.schema is not None:
-        raise InvalidFormat("schema", value_format.schema, f"is for json, the format is {kind}")
+        raise InvalidFormat("schema", value_format.schema, f"is for json, but the format is {kind}")
     filed = kind in ("json-schema", "avro", "protobuf")
     if filed and value_format.schema_file is None:
         raise InvalidFormat("schema_file", "", f"format {kind} needs a schema file")
     if not filed and value_format.schema_file is not None:
-        raise InvalidFormat("schema_file", value_format.schema_file, f"format {kind} has none")
+        reason = f"format {kind} has no schema file"
+        raise InvalidFormat("schema_file", value_format.schema_file, reason)
     if kind != "protobuf" and value_format.message is not None:
         raise InvalidFormat(
-            "message", value_format.message, f"is for protobuf, the format is {kind}"
+            "message", value_format.message, f"is for protobuf, but the format is {kind}"
         )

@@ -1,4 +1,4 @@
-"""Values of a batch as kernels read them, and their problems."""
+"""Record values of a batch as kernels read them, with a problem number for each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.formats.limits import BATCH_BYTES_MAX
 Longs = npt.NDArray[np.int64]
 
 ABSENT: Final = -1
-"""Problem of a null, which is not an error."""
+"""Problem number of a null value, which is not an error."""
 REASONS: Final = 32
-"""Factor: a problem is the number of a place times this, plus the number of a reason."""
+"""Factor of problem numbers: place * REASONS + reason, each a number of the kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """Start and end of each value in `data`, and its problem: 0 for none."""
+    """Start and end of each value in `data`, and its problem number: 0 for none."""
 
     data: npt.NDArray[np.uint8]
     starts: Longs
@@ -32,10 +32,10 @@ class Values:
 
     @classmethod
     def of(cls, values: pa.BinaryArray) -> Self:
-        """Return the values of an array of type binary, without a copy of their bytes.
+        """Return the values of a binary array, without copying their bytes.
 
         Raises:
-            InvalidError: they are more than a batch can have.
+            InvalidError: the values have more than `BATCH_BYTES_MAX` bytes.
         """
         count = len(values)
         _, offsets, held = values.buffers()
@@ -62,10 +62,10 @@ class Values:
         return int(self.ends[-1] - self.starts[0]) if len(self) else 0
 
     def texts(self, words: Callable[[int, int], str]) -> pa.StringArray:
-        """Return the error of each value; null for valid and absent ones.
+        """Return the error text of each value; null for valid and null values.
 
         Args:
-            words: returns the text of a place and a reason, by their numbers.
+            words: returns the text for the numbers of a place and a reason.
         """
         wrong = self.problems > 0
         if not wrong.any():

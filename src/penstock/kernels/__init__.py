@@ -1,7 +1,8 @@
 """Compiled loops over bytes: the only code with a step per record or per character.
 
-A kernel is a plain loop over NumPy arrays that Numba compiles; it runs without the interpreter's
-lock. Callers (`records`, `formats`) check arguments and explain failures; a kernel allocates
-nothing, trusts no byte that it reads, and returns a count or the number of a failure. Importing
-Numba takes 0.3 s, so kernels are imported at first use. `compiling.py` caches compiled code.
+A kernel is a plain loop over NumPy arrays, which Numba compiles. It runs without Python's global
+interpreter lock. Callers (`records`, `formats`) check the arguments and write the error texts. A
+kernel allocates no memory, checks every byte that it reads, and returns a count or the number of a
+problem. Importing Numba takes 0.3 s, so kernels are imported at first use. `compiling.py` caches
+the compiled code.
 """

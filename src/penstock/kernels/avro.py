@@ -1,15 +1,17 @@
-"""Reader of Avro's binary encoding into columns, by a program made from a schema.
+"""Reader of Avro's binary encoding into columns, which runs a program made from the schema.
 
-A datum has no tags: the schema determines what comes next. The steps of a program are rows of
+Avro data has no tags: the schema determines which value comes next. A program is an array of steps
+with these columns:
 
-    OPERATION  what to do
-    COLUMN     column to write to
-    FIRST      a size, a count, a step to go to
-    SECOND, THIRD  both halves of the smallest number that a decimal may not reach
+    OPERATION      operation
+    COLUMN         column to write to
+    FIRST          a size, a count, or the step to jump to
+    SECOND, THIRD  low and high word of the bound that a decimal's absolute value must not reach;
+                   SECOND of a BLOCK is the smallest size of an item in bytes
 
-A union is a BRANCH followed by as many JUMPs as it has branches. The items of an array and the
-entries of a map are read by the steps between BLOCK and a JUMP back to it. A block's count is
-limited by the bytes left, so that a number in the data never determines memory.
+A union is a BRANCH followed by one JUMP for each of its branches. The items of an array and the
+entries of a map are read by the steps between a BLOCK and a JUMP back to it. The count of a block
+is limited by the bytes that are left, so that a wrong count cannot cause a large allocation.
 
 Source: the Avro 1.12 specification, "Binary Encoding".
 """
@@ -73,12 +75,15 @@ def _read_branch(data: Any, at: int, end: int, count: int) -> tuple[int, int]:
 def _next_item(
     program: Any, table: Any, step: int, data: Any, at: int, end: int, left: Any, depth: int
 ) -> int:  # fmt: skip
-    """Count one item off, -1 at their end; read the heads of blocks."""
+    """Begin the next item of a list; return its position, or the negative number of a problem.
+
+    `left[depth]` is the number of items left in the block. It becomes -1 at the end of the list.
+    """
     if left[depth] == 0:
         count, at = read_zigzag(data, at, end)
         if at >= 0 and count < 0:
             size, at = read_zigzag(data, at, end)
-            # The smallest number has no opposite; it stays below zero.
+            # The smallest 64-bit number has no positive counterpart; it stays negative.
             count = -count
             if at >= 0 and (size < 0 or size > end - at or count < 0):
                 return -ENDS_EARLY
@@ -94,7 +99,7 @@ def _next_item(
 
 @kernel("UniTuple(int64, 2)(int64, int64, int64)", inlined=True)
 def _checked(operation: int, value: int, count: int) -> tuple[int, int]:
-    """Return the number to put, and its problem."""
+    """Return the number to store for an operation, and a problem or 0."""
     if operation == INT and (value > _INT_MAX or value < -_INT_MAX - 1):
         return 0, NO_INT
     if operation == MILLIS:
@@ -136,7 +141,10 @@ def _put_sized(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, step: int,
     data: Any, at: int, end: int,
 ) -> int:  # fmt: skip
-    """Put bytes that have their length before them, or in the program if it is above zero."""
+    """Append bytes; return the position after them, or the negative number of a problem.
+
+    Their size is FIRST of the step; if that is 0, the data has it before the bytes.
+    """
     operation, column = program[step, OPERATION], program[step, COLUMN]
     size = program[step, FIRST]
     if size == 0:
@@ -227,9 +235,10 @@ def read_avro(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
     data: Any, starts: Any, ends: Any, problems: Any, row: int, left: Any,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read values from `row` on; return the row reached, and the full column unless all are read.
+    """Read values from number `row` on; return the next number, and the column that is full.
 
-    A value with a problem, before or now, is null.
+    The next number is smaller than the number of values only if a column is full. A value with an
+    earlier or a new problem is null.
     """
     while row < starts.size:
         if problems[row] == 0:

@@ -1,21 +1,21 @@
-"""Columns in memory of the caller, to which kernels append values.
+"""Columns in the caller's memory, to which kernels append entries.
 
-A schema is a tree of columns, numbered from the root down, each before its parts. The table has a
-row for each:
+A schema is a tree of columns, numbered from the root on, each before its parts. The table has a row
+for each column:
 
     KIND       WORD, PAIR, TEXT, ITEMS or PARTS
-    AT         where its entries begin: entry n is valid[AT + n] and words[AT + n]
-    ROOM       how many entries there is room for
-    TEXT_AT    TEXT: where its bytes begin, in octets
-    TEXT_ROOM  TEXT: how many bytes there is room for
-    COUNT      entries so far
-    USED       TEXT: bytes so far
-    BEHIND     the number after its last part
+    AT         position of its entries: entry n is valid[AT + n] and words[AT + n]
+    ROOM       number of entries that it has room for
+    TEXT_AT    TEXT: position of its bytes in octets
+    TEXT_ROOM  TEXT: number of bytes that it has room for
+    COUNT      number of entries
+    USED       TEXT: number of bytes
+    BEHIND     number of the first column after its last part
 
-An entry's word is a number, or the bits of one. A PAIR has two words, the lower half first. TEXT
-and ITEMS have offsets, from words[AT], which is 0: entry n ends at words[AT + n + 1]. The items are
-the column that follows. PARTS have no words. The columns of a tree outside of lists have the same
-number of entries and room.
+The word of an entry is a number, or the bits of a float. A PAIR has two words, the low one first.
+The words of TEXT and ITEMS are offsets: words[AT] is 0, and entry n ends at words[AT + n + 1]. The
+items of ITEMS are in the next column. PARTS (a struct) have no words. All columns outside of lists
+have the same number of entries and the same room.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ KIND, AT, ROOM, TEXT_AT, TEXT_ROOM, COUNT, USED, BEHIND = range(8)
 TABLE_WIDTH: Final = 8
 WORD, PAIR, TEXT, ITEMS, PARTS = range(5)
 COMPARED_MAX: Final = 16
-"""Most keys of a map that are compared with each other."""
+"""Most entries of a map whose keys the kernel compares with each other."""
 COLUMNS: Final = "int64[:, ::1], uint8[::1], int64[::1], uint8[::1]"
-"""Types of table, validity (a byte per entry), words, octets."""
+"""Types of the arguments table, valid (a byte per entry), words and octets."""
 
 
 @kernel("void(int64[:, ::1], int64[:, ::1])", inlined=True)
 def mark_row(table: Any, marks: Any) -> None:
-    """Note the present ends of the columns."""
+    """Store the present ends of all columns in `marks`, for `undo_row`."""
     for column in range(table.shape[0]):
         marks[column, 0] = table[column, COUNT]
         marks[column, 1] = table[column, USED]
@@ -45,7 +45,7 @@ def mark_row(table: Any, marks: Any) -> None:
 
 @kernel("void(int64[:, ::1], int64[:, ::1])")
 def undo_row(table: Any, marks: Any) -> None:
-    """Remove what was put since `mark_row`."""
+    """Remove the entries that were appended after `mark_row`."""
     for column in range(table.shape[0]):
         table[column, COUNT] = marks[column, 0]
         table[column, USED] = marks[column, 1]
@@ -53,7 +53,7 @@ def undo_row(table: Any, marks: Any) -> None:
 
 @kernel("void(int64[:, ::1], uint8[::1], int64[::1], int64)", inlined=True)
 def put_nothing(table: Any, valid: Any, words: Any, column: int) -> None:
-    """Put a null into a column and its parts."""
+    """Append a null to a column and its parts."""
     behind = table[column, BEHIND]
     while column < behind:
         count = table[column, COUNT]
@@ -101,7 +101,7 @@ def put_pair(table: Any, valid: Any, words: Any, column: int, low: int, high: in
 
 @kernel("void(int64[:, ::1], uint8[::1], int64[::1], int64)", inlined=True)
 def put_items(table: Any, valid: Any, words: Any, column: int) -> None:
-    """Put an entry of the items that were put since the last one."""
+    """Append a list of the items that were appended since the last list of the column."""
     count = table[column, COUNT]
     at = table[column, AT]
     valid[at + count] = 1
@@ -113,7 +113,7 @@ def put_items(table: Any, valid: Any, words: Any, column: int) -> None:
 def set_text(
     table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int, size: int
 ) -> bool:
-    """Make bytes of `data` the next entry, not counted yet; False if there is no room."""
+    """Write bytes as the next entry without counting it; return False if there is no room."""
     count = table[column, COUNT]
     entry = table[column, AT] + count
     start = words[entry]
@@ -157,7 +157,7 @@ def _same(table: Any, words: Any, octets: Any, column: int, one: int, other: int
 
 @kernel("boolean(int64[:, ::1], int64[::1], uint8[::1], int64)")
 def keys_differ(table: Any, words: Any, octets: Any, column: int) -> bool:
-    """Whether the maps of a column have each key once; False if one is too large to compare."""
+    """Whether no map of a column has a key twice; False if one is too large to compare."""
     at = table[column, AT]
     for entry in range(table[column, COUNT]):
         first, behind = words[at + entry], words[at + entry + 1]

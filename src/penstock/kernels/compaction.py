@@ -1,17 +1,18 @@
-"""Compaction of a log: selection of records by hashed keys, and copies of those that stay.
+"""Compaction of a log: selects records by the hashes of their keys, and copies those that stay.
 
-The batches of a buffer are rows of a table of whole numbers, which begins as that of
-`kernels.records` and continues with the columns below. The records of opened batches are rows of
-further arrays, in their order:
+The batches of a buffer are rows of a table of integers. It begins with the columns of
+`kernels.records`, followed by the columns below. The records of opened batches are rows of these
+arrays, in the order of the log:
 
     hashes  128 bits of the key, keyed by a secret
-    spans   start and end of the record in its bytes, its offset and its timestamp
+    spans   start and end of the record in the buffer, its offset and its timestamp
     kinds   NO_KEY, TOMBSTONE
-    keep    1 if it stays
+    keep    1 if the record stays
 
-The last offsets of keys are in `slots`, a table with open addressing whose size is a power of two:
-the hash and the offset plus one, 0 in a free slot. Records are copied unchanged: the base offset of
-their batch stays. Only with a new base timestamp (the delete horizon) deltas are rewritten.
+The last offsets of keys are in `slots`, a hash table with open addressing, whose size is a power of
+two. A slot has the hash and the offset plus one; 0 marks a free slot. The base offset of a batch
+never changes, so records are copied unchanged. Only if a batch gets a new base timestamp (the
+delete horizon), the timestamp deltas of its records are rewritten.
 
 Source: Kafka's `Cleaner`, `SkimpyOffsetMap` and `MemoryRecords.filterTo`; KIP-534; MurmurHash3
 (x64, 128 bits), with a secret instead of the seed.
@@ -46,20 +47,20 @@ FIRST_ROW: Final = BATCH_FIELDS + 4
 """Row of the batch's first record."""
 TOMBSTONES: Final = BATCH_FIELDS + 5
 NEWEST: Final = BATCH_FIELDS + 6
-"""Of the records that stay: the number of tombstones, and the highest timestamp."""
+"""Number of tombstones, and highest timestamp, of the records that stay."""
 HORIZON: Final = BATCH_FIELDS + 7
-"""Delete horizon of the written batch; -1 for none."""
+"""Delete horizon of the written batch in ms; -1 for none."""
 MODE: Final = BATCH_FIELDS + 8
 OUT_SIZE: Final = BATCH_FIELDS + 9
 OUT_TIMESTAMP: Final = BATCH_FIELDS + 10
-"""Bytes and highest timestamp of the written batch; no bytes if it is dropped."""
+"""Size in bytes and highest timestamp of the written batch; size 0 if it is dropped."""
 FIELDS: Final = BATCH_FIELDS + 11
 
-# What becomes of a batch.
+# Modes of a batch.
 DROP: Final = 0
 WHOLE: Final = 1
 REBUILD: Final = 2
-"""Mode: write the batch with the records that stay, maybe none."""
+"""Write the batch with the records that stay, which may be none."""
 
 NO_KEY: Final = 1
 TOMBSTONE: Final = 2
@@ -71,7 +72,7 @@ TIMESTAMP: Final = 3
 
 SLOT_FIELDS: Final = 3
 
-# State of `index_batches`, kept from call to call.
+# State of `index_batches`, which the caller passes from call to call.
 WRITTEN: Final = 0
 SINCE_ENTRY: Final = 1
 HIGHEST: Final = 2
@@ -87,7 +88,7 @@ _HORIZON: Final = 0x40
 _OFFSET_MAX: Final = 2**63 - 2
 _UINT32_MAX: Final = 2**32 - 1
 _AHEAD: Final = 12
-"""Rows by which slots are prefetched: most are not in a cache."""
+"""Number of rows ahead for which slots are prefetched; most are not in a processor cache."""
 _SLOT_BYTES: Final = 8 * SLOT_FIELDS
 
 _TABLE: Final = "int64[:, ::1]"
@@ -97,10 +98,10 @@ _SLOTS: Final = "uint64[:, ::1]"
 
 @kernel(f"int64({READ}, int64, {_TABLE}, int64[::1])")
 def list_batches(data: Any, at: Any, table: Any, state: Any) -> Any:
-    """Fill `table` with the whole batches from `at` on; return how many.
+    """Fill `table` with the complete batches from position `at` on; return their number.
 
-    `state[0]` is the end of the last one, `state[1]` the bytes of the next one if it is cut, or -1
-    for an invalid header; 0 if there is none, or no room in the table.
+    `state[0]` is set to the end of the last one. `state[1]` is set to the size of the next batch in
+    bytes if it is incomplete, to -1 if its header is invalid, and otherwise to 0.
     """
     found = 0
     state[1] = 0
@@ -190,8 +191,9 @@ def read_keys(
 ) -> Any:  # fmt: skip
     """Read the records of the batches `low` to `high` of `data` into rows from `row` on.
 
-    Returns the row after them. Or, below zero, the problem, as `kernels.records` numbers it;
-    `state` then has the batch, the record in it and the position.
+    Return the row after the last one, or the negative number of a problem (`kernels.records`). With
+    a problem, `state` has the batch, the record in it and the position. `first` and `second` are
+    the secret of the hash.
     """
     for batch in range(low, high):
         at, end = table[batch, BEGIN], table[batch, END]
@@ -230,7 +232,7 @@ def read_keys(
 
 @kernel(f"int64({_SLOTS}, uint64, uint64)", inlined=True)
 def _slot(slots: Any, first: Any, second: Any) -> Any:
-    """Return the slot of a hash, or the free one where it would be."""
+    """Return the slot of a hash, or the free slot where it belongs."""
     last = slots.shape[0] - 1
     place = np.int64(first & np.uint64(last))
     while slots[place, 2] != np.uint64(0):
@@ -252,9 +254,10 @@ def _ask_for_slot(hashes: Any, row: Any, high: Any, slots: Any) -> None:
 def note_keys(
     hashes: Any, spans: Any, kinds: Any, low: Any, high: Any, slots: Any, known: Any
 ) -> Any:
-    """Note the offsets of the keys of the rows `low` to `high`; return how many keys are known.
+    """Store the last offsets of the keys in the rows `low` to `high`; return the number of keys.
 
-    There must be free slots behind all of them.
+    The number includes `known` keys, which earlier calls stored. `slots` must have more free slots
+    than there are rows.
     """
     for row in range(low, high):
         _ask_for_slot(hashes, row, high, slots)
@@ -274,10 +277,10 @@ def note_keys(
 def choose(
     table: Any, hashes: Any, spans: Any, kinds: Any, slots: Any, now_ms: Any, keep: Any
 ) -> None:
-    """Mark which records of all batches of `table` stay, and count them per batch.
+    """Set `keep` for the records of all batches of `table`, and count those that stay, per batch.
 
-    A record stays if no later one has its key, and, as a tombstone, until the horizon of its batch.
-    One without a key is dropped. With `MODE` WHOLE all of a batch stay.
+    A record stays if no later record has its key. A tombstone stays only until the delete horizon
+    of its batch. A record without a key is dropped. In the mode WHOLE all records of a batch stay.
     """
     for batch in range(table.shape[0]):
         first = table[batch, FIRST_ROW]
@@ -307,9 +310,9 @@ def choose(
 def copy_kept(
     data: Any, spans: Any, keep: Any, low: Any, high: Any, base_timestamp: Any, target: Any, at: Any
 ) -> Any:
-    """Copy the records `low` to `high` that stay; return the position after them.
+    """Copy the records in the rows `low` to `high` that stay; return the position after them.
 
-    Their deltas count from another base timestamp, if one is given that is not below zero.
+    If `base_timestamp` is not negative, their timestamp deltas are rewritten for it.
     """
     row = low
     while row < high:
@@ -350,7 +353,7 @@ def _put_big_endian(target: Any, at: Any, size: Any, value: Any) -> None:
 
 @kernel(f"void({READ}, {_TABLE}, int64, uint8[::1], int64, int64)")
 def put_header(data: Any, table: Any, batch: Any, target: Any, at: Any, size: Any) -> None:
-    """Write the header of a rebuilt batch, with `size` bytes; all but its checksum."""
+    """Write the header of a rebuilt batch of `size` bytes, without its checksum."""
     attributes, horizon = table[batch, ATTRIBUTES], table[batch, HORIZON]
     base_timestamp, newest = table[batch, BASE_TIMESTAMP], table[batch, MAX_TIMESTAMP]
     if table[batch, KEPT] == 0:
@@ -375,10 +378,9 @@ def put_header(data: Any, table: Any, batch: Any, target: Any, at: Any, size: An
 def rewrite(
     data: Any, table: Any, low: Any, high: Any, spans: Any, keep: Any, target: Any, at: Any
 ) -> Any:
-    """Write the batches `low` to `high` of `data` as their modes say; return the position after
-    them.
+    """Write the batches `low` to `high` by their modes; return the position after them.
 
-    The records of rebuilt ones are in `data`, uncompressed; the caller computes checksums.
+    `data` has the records of rebuilt batches uncompressed. The caller computes checksums.
     """
     for batch in range(low, high):
         mode = table[batch, MODE]
@@ -405,9 +407,10 @@ def rewrite(
 def index_batches(
     table: Any, base_offset: Any, interval_bytes: Any, state: Any, offsets: Any, times: Any
 ) -> tuple[Any, Any]:
-    """Make the sparse indexes' entries for the batches of `table` as they were written.
+    """Write the sparse index entries of the written batches; return the numbers of both kinds.
 
-    They equal those of `Segment.add`; returns how many there are of each.
+    `offsets` gets the offset index and `times` the time index. The entries equal those of
+    `Segment.add`.
     """
     found = found_times = 0
     for batch in range(table.shape[0]):

@@ -1,18 +1,18 @@
 """Cache of compiled kernels, shared by all processes.
 
-The code is in the first of these folders that is writable, or that has it already:
+The code is in the first of these folders that is writable, or that already has it:
 
     PENSTOCK_KERNELS                       if it is set
     `__pycache__/kernels` of this package  made by `make setup` or `penstock kernels`
     ~/.cache/penstock/kernels              (XDG_CACHE_HOME) for a package that is read-only
 
-It is valid for one version of this package's sources, of Python, of Numba and one kind of
-processor. Files are renamed into place, so processes may share a folder. Without a folder every
-process compiles for itself, and logs a warning.
+The code is valid for one version of this package's sources, of Python and of Numba, and for one
+type of processor. Files are renamed into place, so processes may share a folder. If no folder is
+usable, every process compiles the kernels again, and logs a warning.
 
-With PENSTOCK_KERNELS_CHECKED=1 every index of an array is checked, for tests: a read or write
-outside raises IndexError. A negative index is outside: Python's meaning of it would take a fifth of
-the time of kernels that read records and messages.
+With PENSTOCK_KERNELS_CHECKED=1, for tests, every index of an array is checked: an index outside of
+the array raises IndexError. A negative index is outside too. Kernels do not support Python's
+negative indexes, which would cost a fifth of the time of kernels that read records and messages.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ _HERE: Final = Path(__file__).parent
 
 
 def kernel(signature: str, *, inlined: bool = False) -> Callable[[Function], Function]:
-    """Compile a function for the types of `signature`, as in Numba's `int64(uint8[::1], int64)`.
+    """Return a decorator that compiles a function for the types of a signature.
 
-    The function may call other kernels of this package; one that is `inlined` becomes part of each
-    caller. It cannot allocate: Numba would count references to each array at each call, which takes
-    longer than short kernels do.
+    `signature` is Numba's, as `int64(uint8[::1], int64)`. The function may call other kernels of
+    this package; an `inlined` kernel becomes part of each caller. Kernels cannot allocate memory.
+    Otherwise Numba would count references to each array at each call, which takes longer than a
+    short kernel.
     """
 
     def compiled(function: Function) -> Function:
@@ -66,7 +67,10 @@ def kernel(signature: str, *, inlined: bool = False) -> Callable[[Function], Fun
 
 @contextmanager
 def _plain_indexes() -> Iterator[None]:
-    """Make Numba use indexes unchanged; its lock protects what other threads compile."""
+    """Make Numba compile indexes without support for negative ones.
+
+    Numba's lock is held, so that other threads compile as usual.
+    """
     with global_compiler_lock:
         usual = arrayobj.fix_integer_index
         arrayobj.fix_integer_index = _index
@@ -81,7 +85,7 @@ def _index(context: Any, builder: Any, kind: Any, value: Any, size: Any) -> Any:
 
 
 def compile_all() -> Path:
-    """Compile every kernel that is not cached yet; return the folder.
+    """Compile every kernel that is not cached yet; return the folder of the cache.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -90,7 +94,7 @@ def compile_all() -> Path:
         if path.stem != "__init__":
             import_module(f"{__package__}.{path.stem}")
     if not _has_code(folder()) and not can_write(folder()):
-        raise PermissionError(f"compiled kernels cannot be kept in {folder()}: it is read-only")
+        raise PermissionError(f"compiled kernels cannot be stored in {folder()}: not writable")
     return folder()
 
 
@@ -110,7 +114,7 @@ def _has_code(path: Path) -> bool:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """Return the digest of all kernels' sources, which are compiled into each other."""
+    """Return the digest of all kernels' sources, because kernels are compiled into each other."""
     digest = hashlib.sha256()
     for path in sorted(_HERE.glob("*.py")):
         digest.update(path.read_bytes())
@@ -121,8 +125,8 @@ def _sources() -> str:
 def _warn_once(cause: str) -> None:
     logger.warning(
         "compiled kernels cannot be stored in %s (%s): every process compiles them again, which"
-        " takes seconds; run `penstock kernels` once as a user who may write there, or name another"
-        " folder by %s",
+        " takes seconds. Run `penstock kernels` once as a user who may write there, or set %s to"
+        " another folder",
         folder(), cause, FOLDER_VARIABLE,
     )  # fmt: skip
 
@@ -151,7 +155,7 @@ class _Kept(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Numba's own cache, in our folder; an unwritable one is no failure."""
+    """Numba's cache with files in `folder()`; ignores errors of a folder that is not writable."""
 
     _impl_class = _Kept
 

@@ -1,4 +1,4 @@
-"""Schema registry header of values, skipped; `formats/framing.py` draws it."""
+"""Header of a schema registry before values; `formats/framing.py` shows its layout."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def skip_frames(
     header_bytes: int,
     place: int,
 ) -> None:
-    """Move the starts behind the headers; values without them get a problem.
+    """Move the start of each value to after its header; set a problem for a value without one.
 
     Args:
-        indexes: those of the message, none if the format has none.
-        place: added to the problems of indexes.
+        indexes: the message indexes that the header must have; empty if the format has none.
+        place: added to the number of a problem with the indexes.
     """
     for row in range(starts.size):
         if problems[row] != 0:

@@ -1,7 +1,7 @@
-"""Leaves of JSON values: checked, converted and put into their columns.
+"""Readers of JSON leaves, which check and convert a value and write it to its column.
 
-Each reader starts at the first byte of a value that is not null and returns the position behind it,
-or LOOK for values that are not certainly valid.
+A reader starts at the first byte of a value that is not null. It returns the position after the
+value, or LOOK if the value is not certainly valid.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _EXACT_SINGLE_POWER = 10
 
 @kernel(f"int64({READ}, int64, int64, int64)", inlined=True)
 def literal_end(data: Any, at: int, end: int, first: int) -> Any:
-    """Return the position behind `true`, `false` or `null`, which begins with `first`; or LOOK."""
+    """Return the position after `true`, `false` or `null`, whose first byte is `first`; or LOOK."""
     if first == 116:
         whole = at + 4 <= end and data[at + 1] == 114 and data[at + 2] == 117
         return at + 4 if whole and data[at + 3] == 101 else LOOK
@@ -77,7 +77,7 @@ def literal_end(data: Any, at: int, end: int, first: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64, uint8[::1], int64[::1])", inlined=True)
 def skip_scalar(data: Any, at: int, end: int, heap: Any, state: Any) -> Any:
-    """Return the position behind a text, number or literal, or LOOK."""
+    """Return the position after a text, number or literal; or LOOK."""
     first = byte_at(data, at, end)
     if first == 34:
         stop = plain_end(data, at + 1, end)
@@ -118,7 +118,7 @@ def read_integer(
     at += negative
     value, whole = digit_run(data, at, end)
     digits = whole - at
-    # Nineteen digits that do not fit have become negative.
+    # A number of nineteen digits that does not fit has become negative.
     if digits == 0 or digits > 19 or value < 0 or (digits > 1 and data[at] == 48):
         return LOOK
     following = byte_at(data, whole, end)
@@ -134,7 +134,7 @@ def read_integer(
 
 @kernel("Tuple((uint64, uint64))(uint64, uint64, uint64)")
 def times_ten(high: Any, low: Any, digit: Any) -> Any:
-    """Return a number of 128 bits times ten, plus a digit."""
+    """Return a number of 128 bits, as high and low word, times ten plus a digit."""
     ten, half, mask = np.uint64(10), np.uint64(32), np.uint64(0xFFFFFFFF)
     bottom = (low & mask) * ten + digit
     top = (low >> half) * ten + (bottom >> half)
@@ -143,7 +143,11 @@ def times_ten(high: Any, low: Any, digit: Any) -> Any:
 
 @kernel(f"Tuple((uint64, uint64))({READ}, int64, int64, int64, int64, int64)")
 def wide_digits(data: Any, at: int, whole: int, behind: int, scale: int, up: int) -> Any:
-    """Return digits with `scale` of them behind the point, as a number of 128 bits, `up` added."""
+    """Return a number's digits, with `scale` of them after the point, as high and low word.
+
+    The digits before the point are at `at` to `whole`; those after it end at `behind`. `up` is
+    added.
+    """
     high, low = np.uint64(0), np.uint64(0)
     for step in range(at, whole):
         high, low = times_ten(high, low, np.uint64(data[step] - 48))
@@ -160,7 +164,7 @@ def wide_digits(data: Any, at: int, whole: int, behind: int, scale: int, up: int
 def put_wide(
     words: Any, word: int, high: Any, low: Any, negative: bool, bound_high: Any, bound_low: Any
 ) -> Any:
-    """Write a number of 128 bits, if it is below the bound."""
+    """Write a number of 128 bits and return 0; return LOOK if it is not below the bound."""
     if high > bound_high or (high == bound_high and low >= bound_low):
         return LOOK
     if negative:
@@ -173,7 +177,10 @@ def put_wide(
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64, int64, int64)", inlined=True)
 def narrow_digits(data: Any, at: int, whole: int, behind: int, scale: int) -> Any:
-    """Return digits with `scale` of them behind the point, and 1 if the rest rounds up."""
+    """Return a number's digits, with `scale` of them after the point; and 1 if the rest rounds up.
+
+    The digits before the point are at `at` to `whole`; those after it end at `behind`.
+    """
     value, _ = digit_run(data, at, whole)
     kept = min(scale, max(0, behind - whole - 1))
     part, _ = digit_run(data, whole + 1, whole + 1 + kept)
@@ -236,7 +243,7 @@ def read_decimal(
 def put_mark(
     word: int, start: int, stop: int, row: int, single: bool, marks: Any, state: Any
 ) -> Any:  # fmt: skip
-    """Note a number for an exact conversion outside; return the position behind it, or ROOM."""
+    """Mark a number, which the caller converts exactly; return the position after it, or ROOM."""
     mark = state[MARKS]
     if mark == marks.shape[0]:
         state[LACKING] = -1
@@ -257,7 +264,7 @@ def read_real(
     data: Any, at: int, end: int, reals: Any, word: int, row: int, marks: Any, state: Any,
     single: bool,
 ) -> Any:  # fmt: skip
-    """Read a number as the nearest double, or the nearest single."""
+    """Read a number as the nearest double, or if `single` as the nearest single."""
     start = at
     negative = byte_at(data, at, end) == 45
     at += negative
@@ -277,7 +284,7 @@ def read_real(
     made = value / _POWERS[places]
     if single:
         made = np.float64(np.float32(value) / np.float32(_POWERS[places]))
-    # An integer of minus zero is zero, as in Spark's `from_json`.
+    # The integer -0 is zero, as in Spark's `from_json`.
     reals[word] = -made if negative and (value != 0 or last != whole) else made
     return last
 
@@ -313,7 +320,7 @@ def read_any(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int, heap: Any,
     state: Any,
 ) -> Any:  # fmt: skip
-    """Read the text of any value without parts, null included."""
+    """Read a text, number or literal (also null) as its JSON text."""
     if data[at] == 110 and not nodes[node, NULLABLE]:
         return LOOK
     behind = skip_scalar(data, at, end, heap, state)

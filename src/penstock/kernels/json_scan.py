@@ -1,4 +1,4 @@
-"""Scanner of JSON's tokens: blanks, texts and numbers; it rejects what is not certainly valid.
+"""Scanner of JSON tokens: blanks, texts and numbers. It accepts only certainly valid ones.
 
 Source: RFC 8259.
 """
@@ -15,7 +15,7 @@ from penstock.kernels.types import READ, int64
 
 
 def _classes() -> Any:
-    """Return the bytes that end a run of plain characters: quotation mark, backslash, control."""
+    """Return a table by byte: 1 for quotation marks, backslashes and controls; else 0."""
     made = np.zeros(256, np.uint8)
     made[:32] = 1
     made[[34, 92]] = 1
@@ -23,7 +23,7 @@ def _classes() -> Any:
 
 
 def _digits() -> Any:
-    """Return the values of hexadecimal digits; 255 for other bytes."""
+    """Return a table by byte: the value of a hexadecimal digit; 255 for other bytes."""
     made = np.full(256, 255, np.uint8)
     made[48:58] = np.arange(10)
     made[65:71] = made[97:103] = np.arange(10, 16)
@@ -31,7 +31,7 @@ def _digits() -> Any:
 
 
 def _escapes() -> Any:
-    """Return the meaning of a byte behind a backslash; 0 if it is not allowed."""
+    """Return a table by byte: the character that it means after a backslash; 0 if not allowed."""
     made = np.zeros(256, np.uint8)
     for escape, meaning in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
         made[escape] = meaning
@@ -61,7 +61,7 @@ def skip_blanks(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def plain_end(data: Any, at: int, end: int) -> Any:
-    """Return the position of the next byte of a text that is not plain."""
+    """Return the position of the next byte that ends plain text."""
     while at < end and _STOPS[data[at]] == 0:
         at += 1
     return at
@@ -69,7 +69,7 @@ def plain_end(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)")
 def hex_unit(data: Any, at: int, end: int) -> Any:
-    """Return the number of four hexadecimal digits, or LOOK."""
+    """Return the number of four hexadecimal digits; or LOOK."""
     if at + 4 > end:
         return LOOK
     unit = 0
@@ -83,7 +83,7 @@ def hex_unit(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64)")
 def code_point(data: Any, at: int, end: int) -> Any:
-    """Return the character of a `u` escape, and the position behind it; LOOK for half a pair."""
+    """Return the character of a `u` escape and the position after it; LOOK for half a pair."""
     unit = hex_unit(data, at, end)
     if unit < 0xD800 or unit > 0xDFFF:
         return unit, at + 4
@@ -117,10 +117,11 @@ def put_utf8(target: Any, at: int, point: int) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64, uint8[::1], int64)")
 def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
-    """Copy a text from behind its quotation mark to `heap[size:]`, its escapes replaced.
+    """Copy a text, from after its quotation mark, to `heap[size:]`, with its escapes replaced.
 
-    Returns the position behind its end (LOOK without an end, or for a wrong escape), and the end in
-    the heap, which must have room for as many bytes as the text may have.
+    Return the position after its closing quotation mark, and the end of the text in the heap. The
+    position is LOOK if the text does not end or has a wrong escape. The heap must have room for all
+    bytes of the text.
     """
     while at < end:
         byte = int64(data[at])
@@ -148,7 +149,10 @@ def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
 def digit_run(data: Any, at: int, end: int) -> Any:
-    """Return the digits there as a number, right up to 18 of them, and the position behind them."""
+    """Return the number that the digits at `at` form, and the position after them.
+
+    The number is right for up to 18 digits.
+    """
     value = int64(0)
     while at < end:
         digit = int64(data[at]) - 48
@@ -161,7 +165,7 @@ def digit_run(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)")
 def exponent_end(data: Any, at: int, end: int) -> Any:
-    """Return the position behind an optional exponent; `end` + 1 if it has no digits."""
+    """Return the position after an optional exponent; `end` + 1 if it has no digits."""
     if byte_at(data, at, end) | 32 != 101:
         return at
     at += 1
@@ -176,9 +180,9 @@ def exponent_end(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"Tuple((int64, int64, int64))({READ}, int64, int64)", inlined=True)
 def scan_number(data: Any, at: int, end: int) -> Any:
-    """Return the ends of the digits before the point, of those behind it, and of the number.
+    """Return three ends: of the digits before the point, of those after it, and of the number.
 
-    `at` is behind the sign. The first is LOOK without a number.
+    `at` is the position after the sign. The first end is LOOK if there is no valid number.
     """
     start = at
     while at < end and 48 <= data[at] <= 57:

@@ -1,4 +1,4 @@
-"""Dates and times in the usual form of ISO 8601; all others are left to the slow reader.
+"""Reader of dates and times in the usual form of ISO 8601; the slow reader reads other forms.
 
 Source: RFC 3339; days from a civil date by Howard Hinnant's `days_from_civil`.
 """
@@ -19,7 +19,7 @@ _TENS = np.array([10**power for power in range(7)], np.int64)
 
 @kernel(f"int64({READ}, int64)", inlined=True)
 def two_digits(data: Any, at: int) -> Any:
-    """Return the number of two digits, or a negative one."""
+    """Return the number of two digits; a negative number if they are not digits."""
     tens, ones = int64(data[at]) - 48, int64(data[at + 1]) - 48
     if tens < 0 or tens > 9 or ones < 0 or ones > 9:
         return -10_000
@@ -28,7 +28,7 @@ def two_digits(data: Any, at: int) -> Any:
 
 @kernel("int64(int64, int64, int64)", inlined=True)
 def civil_days(year: int, month: int, day: int) -> Any:
-    """Return days since 1970 of a date of the year 1 or later."""
+    """Return the days since 1970 of a date in the year 1 or later."""
     year -= month <= 2
     month = month - 3 if month > 2 else month + 9
     of_era = year % 400
@@ -45,7 +45,7 @@ def civil_days(year: int, month: int, day: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def read_days(data: Any, at: int, end: int) -> Any:
-    """Return days since 1970 of `YYYY-MM-DD`; LOOK − 10⁹ or less if it is not a date."""
+    """Return the days since 1970 of `YYYY-MM-DD`; -10⁹ if the text is not a date."""
     wrong = -1_000_000_000
     if at + 10 > end or data[at + 4] != 45 or data[at + 7] != 45:
         return wrong
@@ -61,7 +61,7 @@ def read_days(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def read_clock(data: Any, at: int, end: int) -> Any:
-    """Return seconds of the day of `HH:MM:SS`, or LOOK."""
+    """Return the seconds since midnight of `HH:MM:SS`; or LOOK."""
     if at + 8 > end or data[at + 2] != 58 or data[at + 5] != 58:
         return LOOK
     hour, minute, second = two_digits(data, at), two_digits(data, at + 3), two_digits(data, at + 6)
@@ -72,9 +72,10 @@ def read_clock(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64, boolean)", inlined=True)
 def read_fraction(data: Any, at: int, end: int, exact: bool) -> Any:
-    """Return microseconds of the digits behind a point, and the position behind them.
+    """Return the microseconds of the digits after a point, and the position after them.
 
-    LOOK if `exact` and a digit behind the sixth is not 0.
+    The microseconds are LOOK if there is no digit, or if `exact` and a digit after the sixth is not
+    0.
     """
     start, value = at, int64(0)
     while at < end and 48 <= data[at] <= 57:
@@ -90,7 +91,10 @@ def read_fraction(data: Any, at: int, end: int, exact: bool) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
 def read_zone(data: Any, at: int, end: int) -> Any:
-    """Return seconds east of Greenwich of `Z` or `+HH:MM`, and the position behind; else `at`."""
+    """Return the seconds east of UTC of `Z` or `+HH:MM`, and the position after it.
+
+    The position is `at` if there is no zone.
+    """
     if at < end and data[at] == 90:
         return 0, at + 1
     if at + 6 > end or (data[at] != 43 and data[at] != 45) or data[at + 3] != 58:
@@ -104,10 +108,10 @@ def read_zone(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"Tuple((int64, int64, int64))({READ}, int64, int64, boolean)", inlined=True)
 def read_time(data: Any, at: int, end: int, exact: bool) -> Any:
-    """Read a date with or without a time, from behind a quotation mark to behind the next.
+    """Read a date with or without a time, from after its quotation mark to the next one.
 
-    Returns the position behind it (or LOOK), the microseconds since 1970 as its clock shows them,
-    and the seconds to subtract for its zone; 10⁶ of those mean that there is no zone.
+    Return the position after the closing quotation mark (or LOOK), the local time in microseconds
+    since 1970, and the zone in seconds east of UTC. The zone is 10⁶ if the text has none.
     """
     days = read_days(data, at, end)
     if days < -1_000_000:

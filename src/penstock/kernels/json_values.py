@@ -1,8 +1,9 @@
-"""Reader of JSON values of one schema into columns; uncertain values are left to the slow reader.
+"""Reader of JSON values of one schema into columns; the slow reader reads uncertain values.
 
 A value is read once, from its first byte to its last, with open objects, lists and maps on a stack.
-The next field of the schema is compared first, so that fields in that order are found at once.
-Names outside the schema are noted while their object is open, because a name must not come twice.
+The name of the next field in the schema is compared first, so fields in the order of the schema are
+found at once. Names outside the schema are noted while their object is open, because a name must
+not occur twice.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def is_name(data: Any, at: int, end: int, names: Any, start: int, size: int) -> 
 def find_field(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, stack: Any, depth: int
 ) -> Any:
-    """Return the field with the name there, from the expected one on; -1 for none."""
+    """Return the field with the name at `at`, comparing the expected field first; -1 if none."""
     node = stack[depth, OPEN]
     first, count = nodes[node, FIELDS], nodes[node, FIELD_COUNT]
     expected = stack[depth, EXPECTED]
@@ -99,7 +100,7 @@ def find_field(
 def note_name(
     data: Any, at: int, size: int, noted: Any, stack: Any, depth: int, state: Any
 ) -> Any:  # fmt: skip
-    """Note a name of the open object; LOOK if it came before, or there are too many."""
+    """Note a name of the open object; return LOOK if it occurred before or too many are open."""
     count = state[NOTED]
     if count == noted.shape[0]:
         return LOOK
@@ -125,7 +126,7 @@ def read_name(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, stack: Any, depth: int,
     noted: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Return the position behind the name (or LOOK), and the node of its value."""
+    """Return the position after the name (or LOOK), and the node of its value."""
     node = stack[depth, OPEN]
     if node >= 0 and nodes[node, KIND] == RECORD:
         field = find_field(data, at, end, nodes, fields, names, stack, depth)
@@ -149,7 +150,7 @@ def read_name(
 
 @kernel(f"int64({TABLE}, int64, {TABLE}, {TABLE}, int64, int64[::1])", inlined=True)
 def add_item(nodes: Any, node: int, levels: Any, stack: Any, depth: int, state: Any) -> Any:
-    """Return the index of one more item of the open list or map, or ROOM."""
+    """Add an item to the open list or map; return its index, or ROOM."""
     level = nodes[node, ITEM_LEVEL]
     index = levels[level, COUNT]
     if index == levels[level, CAPACITY]:
@@ -169,7 +170,7 @@ def read_slot(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, levels: Any, stack: Any,
     depth: int, noted: Any, words: Any, flags: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Return the next value's start (or LOOK or ROOM), its node, and its index in the columns."""
+    """Return the start of the next value (or LOOK or ROOM), its node, and its column index."""
     node, index, target = stack[depth, OPEN], stack[depth, INDEX], int64(SKIPPED)
     listed = node >= 0 and nodes[node, KIND] != RECORD
     if listed:
@@ -197,7 +198,7 @@ def read_slot(
 def open_value(
     byte: int, at: int, node: int, index: int, nodes: Any, stack: Any, depth: int, state: Any
 ) -> Any:
-    """Put an object, list or map on the stack; LOOK if the schema has another kind."""
+    """Push an object, list or map on the stack; return LOOK if the schema has another kind here."""
     if depth == stack.shape[0]:
         return LOOK
     kept = int64(-1)
@@ -226,7 +227,7 @@ def open_value(
 def close_value(
     behind: int, nodes: Any, stack: Any, depth: int, words: Any, flags: Any, state: Any
 ) -> Any:
-    """Write what ends; LOOK if a required field is missing."""
+    """Write the object, list or map that ends; return LOOK if a required field is missing."""
     node, index, held = stack[depth, OPEN], stack[depth, INDEX], stack[depth, HELD]
     state[NOTED] = stack[depth, NAMES]
     if node < 0:
@@ -253,7 +254,11 @@ def leave(
     data: Any, at: int, end: int, nodes: Any, stack: Any, depth: int, fresh: bool, words: Any,
     flags: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Close what ends here; return the position of the next name or item (or LOOK), and depth."""
+    """Close the values that end at `at`; return the next position, the depth, and `fresh`.
+
+    The position is that of the next name or item, or LOOK. `fresh` means that the open value has no
+    member yet.
+    """
     while True:
         at = skip_blanks(data, at, end)
         byte = byte_at(data, at, end)
@@ -316,7 +321,7 @@ def read_row(
 
 @kernel(f"void(int64, {TABLE}, {TABLE}, int64[::1], int64[::1], uint8[::1])")
 def forget(row: int, columns: Any, levels: Any, state: Any, words: Any, flags: Any) -> None:
-    """Reset to null what was written of a row."""
+    """Reset all values of a row to null."""
     for column in range(columns.shape[0]):
         level = columns[column, 0]
         first, stop = (row, row + 1) if level == 0 else (levels[level, SAVED], levels[level, COUNT])
@@ -339,9 +344,9 @@ def read_values(
     columns: Any, names: Any, levels: Any, stack: Any, noted: Any, words: Any, reals: Any,
     flags: Any, heap: Any, marks: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Read the values from number `first` on into their rows.
+    """Read the values from number `first` on into their rows; return the number of read values.
 
-    Returns how many are done: less than all if an array is full, which `state` names.
+    It is smaller than the number of all values only if an array is full, which `state` names.
     """
     for row in range(first, starts.size):
         if status[row] != GOOD:
@@ -368,7 +373,7 @@ def read_values(
 
 @kernel(f"void({READ}, uint8[::1], int64[::1], int32[::1], uint8[::1])")
 def gather_texts(data: Any, heap: Any, words: Any, offsets: Any, target: Any) -> None:
-    """Copy the texts of words into one buffer."""
+    """Copy the texts that words point to into one buffer."""
     for number in range(words.size):
         word = words[number]
         start, size = (word & ~HEAP_BIT) >> START_SHIFT, word & SIZE_MASK

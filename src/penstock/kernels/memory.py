@@ -34,12 +34,12 @@ def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: i
     """Copy `size` bytes of `source` into `target`.
 
     Raises:
-        IndexError: it would read or write outside; never if the caller has checked.
+        IndexError: the copy would read or write outside; this cannot happen if the caller checks.
     """
     if size < 0 or target_at < 0 or source_at < 0:
-        raise IndexError("a copy of negative size or place")
+        raise IndexError("a copy has a negative size or position")
     if target_at + size > target.size or source_at + size > source.size:
-        raise IndexError("a copy outside of an array")
+        raise IndexError("a copy is outside of an array")
     _copy(target, target_at, source, source_at, size)
 
 
@@ -47,8 +47,8 @@ def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: i
 def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> None:
     """Copy bytes into a target that is filled from its beginning to its end.
 
-    A few bytes behind the copied ones may be written too, because a call of `memcpy` takes longer
-    than copying sixteen bytes in a register.
+    Up to sixteen bytes after the copied ones may be overwritten: copying sixteen bytes in a
+    register is faster than a call of `memcpy`.
     """
     if (
         0 <= size <= _SHORT
@@ -62,7 +62,7 @@ def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def prefetch(context: Any, data: Any, at: Any) -> Any:
-    """Make a processor load an address, which need not be valid, before it is read."""
+    """Load an address, which need not be valid, into the processor's caches before it is read."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -70,7 +70,7 @@ def prefetch(context: Any, data: Any, at: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
         place = cgutils.pointer_add(builder, made.data, arguments[1], byte)
-        # To be read, kept in all caches, data.
+        # Arguments: for reading, into all cache levels, of data.
         builder.call(call, [place, *[ir.Constant(number, value) for value in (0, 3, 1)]])
         return context.get_dummy_value()
 
@@ -90,19 +90,19 @@ def _load(context: Any, data: Any, at: Any) -> Any:
 
 @kernel(f"uint64({READ}, int64)", inlined=True)
 def peek_word(data: Any, at: Any) -> Any:
-    """Return the eight bytes from `at` on, the first one lowest; the caller checks the bounds.
+    """Return the eight bytes from `at` on as a little-endian word, without checking the bounds.
 
     Raises:
-        IndexError: they are outside; only if kernels are checked.
+        IndexError: the bytes are out of bounds, and kernels are checked (`compiling.py`).
     """
     if CHECKED and not 0 <= at <= data.size - 8:
-        raise IndexError("a word outside of an array")
+        raise IndexError("a word is outside of an array")
     return _load(data, at)
 
 
 @kernel(f"uint64({READ}, int64)", inlined=True)
 def load_word(data: Any, at: Any) -> Any:
-    """Return the eight bytes from `at` on, the first one lowest; bytes beyond the end are 0."""
+    """Return the eight bytes from `at` on as a little-endian word; bytes after the end are 0."""
     if 0 <= at <= data.size - 8:
         return _load(data, at)
     word = np.uint64(0)

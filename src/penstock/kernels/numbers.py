@@ -1,4 +1,4 @@
-"""Numbers of other sizes than a word, as the words of columns."""
+"""Conversion of numbers that are not 64 bits wide to the words of columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGN: Final = -(2**63)
 
 @kernel(f"int64({READ}, int64)", inlined=True)
 def load_half(data: Any, at: int) -> int:
-    """Return the signed number of 32 bits, little endian, at any position."""
+    """Return the signed 32-bit number, little endian, at any position."""
     low = int64(data[at]) | int64(data[at + 1]) << 8 | int64(data[at + 2]) << 16
     return (low | int64(data[at + 3]) << 24) << 32 >> 32  # type: ignore[no-any-return]
 
@@ -35,7 +35,7 @@ def _widened(context: Any, bits: Any) -> Any:
 
 @kernel("int64(int64)", inlined=True)
 def widened(bits: int) -> int:
-    """Return the bits of a float as those of the double of the same value."""
+    """Return the bits of the double that equals a float, given the float's bits."""
     return _widened(bits)  # type: ignore[no-any-return]
 
 
@@ -43,10 +43,10 @@ def widened(bits: int) -> int:
 def read_decimal(
     data: Any, at: int, size: int, bound_low: int, bound_high: int
 ) -> tuple[int, int, bool]:
-    """Return both halves of a big-endian two's complement, and whether it is below a bound.
+    """Return low and high word of a big-endian two's complement number, and whether it fits.
 
-    The bound is of its absolute value. A number that does not fit is 0. Leading bytes that only
-    repeat the sign may be any number.
+    It fits if its absolute value is below the bound; otherwise both words are 0. Any number of
+    leading bytes may only repeat the sign.
     """
     while size > _PAIR_BYTES:
         sign = 0xFF if data[at + 1] >= 0x80 else 0
@@ -61,7 +61,7 @@ def read_decimal(
     absolute_low, absolute_high = low, high
     if high < 0:
         absolute_low, absolute_high = -low, ~high + (low == 0)
-    # Compared without their signs: turning the highest bit over keeps the order.
+    # Compare as unsigned numbers: flipping the highest bit keeps their order.
     below = (absolute_high ^ _SIGN) < (bound_high ^ _SIGN) or (
         absolute_high == bound_high and (absolute_low ^ _SIGN) < (bound_low ^ _SIGN)
     )

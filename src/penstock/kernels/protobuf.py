@@ -1,24 +1,31 @@
 """Reader of Protobuf's wire format into columns, by tables made from a message type.
 
-A message is a series of tags and values in any order. Of a repeated scalar that should be single
-the last one counts; for a nested message, which Protobuf would merge, that is an error. Of a oneof
-the last member counts; those before it are read all the same. A piece of another wire type than the
-field's is an unknown field, except numbers, which may be packed or not. Unknown fields are skipped.
+A message is a series of tags and values in any order. If a scalar field that is not repeated occurs
+several times, the last value is used. A nested message that occurs several times, which Protobuf
+would merge, is an error. If several members of a oneof occur, the last one is used, but all are
+checked. A value with another wire type than its field's is an unknown field; only numbers may be
+packed or not. Unknown fields are skipped.
 
-A row of `fields`, those of a message together and by their numbers:
+A row of `fields`; the fields of a message are together, in the order of their numbers:
 
-    NUMBER    the field's
+    NUMBER    number of the field
     WIRE      its wire type
     KIND      kind of its value
-    TARGET    its column; the item's, if it is repeated
-    INNER     the message that it holds, or -1
-    ONEOF     the group that it is in, or -1
-    FLAGS     REPEATED, PACKABLE, PRESENCE: null if it was not written
+    TARGET    its column, or the column of its items if it is repeated
+    INNER     the message of its value, or -1
+    ONEOF     its oneof group, or -1
+    FLAGS     REPEATED; PACKABLE; PRESENCE: a missing field is null
 
-A row of `messages`: FIRST and BEHIND of its fields, its COLUMN, its kind (SPECIAL), the field that
-holds an empty message if it was not written (WHOLE), or -1, and EXACT: 1 if nanoseconds that its
-column cannot hold are an error. Places in problems count from 2: first the messages, then two for
-each field: the field, and the items in it.
+A row of `messages`:
+
+    FIRST, BEHIND  its first field, and the field after its last one
+    COLUMN         its column
+    SPECIAL        its kind: STRUCT, TIMESTAMP or DURATION
+    WHOLE          the field that gets an empty message if it is missing, or -1
+    EXACT          1 if nanoseconds that the column cannot hold are an error
+
+Places in problems count from 2: first the messages, then two places for each field, one for the
+field and one for its items.
 
 Source: the Protocol Buffers guide "Encoding".
 """
@@ -77,7 +84,7 @@ _TABLE: Final = "int64[:, ::1]"
 
 @kernel(f"int64({_TABLE}, {_TABLE}, int64, int64, int64)", inlined=True)
 def _find(messages: Any, fields: Any, message: int, number: int, expected: int) -> int:
-    """Return the field of a number, or -1; writers put fields in order, so a guess finds most."""
+    """Return the field with a number, or -1; try the expected field first."""
     low, behind = messages[message, FIRST], messages[message, BEHIND]
     for field in range(expected, min(expected + 2, behind)):
         if fields[field, NUMBER] == number:
@@ -94,13 +101,16 @@ def _find(messages: Any, fields: Any, message: int, number: int, expected: int) 
 
 @kernel(f"UniTuple(int64, 3)({READ}, int64, int64, int64)", inlined=True)
 def _step(data: Any, at: int, end: int, wire: int) -> tuple[int, int, int]:
-    """Return a piece's value if it is a number, the start of its bytes, and the position behind."""
+    """Return a value if it is a number, the start of its bytes, and the position after it.
+
+    The position is the negative number of a problem, if there is one.
+    """
     if wire == VARINT:
         value, behind = read_varint(data, at, end)
         return value, at, behind
     if wire == SIZED:
         size, at = read_varint(data, at, end)
-        # A size of 64 bits is below zero as a signed number, and more than is left.
+        # A size of 64 bits is negative as a signed number, and larger than the rest.
         if at >= 0 and (size < 0 or size > end - at):
             at = -ENDS_EARLY
         return 0, at, at + size if at >= 0 else at
@@ -133,7 +143,7 @@ def _set(
     fields: Any, table: Any, valid: Any, words: Any, octets: Any, field: int,
     data: Any, value: int, start: int, behind: int,
 ) -> int:  # fmt: skip
-    """Make a value without parts its column's next entry, not counted; return the problem, or 0."""
+    """Write a scalar as the next entry of its column without counting it; return a problem or 0."""
     kind, column = fields[field, KIND], fields[field, TARGET]
     count = table[column, COUNT]
     if count >= table[column, ROOM]:
@@ -158,7 +168,10 @@ def _unpack(
     fields: Any, table: Any, valid: Any, words: Any, octets: Any, field: int,
     data: Any, at: int, end: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Put the packed numbers from `at` to `end`; return the problem, and 1 if it is an item's."""
+    """Append the packed numbers from `at` to `end`; return a problem or 0, and a flag.
+
+    The flag is 1 if an item has the problem, and 0 if the field has it.
+    """
     wire = fields[field, WIRE]
     size = 8 if wire == FIXED_64 else 4 if wire == FIXED_32 else 1
     if (end - at) % size:
@@ -236,7 +249,7 @@ def _close(
     nanos = words[table[column + 2, AT] + entry]
     if seconds > _SECONDS_MAX or seconds < -_SECONDS_MAX:
         return NO_TIMESTAMP if special == TIMESTAMP else NO_DURATION
-    # A duration has both parts of one sign; a timestamp's nanoseconds always count forwards.
+    # Both parts of a duration have the same sign; a timestamp's nanoseconds are not negative.
     backwards = nanos < 0 and (special == TIMESTAMP or seconds > 0)
     if nanos > _NANOS_MAX or nanos < -_NANOS_MAX or backwards:
         return NO_NANOS
@@ -259,7 +272,7 @@ def _take(
     last: Any, frames: Any, depth: int, field: int,
     data: Any, wire: int, value: int, start: int, behind: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Add a piece of a field; return the problem, or 0, and its place."""
+    """Write a value of a field, or enter its message; return a problem or 0, and its place."""
     flags, inner = fields[field, FLAGS], fields[field, INNER]
     place = PLACES + messages.shape[0] + 2 * field
     if fields[field, ONEOF] >= 0:
@@ -294,9 +307,9 @@ def _piece(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, seen: Any,
     last: Any, frames: Any, depth: int, data: Any, at: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Read a tag and what follows it; return the problem or 0, and its place.
+    """Read a tag and its value; return a problem or 0, its place, the next position, and a flag.
 
-    Then the position to continue, and how much deeper: a message is entered.
+    The flag is 1 if the value is a message that is now open, else 0.
     """
     message, end = frames[depth, _OPEN], frames[depth, _END]
     tag, at = read_varint(data, at, end)
@@ -372,9 +385,10 @@ def read_protobuf(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
     seen: Any, last: Any, frames: Any, data: Any, starts: Any, ends: Any, problems: Any, row: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read values from `row` on; return the row reached, and the full column unless all are read.
+    """Read values from number `row` on; return the next number, and the column that is full.
 
-    A value with a problem, before or now, is null.
+    The next number is smaller than the number of values only if a column is full. A value with an
+    earlier or a new problem is null.
     """
     while row < starts.size:
         if problems[row] == 0:

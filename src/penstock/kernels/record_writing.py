@@ -1,14 +1,15 @@
 """Writer of rows of Arrow columns as the records of batches (RecordBatch v2).
 
-`write_records` cuts rows into batches as it writes them, each behind room for its header. It takes
-them as a tuple:
+`write_records` divides rows into batches while it writes them, and leaves room for each header. Its
+argument `columns` is a tuple:
 
-    order       the rows to write, by their numbers; empty for all in their order
-    key, value  a column: its bytes, the start and end of each element in them, and Arrow's bitmap
-                of what is not null with the bit of row 0; without starts all are null, without a
-                bitmap none is
-    timestamps  of each row
-    lists       where the headers of each row start among all, one more than rows; empty for none
+    order       numbers of the rows to write; empty for all rows in their order
+    key, value  a column: its bytes, the start and end of each element in them, Arrow's validity
+                bitmap, and the bit of row 0. Without starts all elements are null; without a
+                bitmap no element is
+    timestamps  timestamp of each row
+    lists       start of each row's headers among all headers, and their total number; empty if
+                there are no headers
     names, contents
                 columns of all headers' keys and values
 
@@ -34,7 +35,7 @@ CUT_FIELDS: Final = 5
 
 _HEADER_BYTES: Final = 61
 _AHEAD: Final = 8
-"""Rows by which values out of memory order are prefetched: 56 ns a record instead of 95."""
+"""Number of rows ahead for which reordered values are prefetched: 56 ns a record instead of 95."""
 _LINE_BYTES: Final = 64
 
 _LONGS: Final = "Array(int64, 1, 'C', readonly=True)"
@@ -52,7 +53,7 @@ def _zigzag(value: Any) -> Any:
 
 @kernel("int64(int64)", inlined=True)
 def varint_size(value: Any) -> Any:
-    """Return the bytes of the varint of a signed number."""
+    """Return the size of the varint of a signed number, in bytes."""
     raw = _zigzag(value)
     if raw < np.uint64(1 << 28):
         return (
@@ -83,7 +84,7 @@ def write_varint(target: Any, at: Any, value: Any) -> Any:
 
 @kernel(f"int64({_COLUMN}, int64)", inlined=True)
 def _length(column: Any, row: Any) -> Any:
-    """Return the size of an element, -1 for a null."""
+    """Return the size of an element in bytes; -1 for a null."""
     _, starts, ends, valid, shift = column
     if starts.size == 0:
         return -1
@@ -133,15 +134,16 @@ def _write_headers(target: Any, at: Any, lists: Any, names: Any, contents: Any, 
 def write_records(
     columns: Any, low: Any, room: Any, records_max: Any, pass_bytes: Any, target: Any, cuts: Any,
 ) -> Any:  # fmt: skip
-    """Write the rows from `low` on in batches, until they have `pass_bytes`; return how many.
+    """Write rows from `low` on in batches; return the number of written batches.
 
-    No batch has more than `room` bytes or `records_max` records, except that each has one. `cuts`
-    gets a row for each batch: its first row, the one after its last, its bytes, the first timestamp
-    and the largest. A batch for which `target` is too small is not written; if it is the first one,
-    the row has the number of its bytes up to the record that does not fit.
+    Writing ends after `pass_bytes` bytes. A batch has at most `room` bytes and `records_max`
+    records, but at least one record. `cuts` gets a row for each batch: its first row, the row after
+    its last one, the bytes of its records, its first and its largest timestamp. If `target` has no
+    room for a batch, the batch is not written, and its row in `cuts` has only the bytes up to the
+    record that does not fit.
 
     Raises:
-        IndexError: the columns change meanwhile, or name bytes that they do not have.
+        IndexError: the columns changed during the call, or refer to bytes that they do not have.
     """
     order, key, value, timestamps, lists, names, contents = columns
     count = order.size if order.size else timestamps.size
@@ -176,7 +178,7 @@ def write_records(
             at = _write(target, at, value, row, value_length)
             at = _write_headers(target, at, lists, names, contents, row)
             if at != end:
-                raise IndexError("a record is not as large as it was measured to be")
+                raise IndexError("the size of a record changed while it was written")
             largest = max(largest, timestamp)
             position += 1
         cuts[found, FIRST], cuts[found, AFTER] = first, position

@@ -1,15 +1,16 @@
 """Reader of the records of batches (RecordBatch v2), one after another, into columns.
 
-The batches of a buffer are rows of a table of whole numbers, as `find_batches` fills it: start and
-end of a batch's records in their bytes, their number, and fields of its header. Callers may move
-`BEGIN` and `END` to where they have decompressed a batch.
+`find_batches` writes a row of integers for each batch of a buffer: start and end of its records,
+their number, and fields of its header. If the records are compressed, the caller decompresses them
+and changes `BEGIN` and `END` of the row.
 
-`read_records` follows the chain of lengths, and a record must end exactly where its length says;
-positions only grow, so every field is inside its record. It writes the columns of Arrow, except
-keys to be copied, of which it writes positions and bounds (`gather`), and headers (`copy_headers`).
+`read_records` reads the length of each record, and checks that the record ends there. Positions
+only grow, so every field is inside its record. It writes Arrow's columns, with two exceptions: for
+keys to be copied it writes positions and bounds, which `gather` uses; for headers it writes their
+positions, which `copy_headers` uses.
 
-Varints are zigzag: 0, -1, 1, -2 are 0, 1, 2, 3. A wrong one ends at `CUT` or `LONG`, beyond every
-end, and so does all that is read from there on.
+Varints are zigzag: 0, -1, 1, -2 are written as 0, 1, 2, 3. After a wrong varint the position is
+`_CUT` or `_LONG`, beyond every end, so that all following reads of the record fail too.
 
 Source: Kafka's `DefaultRecord`, `DefaultRecordBatch` and `ByteUtils`; KIP-82 (headers).
 """
@@ -34,7 +35,7 @@ MAX_TIMESTAMP: Final = 6
 ATTRIBUTES: Final = 7
 CRC: Final = 8
 KEPT: Final = 9
-"""How many records of the batch were in the range that was asked for; `read_records` writes it."""
+"""Number of the batch's records in the requested range, which `read_records` writes."""
 BATCH_FIELDS: Final = 10
 
 # Tasks of `read_records`.
@@ -44,11 +45,11 @@ KEY: Final = 4
 VALUE: Final = 8
 HEADERS: Final = 16
 VIEWS: Final = 32
-"""Keys and values as elements of Arrow's `binary_view`."""
+"""Write keys and values as elements of Arrow's `binary_view`."""
 CONSECUTIVE: Final = 64
-"""The offset deltas of a batch must be 0, 1, 2, …"""
+"""Check that the offset deltas of a batch are 0, 1, 2, …"""
 
-# Its results, in `state`; counts continue from call to call.
+# Its results, in `state`; counts are added up from call to call.
 RECORDS: Final = 0
 NULL_KEYS: Final = 1
 NULL_VALUES: Final = 2
@@ -57,7 +58,7 @@ HEADER_VALUE_BYTES: Final = 4
 BATCH: Final = 5
 RECORD: Final = 6
 PLACE: Final = 7
-"""Batch, record in it and place in the bytes where a problem shows; of a gap the offset delta."""
+"""Batch, record in it and position of a problem; for GAP the offset delta as the position."""
 STATE_FIELDS: Final = 8
 
 # Problems.
@@ -82,7 +83,7 @@ _LONG_INT: Final = 10
 _HEADER_BYTES_MIN: Final = 2
 _INLINE_MAX: Final = 12
 _SPARE: Final = 32
-"""More than all numbers of a record with at most three bytes each, and a word behind them."""
+"""More bytes than a record's varints of at most three bytes each, and a word after them."""
 
 _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
 
@@ -99,11 +100,12 @@ def big_endian(data: Any, at: Any, size: Any) -> Any:
 def find_batches(
     data: Any, capacity: Any, start: Any, end: Any, control: bool, table: Any, state: Any
 ) -> Any:
-    """Fill `table` with the whole batches that have records in [start, end); return how many.
+    """Fill `table` with the complete batches with records in [start, end); return their number.
 
-    Counts those that `table` has no row for, too. `state[PLACE]` is the end of the whole batches,
-    or, if `state[BATCH]` is 1, the position of an invalid header. The walk ends after `capacity`
-    batches: the count is then `capacity + 1`.
+    Batches without a row in `table` are counted too. Control batches are included if `control`.
+    `state[PLACE]` is set to the end of the complete batches; if `state[BATCH]` is 1, it is the
+    position of an invalid header. If there are more than `capacity` batches, the result is
+    `capacity + 1`.
     """
     position, found, seen = 0, 0, 0
     state[BATCH] = 0
@@ -159,7 +161,7 @@ def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
 def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
-    """Return the varint at a position, of at most so many bytes, and the position after it."""
+    """Return the varint at a position, of at most `bytes_max` bytes, and the position after it."""
     if at >= end:
         return 0, max(at, _CUT)
     byte = np.int64(data[at])
@@ -174,7 +176,7 @@ def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any
 
 @kernel(f"int64({READ}, int64, int64, int64, int64[::1])")
 def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
-    """Return 0 if so many headers fill the bytes up to `end`, else the problem."""
+    """Check that `count` headers fill the bytes up to `end`; return a problem or 0."""
     if count * _HEADER_BYTES_MIN > end - at:
         return MANY_HEADERS
     keys, values = 0, 0
@@ -197,7 +199,7 @@ def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
 def _put_view(
     data: Any, at: Any, length: Any, buffer: Any, views: Any, column: Any, row: Any
 ) -> None:
-    """Put an element of a `binary_view`: up to twelve bytes as they are, more by position."""
+    """Write an element of a `binary_view`: up to twelve bytes inline, more by their position."""
     first, second = np.uint64(0), np.uint64(0)
     if length > _INLINE_MAX:
         first = load_word(data, at)
@@ -248,7 +250,7 @@ def _put(
 def _put_headers(
     data: Any, at: Any, end: Any, count: Any, row: Any, bounds: Any, positions: Any, state: Any
 ) -> Any:
-    """Put the position of a row's headers, if there is room for it; return a problem or 0."""
+    """Write the position of a row's headers, if there is room for it; return a problem or 0."""
     if bounds.size:
         bounds[2, row + 1] = bounds[2, row] + count
     if count == 0:
@@ -263,9 +265,9 @@ _FIELDS: Final = f"UniTuple(int64, 10)({READ}, int64, int64)"
 
 @kernel(_FIELDS)
 def _read_any(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
-    """Read the record at a position; the first number is a problem or 0, the last its end.
+    """Read the record at a position; return a problem or 0, its fields, and its end.
 
-    The others are timestamp and offset, as differences, starts and lengths of key and value, number
+    The fields are timestamp and offset as deltas, starts and lengths of key and value, and number
     and start of the headers.
     """
     length, body = _read_varint(data, at, section_end, _INT)
@@ -303,7 +305,7 @@ def _peek_varint(data: Any, at: Any) -> tuple[Any, Any, Any]:
 
 @kernel(_FIELDS, inlined=True)
 def read_fields(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
-    """Read a record as `_read_any` does, faster for small numbers with bytes behind the record."""
+    """Read a record as `_read_any` does, faster if its numbers are small and bytes follow it."""
     limit = min(section_end, data.size - _SPARE)
     if at <= limit:
         length, body, long = _peek_varint(data, at)
@@ -345,7 +347,7 @@ def _read_record(
     row: Any, longs: Any, views: Any, bounds: Any, positions: Any, values: Any, valid: Any,
     state: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Read the record at a position into a row; return a problem, its end, the next row."""
+    """Read the record at a position into a row; return a problem or 0, its end, the next row."""
     section_end, base_offset, last_delta, base_timestamp, max_timestamp, append_time = batch
     (
         problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at,
@@ -384,17 +386,17 @@ def read_records(
     data: Any, table: Any, low: Any, high: Any, wanted: Any, start: Any, end: Any, buffer: Any,
     longs: Any, views: Any, bounds: Any, positions: Any, values: Any, valid: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Read the records of the batches `low` to `high`, which are in `data`, behind those before.
+    """Read the records of the batches `low` to `high`, which are in `data`; return a problem or 0.
 
-    Those with an offset in [start, end) are kept. Returns 0, or the problem. Written, each if
-    requested and with room for all records:
+    Records with an offset in [start, end) are written to the rows after those of earlier calls. The
+    arrays below are written if `wanted` requests them; they must have room for all records:
 
         longs      offset and timestamp
-        views      key and value, as an element that names `buffer`
-        bounds     of keys, values and lists of headers among all; the first of each is 0
-        positions  of keys and headers in `data`, for records that have some
-        values     bytes of values, with room for all; some may be written behind the last
-        valid      bitmaps of keys and values, all set before; or without any room
+        views      key and value, as elements that refer to the buffer number `buffer`
+        bounds     ends of keys, values and lists of headers among all; the first entry of each is 0
+        positions  positions of keys and headers in `data`, for records that have some
+        values     bytes of values; some bytes after the last value may be written too
+        valid      validity bitmaps of keys and values, with all bits set before; or without room
     """
     row = state[RECORDS]
     for batch in range(low, high):
@@ -424,7 +426,7 @@ def read_records(
 
 @kernel(f"void(uint8[::1], {_INTS}, {READ}, {_INTS}, int64, int64)")
 def gather(target: Any, bounds: Any, data: Any, positions: Any, low: Any, high: Any) -> None:
-    """Copy the bytes at `positions` to the positions in `bounds`, of the rows `low` to `high`."""
+    """Copy the bytes of the rows `low` to `high` from `positions` in `data` to `bounds`."""
     bound = np.int64(bounds[low])
     for row in range(low, high):
         after = np.int64(bounds[row + 1])
@@ -440,11 +442,11 @@ def copy_headers(
     data: Any, positions: Any, lists: Any, low: Any, high: Any, bounds: Any, keys: Any, values: Any,
     valid: Any,
 ) -> Any:  # fmt: skip
-    """Copy the headers of the rows `low` to `high`, which `read_records` found; return the null
-    values.
+    """Copy the headers of the rows `low` to `high` to columns; return the number of null values.
 
-    `lists` are the bounds of each row's headers among all; `bounds` those of all keys and all
-    values in `keys` and `values`, the first of each is 0; `valid` is a bitmap, all set before.
+    `positions` come from `read_records`. `lists` are the bounds of each row's headers among all.
+    `bounds` are those of all keys in `keys` and of all values in `values`; the first of each is 0.
+    `valid` is the bitmap of values, with all bits set before.
     """
     nulls, first = 0, np.int64(lists[low])
     key_bound, value_bound = np.int64(bounds[0, first]), np.int64(bounds[1, first])

@@ -1,4 +1,4 @@
-"""Types of all kernels, importable without Numba to make tables of numbers."""
+"""Types that all kernels use; importing them does not import Numba."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 READ: Final = "Array(uint8, 1, 'C', readonly=True)"
-"""In a signature: bytes that are read, whether they may be written or not."""
+"""Type of bytes that a kernel only reads; accepts read-only and writable arrays."""
 
 int64: Any = np.int64
-"""A number that is signed whatever it was: Numba takes what is made of bytes for unsigned."""
+"""Conversion to a signed number, because Numba computes with unsigned bytes as unsigned."""

@@ -16,7 +16,7 @@ from penstock.kernels.types import READ, int64
 
 @kernel(f"int64({READ}, int64, int64, int64)")
 def _following(data: Any, at: int, end: int, lead: int) -> int:
-    """Return how many bytes follow a lead byte; -1 if they are invalid."""
+    """Return the number of bytes after a lead byte; -1 if they are invalid."""
     more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
     if lead < 0xC2 or lead > 0xF4 or at + more > end:
         return -1
@@ -40,7 +40,7 @@ def _following(data: Any, at: int, end: int, lead: int) -> int:
 
 @kernel(f"boolean({READ}, int64, int64)")
 def _is_mixed(data: Any, at: int, end: int) -> bool:
-    """Whether bytes are UTF-8 that may be beyond ASCII."""
+    """Whether bytes, some of which are not ASCII, are valid UTF-8."""
     while at < end:
         lead = int64(data[at])
         at += 1

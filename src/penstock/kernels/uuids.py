@@ -1,4 +1,4 @@
-"""UUIDs of sixteen bytes as text."""
+"""Conversion of binary UUIDs to text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _hex(digit: int) -> int:
 def put_uuid(
     table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int
 ) -> bool:
-    """Put sixteen bytes as the 36 characters of a UUID; False if there is no room for them."""
+    """Append sixteen bytes as the 36 characters of a UUID; return False if there is no room."""
     used = table[column, USED]
     if used + _TEXT_BYTES > table[column, TEXT_ROOM]:
         return False

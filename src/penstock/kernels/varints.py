@@ -1,7 +1,7 @@
 """Varints: groups of seven bits, least significant first, as Avro and Protobuf write them.
 
-A reader returns the value and the position behind it, or instead of that the negative number of a
-problem.
+A reader returns the value and the position after it. If there is a problem, the position is the
+negative number of the problem.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BYTES_MAX: Final = 10
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64)", inlined=True)
 def read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """Return a number of up to 64 bits, as the signed number of the same bits."""
+    """Read a number of up to 64 bits; return it as the signed number with the same bits."""
     value = 0
     for step in range(_BYTES_MAX):
         if at + step >= end:
@@ -38,6 +38,6 @@ def unzigzag(value: int) -> int:
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64)", inlined=True)
 def read_zigzag(data: Any, at: int, end: int) -> tuple[int, int]:
-    """Return a signed number from a varint with the sign in its lowest bit."""
+    """Read a signed number from a varint whose lowest bit is the sign."""
     value, behind = read_varint(data, at, end)
     return unzigzag(value), behind

@@ -1,7 +1,8 @@
-"""RecordBatch v2: header codec and compression; the columnar codec is `records.columnar`.
+"""RecordBatch v2: codec of the batch header, and compression.
 
-The columnar codec needs NumPy and PyArrow, which a broker must not load; import it by its own name.
-`records.columnar.validation` loads NumPy, and `compress` the codecs' libraries, at first use.
+The columnar codec is in `records.columnar`, which must be imported by its own name: it needs NumPy
+and PyArrow, and a broker must not load PyArrow. `records.columnar.validation` loads NumPy, and
+`compress` loads the codecs' libraries, when first used.
 """
 
 from typing import TYPE_CHECKING

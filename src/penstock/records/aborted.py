@@ -1,7 +1,7 @@
-"""Offset ranges of aborted transactions, for readers of committed records.
+"""Offset ranges of aborted transactions, which read_committed readers skip.
 
-A producer has one transaction at a time in a partition, so its aborted ones are ranges of offsets:
-from the first batch to the marker, which has an offset as well.
+A producer has one transaction at a time in a partition, so its aborted transactions are offset
+ranges. Each range goes from the transaction's first batch to its marker, which also has an offset.
 
 Source: KIP-98.
 """
@@ -16,9 +16,9 @@ OFFSET_MAX: Final = 2**63 - 1
 
 
 class AbortedRange(NamedTuple):
-    """Offsets of a producer's aborted transaction, from `first_offset` to `last_offset`.
+    """Offsets of one aborted transaction of a producer; `last_offset` is the marker's.
 
-    The ranges of one producer are disjoint.
+    The ranges of one producer do not overlap.
     """
 
     producer_id: int
@@ -29,10 +29,10 @@ class AbortedRange(NamedTuple):
 def ranges_until(
     begun: Iterable[tuple[int, int]], markers: Iterable[tuple[int, int]]
 ) -> tuple[AbortedRange, ...]:
-    """Return the ranges that end at the markers among these batches.
+    """Return the offset ranges of transactions, from their first offsets and their markers.
 
-    Both are (producer id, offset); markers come by offset. A transaction without a marker continues
-    behind the batches.
+    Both arguments are pairs (producer id, offset); `markers` must be sorted by offset. A
+    transaction without a marker gets a range that does not end.
     """
     of_producer: dict[int, list[int]] = {}
     for producer_id, offset in markers:

@@ -1,4 +1,4 @@
-"""Limit of the decompressed bytes of the batches of one request."""
+"""Limit on the decompressed bytes of all batches of one request."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from penstock.base.crc import Readable
 from penstock.records.errors import RecordTooLarge
 
 OPENED_REQUEST_BYTES_MAX: Final = 512 << 20
-"""Most decompressed bytes of all batches of a produce request that a broker validates."""
+"""Most decompressed bytes that a broker validates for all batches of one produce request."""
 
 
 class Allowance(Struct):
-    """Remaining decompressed bytes of a request's batches; none after one too large."""
+    """Remaining budget of decompressed bytes for a request; 0 after a batch exceeded a limit."""
 
     left_bytes: int = OPENED_REQUEST_BYTES_MAX
 
     def unpacked(
         self, unpack: Callable[..., Readable], codec: int, data: Readable, *, max_bytes: int
     ) -> Readable:
-        """Return the result of `unpack(codec, data, max_bytes=...)`, and count its bytes.
+        """Decompress with `unpack(codec, data, max_bytes=...)`, and deduct the bytes from the
+        budget.
 
         Raises:
-            RecordTooLarge: the batch unpacks to more than `max_bytes`, all together to more than
-                `OPENED_REQUEST_BYTES_MAX`, or an earlier one was too large.
-            CorruptBatch, UnsupportedCodec: as `unpack`.
+            RecordTooLarge: this batch exceeds `max_bytes`, all batches together exceed
+                `OPENED_REQUEST_BYTES_MAX`, or an earlier batch exceeded a limit.
+            CorruptBatch, UnsupportedCodec: raised by `unpack`.
         """
         limit = min(max_bytes, self.left_bytes)
         if limit <= 0:
             raise RecordTooLarge(
-                "not unpacked, as earlier batches of the request unpack to too much; send fewer"
-                " or smaller batches in a request"
+                "not decompressed, because earlier batches of the request already exceeded a limit"
+                " of decompressed bytes. Send fewer or smaller batches in a request"
             )
         try:
             found = unpack(codec, data, max_bytes=limit)
@@ -42,8 +43,8 @@ class Allowance(Struct):
             if limit == max_bytes:
                 raise
             raise RecordTooLarge(
-                f"the compressed batches of the request unpack to more than"
-                f" {OPENED_REQUEST_BYTES_MAX} bytes together; send fewer in a request"
+                f"the compressed batches of the request decompress to more than"
+                f" {OPENED_REQUEST_BYTES_MAX} bytes in total. Send fewer batches in a request"
             ) from error
         self.left_bytes -= len(found)
         return found

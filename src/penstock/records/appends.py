@@ -1,4 +1,4 @@
-"""Results of appends to a log on disk or to the batch index."""
+"""Result types of appends to a log, on disk or in the batch index."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from penstock.base.errors import PenstockError
 
 
 class AppendResult(NamedTuple):
-    """Offset of an append, or its error. A duplicate has the offset of its original.
+    """Result of one append: its offset, or an error.
 
-    `log_append_time_ms` is -1 if the records keep the times of their producers; `error` is a Kafka
-    error name, lower case. Databases keep it as an array of these fields.
+    `base_offset` is the offset of the first record; for a duplicate it is that of the original.
+    `log_append_time_ms` is -1 if the records keep their producers' timestamps. `error` is the name
+    of a Kafka error in lower case. Databases store the fields as an array, so their order is fixed.
     """
 
     base_offset: int
@@ -26,28 +27,30 @@ class AppendResult(NamedTuple):
 
 
 NO_APPEND: Final = AppendResult(-1, -1, -1)
-"""Result for callers that wait until the appends of others are committed."""
+"""Result for callers that appended nothing and only wait until earlier appends are committed."""
 
 _Fields = tuple[int, int, int, bool, str | None, str | None]
 placed: Final[Callable[[_Fields], AppendResult]] = partial(tuple.__new__, AppendResult)
-"""`AppendResult._make` in C: a log makes one for each append."""
+"""Fast form of `AppendResult._make`, because every append creates a result."""
 
 Outcome = AppendResult | PenstockError
-"""Result of an append, or the exception by which it may not be there."""
+"""Result of an append, or the error after which it is unknown whether the append succeeded."""
 
 Done = Callable[[Outcome], None]
 
 
 class Opening(Enum):
-    """Thread in which an append decompresses batches, or walks many records."""
+    """Choice of the thread in which an append decompresses batches and checks many records."""
 
     HERE = "here"
-    """The calling one, which waits or is no event loop."""
+    """The calling thread, which may block."""
     BESIDE = "beside"
-    """Another one: the append raises `NeedsOpening`; the caller opens them there and retries."""
+    """Another thread: the append raises `NeedsOpening`, and the caller checks the batches there and
+    then appends with `DONE`.
+    """
     DONE = "done"
-    """None: they have been opened; only headers and checksums are checked."""
+    """None: the records have been checked already; the append checks headers and checksums."""
 
 
 class NeedsOpening(Exception):
-    """Rejection of batches that have to be opened first; nothing was appended."""
+    """Rejection of batches that must first be checked in another thread; nothing was appended."""

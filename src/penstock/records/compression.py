@@ -1,20 +1,22 @@
-"""Codecs of RecordBatch v2, in the framings of Kafka clients, with bounded output.
+"""Compression codecs of RecordBatch v2, in the framings of Kafka clients, with limited output.
 
 | codec  | written as                                    | read as                              |
 |--------|-----------------------------------------------|--------------------------------------|
-| gzip   | one gzip member                               | members back to back; anything else  |
-|        |                                               | behind a member is ignored           |
+| gzip   | one gzip member                               | members back to back; other bytes    |
+|        |                                               | after a member are ignored           |
 | snappy | Xerial stream: magic, version, sized blocks   | Xerial streams, or one raw block     |
-| lz4    | one frame, independent blocks, no content     | the first frame; what follows and    |
-|        | size (what the Java client's reader takes)    | the content's checksum are ignored   |
+| lz4    | one frame, independent blocks, no content     | the first frame; later bytes and the |
+|        | size (as the Java client's reader requires)   | content's checksum are ignored       |
 | zstd   | one frame with its content size               | frames back to back, skippable ones  |
 
-`decompress` reads what Apache Kafka's Java client reads, with the same result.
-`decompress_portable`, by which a broker opens a batch before it stores it, rejects what any client
-cannot read; it runs in a thread and in steps, because a library copies its output with the
-interpreter's lock held. No reader allocates by what a producer's bytes claim: every decompressor
-stops at `max_bytes`. zstd contexts cost ten times a small call, so they are kept in small pools;
-list operations on them are atomic.
+`decompress` accepts exactly what Apache Kafka's Java client accepts, with the same result.
+`decompress_portable` also rejects data that some client cannot read. A broker uses it to check a
+batch before storing it. It runs in a thread and decompresses in steps, because the libraries hold
+the interpreter's lock while they copy their output.
+
+No reader allocates memory by a size that the producer's bytes claim: every decompressor stops at
+`max_bytes`. Creating a zstd context takes ten times as long as a small call, so contexts are kept
+in small pools. List operations on the pools are atomic.
 
 Source: Kafka's `CompressionType`, `Lz4BlockInputStream`; snappy-java's `SnappyOutputStream`; the
 JDK's `GZIPInputStream`.
@@ -46,12 +48,12 @@ from penstock.records.framing import (
 from penstock.records.header import Codec
 
 COMPRESSED_MEMBERS_MAX: Final = 1024
-"""Most gzip members in one batch; clients write one."""
+"""Most gzip members in one batch; normal clients write one."""
 
 _GZIP_WINDOW: Final = 31
 _RAW_DEFLATE: Final = -15
 _GZIP_IGNORED_BYTES: Final = 18
-"""Bytes behind a member that Java's reader ignores without looking for another."""
+"""Most bytes after a member that Java's reader ignores without searching for another member."""
 _XERIAL_HEADER: Final = XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = Struct(">i")
@@ -71,30 +73,30 @@ def compress(codec: int, data: Readable, level: int | None = None) -> bytes:
     """Compress `data` as the records of one batch.
 
     Raises:
-        UnsupportedCodec: an unknown codec, or a level that it does not have.
+        UnsupportedCodec: the codec is unknown, or does not have this level.
     """
     known = Codec.of(codec)
     return _COMPRESSORS[known](data, _level(known, level))
 
 
 def decompress(codec: int, data: Readable, *, max_bytes: int) -> Readable:
-    """Decompress the records of one batch to at most `max_bytes`; codec none returns `data`.
+    """Decompress the records of one batch; with codec none, return `data` itself.
 
     Raises:
-        UnsupportedCodec: an unknown codec.
-        RecordTooLarge: more than `max_bytes`.
-        CorruptBatch: the bytes are damaged or cut.
+        UnsupportedCodec: the codec is unknown.
+        RecordTooLarge: the decompressed records exceed `max_bytes`.
+        CorruptBatch: the compressed bytes are damaged or cut.
     """
     known = Codec.of(codec)
     return _unpacked(_DECOMPRESSORS[known], known, data, max_bytes)
 
 
 def decompress_portable(codec: int, data: Readable, *, max_bytes: int) -> Readable:
-    """Decompress the records of one batch as `decompress` does, if all clients read the same.
+    """Decompress the records of one batch, after checking that every client reads the same records.
 
     Raises:
-        UnsupportedCodec, RecordTooLarge: as `decompress`.
-        CorruptBatch: one of the clients cannot open it, or reads something else.
+        UnsupportedCodec, RecordTooLarge: as in `decompress`.
+        CorruptBatch: some client cannot read the bytes, or reads other records.
     """
     known = Codec.of(codec)
     if known:
@@ -117,14 +119,14 @@ def _level(codec: Codec, level: int | None) -> int:
         return default
     if codec in LEVELS and not smallest <= level <= largest:
         raise UnsupportedCodec(
-            f"{codec.name.lower()} level {level}; the levels are {smallest} to {largest}"
+            f"{codec.name.lower()} level {level} must be from {smallest} to {largest}"
         )
     return level
 
 
 def _too_large(codec: Codec, size_bytes: int, max_bytes: int) -> RecordTooLarge:
     return RecordTooLarge(
-        f"{codec.name.lower()} data of {size_bytes} bytes unpacks to more than the limit of "
+        f"{codec.name.lower()} data of {size_bytes} bytes decompresses to more than the limit of "
         f"{max_bytes} bytes"
     )
 
@@ -159,18 +161,18 @@ def _decompress_gzip(data: Readable, max_bytes: int) -> Readable:
 
 
 def _portable_gzip(data: Readable, max_bytes: int) -> Readable:
-    """Decompress the first member, which is all that librdkafka reads."""
+    """Decompress the first member, and reject records in others, which librdkafka does not read."""
     first, *others = _gzip_members(data, max_bytes, _inflated_in_steps)
     if any(others):
         raise CorruptBatch(
-            f"gzip data of {len(data)} bytes has its records in {len(others) + 1} members, and not"
-            " every client reads more than the first. Write one member"
+            f"gzip data of {len(data)} bytes has records in {len(others) + 1} members, but some"
+            " clients read only the first. Write one member"
         )
     return first
 
 
 def _inflated(machine: Any, data: Readable, max_bytes: int) -> Readable | None:
-    """Decompress a stream; None if it has more than `max_bytes`."""
+    """Decompress a stream; return None if the result exceeds `max_bytes`."""
     part: bytes = machine.decompress(data, max_bytes + 1)
     return None if len(part) > max_bytes else part
 
@@ -194,7 +196,7 @@ def _gathered(parts: Iterator[bytes], max_bytes: int) -> Readable | None:
             return None
     if len(found) < 2:
         return found[0] if found else b""
-    whole = memoryview(mmap.mmap(-1, size))  # of pages that are not there before they are written
+    whole = memoryview(mmap.mmap(-1, size))  # its pages are allocated only when written
     size = 0
     for part in found:
         whole[size : size + len(part)] = part
@@ -205,11 +207,11 @@ def _gathered(parts: Iterator[bytes], max_bytes: int) -> Readable | None:
 def _gzip_members(
     data: Readable, max_bytes: int, inflated: Callable[[Any, Readable, int], Readable | None]
 ) -> list[Readable]:
-    """Decompress contiguous members, as Java's `GZIPInputStream` finds them."""
+    """Decompress adjacent members, which are recognised as by Java's `GZIPInputStream`."""
     rest, parts, left = memoryview(data), list[Readable](), max_bytes
     header = gzip_header_bytes(rest)
     if header < 0:
-        raise CorruptBatch(f"gzip data of {len(rest)} bytes: they begin with no gzip header")
+        raise CorruptBatch(f"gzip data of {len(rest)} bytes does not begin with a gzip header")
     while header >= 0:
         if len(parts) == COMPRESSED_MEMBERS_MAX:
             raise CorruptBatch(f"more than {len(parts)} gzip members in one batch")
@@ -222,7 +224,7 @@ def _gzip_members(
         if not machine.eof or len(trailer) < GZIP_TRAILER.size:
             raise _cut(Codec.GZIP, len(data))
         if GZIP_TRAILER.unpack_from(trailer) != (zlib.crc32(part), len(part) & 0xFFFFFFFF):
-            raise CorruptBatch(f"gzip data of {len(data)} bytes: its checksum or size is wrong")
+            raise CorruptBatch(f"gzip data of {len(data)} bytes has a wrong checksum or size")
         parts.append(part)
         rest = trailer[GZIP_TRAILER.size :]
         header = gzip_header_bytes(rest) if len(rest) > _GZIP_IGNORED_BYTES else -1
@@ -271,7 +273,7 @@ def _compress_lz4(data: Readable, level: int) -> bytes:
 
 def _decompress_lz4(data: Readable, max_bytes: int) -> Readable:
     machine = lz4.frame.LZ4FrameDecompressor()
-    # Without the end mark, where the library compares size and checksum, as Java's client does not.
+    # The end mark is cut off. The library would verify size and checksum there; Java does not.
     frame = memoryview(data)[: lz4_frame(memoryview(data))[0]]
     part: bytes = machine.decompress(frame, max_length=max_bytes + 1)
     if len(part) > max_bytes:

@@ -1,7 +1,7 @@
 """Errors of record batches.
 
-`CorruptBatch` reports damaged or cut bytes; most `InvalidError`s report valid bytes that this log
-does not support. The last ones concern idempotent producers and their transactions.
+`CorruptBatch` reports damaged or cut bytes. Most `InvalidError`s report bytes that are valid but
+not allowed here. The last classes concern idempotent producers, transactions and offsets.
 
 Source: Kafka's `CorruptRecordException`, `RecordTooLargeException`,
 `UnsupportedCompressionTypeException`, `UnsupportedForMessageFormatException` and
@@ -17,9 +17,9 @@ from penstock.base.errors import CorruptError, FencedError, InvalidError, Retria
 
 
 class CorruptBatch(CorruptError):
-    """Batch whose bytes contradict themselves, their length or their checksum.
+    """Batch whose bytes contradict its header, its length or its checksum.
 
-    `record` is the wrong record, counted from 0 in its batch, if it is known.
+    `record` is the index of the invalid record in its batch, counted from 0; None if unknown.
     """
 
     code: ClassVar[str] = "corrupt_message"
@@ -30,13 +30,13 @@ class CorruptBatch(CorruptError):
 
 
 class LegacyBatch(CorruptBatch):
-    """Message set of the formats before Kafka 0.11 (magic 0 or 1), which are not read."""
+    """Message set in a format from before Kafka 0.11 (magic 0 or 1), which is not supported."""
 
     code: ClassVar[str] = "unsupported_for_message_format"
 
 
 class RecordTooLarge(InvalidError):
-    """Batch that is larger, or unpacks to more, than the limit."""
+    """Batch that exceeds a limit, either as it is or when decompressed."""
 
     code: ClassVar[str] = "message_too_large"
 
@@ -48,9 +48,9 @@ class UnsupportedCodec(InvalidError):
 
 
 class InvalidRecord(InvalidError):
-    """Batch or column that may not be produced.
+    """Batch or column that is not allowed to be produced.
 
-    `records` are the wrong records, counted from 0 in their batch.
+    `records` are the indexes of invalid records in their batch, counted from 0.
     """
 
     code: ClassVar[str] = "invalid_record"
@@ -61,43 +61,43 @@ class InvalidRecord(InvalidError):
 
 
 class TransactionalBatch(InvalidError):
-    """Batch of a transaction in a request without a transactional id."""
+    """Transactional batch in a request that has no transactional id."""
 
     code: ClassVar[str] = "transactional_id_authorization_failed"
 
 
 class InvalidTxnState(InvalidError):
-    """Batch that does not match the state of its producer's transaction."""
+    """Batch that contradicts the state of its producer's transaction."""
 
     code: ClassVar[str] = "invalid_txn_state"
 
 
 class VerificationOutdated(RetriableError):
-    """Batch whose transaction has ended since it was verified; it may be sent again."""
+    """Batch whose transaction has ended since it was verified; the producer may send it again."""
 
     code: ClassVar[str] = "not_enough_replicas"
 
 
 class TransactionCoordinatorFenced(FencedError):
-    """Marker of a coordinator older than the partition's newest."""
+    """Marker of a coordinator with an older epoch than the partition has seen."""
 
     code: ClassVar[str] = "transaction_coordinator_fenced"
 
 
 class OutOfOrderSequence(InvalidError):
-    """Batch of an idempotent producer that does not follow its last one."""
+    """Batch of an idempotent producer whose sequence does not follow that of the previous batch."""
 
     code: ClassVar[str] = "out_of_order_sequence_number"
 
 
 class InvalidProducerEpoch(FencedError):
-    """Batch of a producer that a newer epoch has fenced."""
+    """Batch of a producer that is fenced by a newer epoch."""
 
     code: ClassVar[str] = "invalid_producer_epoch"
 
 
 class OffsetOutOfRange(InvalidError):
-    """Offset outside of the partition; carries the partition's bounds."""
+    """Offset outside of the partition; the error has the partition's start and end offsets."""
 
     code: ClassVar[str] = "offset_out_of_range"
 

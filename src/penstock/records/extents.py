@@ -1,6 +1,6 @@
-"""Extents: contiguous batches of a partition in a file or in an object.
+"""Extents: adjacent batches of one partition in a file or an object.
 
-For objects the batch index has the size of each batch (`layout`); for files it is unknown.
+For objects, the batch index knows the size of each batch (`layout`); for files it is unknown.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ _URL: Final = re.compile(r"https?://[!-~]+")
 
 
 class Extent(NamedTuple):
-    """Adjacent batches of one partition that hold the offsets [base_offset, next_offset).
+    """Adjacent batches of one partition that contain the offsets [base_offset, next_offset).
 
-    `key` is the object's, or the path of the file; `kind` is a write-ahead object, a sealed
-    segment, or a file. `append_time_ms` is -1 if the records keep the times of their producers.
-    `layout` has the size in bytes and the count of offsets of each batch, as i32 little endian;
-    empty if unknown. Databases keep it as an array of these fields.
+    `key` is the key of the object, or the path of the file. `kind` is `wal` (write-ahead object),
+    `segment` (sealed segment) or `file`. `append_time_ms` is -1 if the records keep their
+    producers' timestamps. `layout` has two numbers for each batch, its size in bytes and its number
+    of offsets, each as i32 little endian; empty if unknown. Databases store the fields as an array,
+    so their order is fixed.
     """
 
     object_id: int
@@ -43,7 +44,7 @@ def file_extent(
     next_offset: int,
     max_timestamp: int = -1,
 ) -> Extent:
-    """Return the extent of batches in a file; the path is empty if the file cannot be opened."""
+    """Return the extent of batches in a file; `path` is empty if readers cannot open the file."""
     return Extent(
         -1, path, "file", byte_offset, size_bytes, base_offset, next_offset, max_timestamp, -1, b""
     )
@@ -51,12 +52,13 @@ def file_extent(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRange:
-    """Range [start, start + size_bytes) of an object, and its URL until `expires_ms`.
+    """Byte range [start, start + size_bytes) of an object, with a URL that is valid until
+    `expires_ms`.
 
-    The URL gives access to the bytes, so it is never shown.
+    The URL gives access to the bytes, so it is excluded from `repr`.
 
     Raises:
-        ValueError: the URL is not HTTP.
+        ValueError: the URL is not an HTTP URL.
     """
 
     url: str = field(repr=False)
@@ -66,4 +68,4 @@ class SignedRange:
 
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.url):
-            raise ValueError("a signed URL is none of HTTP")
+            raise ValueError("a signed URL must begin with http:// or https://")

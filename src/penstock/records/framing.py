@@ -1,15 +1,16 @@
-"""Frames of compressed records: their ends, found without decompressing.
+"""Check of the frames of compressed records, without decompressing them.
 
-A batch with a right checksum can still be unreadable, because the codec's frame is broken, cut, or
-has extra bytes that only some clients ignore. This module checks the frame in some microseconds:
+A batch with a correct checksum can still be unreadable, because the codec's frame is broken, cut,
+or has additional bytes that only some clients ignore. This module checks the frame in a few
+microseconds:
 
-| codec  | checked                                               | unknown without inflating    |
+| codec  | checked                                               | not known without inflating  |
 |--------|-------------------------------------------------------|------------------------------|
-| gzip   | header, room for a trailer                            | where the first member ends  |
-| snappy | Xerial header and the size of each block, or the size | whether a block is right     |
+| gzip   | header, room for a trailer                            | end of the first member      |
+| snappy | Xerial header and the size of each block, or the size | validity of a block          |
 |        | that a raw block claims                               |                              |
-| lz4    | frame header with its checksum, size of each block    | whether a block is right     |
-| zstd   | frame headers, windows, size of each block            | whether a block is right     |
+| lz4    | frame header with its checksum, size of each block    | validity of a block          |
+| zstd   | frame headers, windows, size of each block            | validity of a block          |
 
 Source: RFC 1952 (gzip), RFC 8878 (zstd), the LZ4 frame format 1.6, snappy-java's
 `SnappyInputStream`, Kafka's `Lz4BlockInputStream`, librdkafka's `rdkafka_msgset_reader.c`.
@@ -29,12 +30,12 @@ from penstock.records.errors import CorruptBatch
 from penstock.records.header import Codec
 
 SNAPPY_EXPANSION_MAX: Final = 64
-"""Snappy's densest element writes 64 bytes from three; a larger claim is invalid."""
+"""Most decompressed bytes per compressed byte: snappy's densest element is 64 bytes from three."""
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES: Final = 16
 GZIP_TRAILER: Final = Struct("<II")
-"""CRC-32 and decompressed size of a member."""
+"""Trailer of a gzip member: CRC-32 and decompressed size."""
 
 _GZIP_HEADER_BYTES: Final = 10
 _GZIP_CHECKSUM, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 0x02, 0x04, 0x08, 0x10
@@ -48,49 +49,51 @@ _LZ4_SIZED_HEADER_BYTES: Final = 15
 _LZ4_SIZED: Final = 0x08
 _LZ4_PLAIN_BLOCK: Final = 1 << 31
 _ZSTD_BLOCK_BYTES: Final = 3
-"""Bytes of a block's header: whether it is the last one, its kind and its size."""
+"""Size of a block's header, which has a flag for the last block, the block's kind and its size."""
 _ZSTD_CHECKSUM_BYTES: Final = 4
 _ZSTD_FRAMES_MAX: Final = 1024
 _ZSTD_BLOCKS_MAX: Final = 1 << 15
-"""Most blocks of a frame; a writer that flushes seldom fills one with 128 KiB."""
+"""Most blocks of a frame. Most blocks have 128 KiB, unless the writer flushes often."""
 _ZSTD_SKIPPABLE: Final = Struct("<II")
 _ZSTD_SKIPPABLE_MAGICS: Final = frozenset(
     bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60)
 )
 _ZSTD_RLE, _ZSTD_RESERVED = 1, 3
 _ZSTD_WINDOW_MAX: Final = 1 << 27
-"""Largest window that zstd's readers open by default."""
+"""Largest window that zstd decoders accept by default."""
 _NAMED_BYTES: Final = 16
 
 
 def check_frame(codec: int, data: memoryview) -> None:
-    """Check by its frame that Apache Kafka's client, librdkafka and ours can open these bytes.
+    """Check that Apache Kafka's client, librdkafka and Penstock's client can read a frame.
 
     Raises:
-        CorruptBatch: one cannot, with the reason.
+        CorruptBatch: one of them cannot; the message has the reason.
     """
     match codec:
         case Codec.GZIP:
             end = gzip_header_bytes(data)
             if end < 0 or data[3] & _GZIP_RESERVED or len(data) - end <= GZIP_TRAILER.size:
-                raise _refused(Codec.GZIP, data, "they are no whole gzip member")
+                raise _refused(Codec.GZIP, data, "not a whole gzip member")
         case Codec.SNAPPY:
             blocks = snappy_blocks(data)
             if not sum(snappy_size(block) for block in blocks):
-                raise _refused(Codec.SNAPPY, data, "they unpack to nothing")
+                raise _refused(Codec.SNAPPY, data, "it decompresses to no bytes")
             _check_end(Codec.SNAPPY, data, sum(map(len, blocks)) + _xerial_bytes(data, blocks))
         case Codec.LZ4:
             _, end, linked = lz4_frame(data)
             if linked:
-                raise _refused(Codec.LZ4, data, "its blocks are linked: Apache Kafka reads none")
+                raise _refused(
+                    Codec.LZ4, data, "its blocks are linked, which Apache Kafka cannot read"
+                )
             _check_end(Codec.LZ4, data, end)
         case Codec.ZSTD:
             if not zstd_ends(data):
-                raise _refused(Codec.ZSTD, data, "they unpack to nothing")
+                raise _refused(Codec.ZSTD, data, "it decompresses to no bytes")
 
 
 def gzip_header_bytes(data: memoryview) -> int:
-    """Return the size of the header of a gzip member, -1 without one."""
+    """Return the size of the gzip header at the start of `data`; -1 if there is none."""
     if len(data) < _GZIP_HEADER_BYTES or bytes(data[:3]) != b"\x1f\x8b\x08":
         return -1
     flags, at = data[3], _GZIP_HEADER_BYTES
@@ -100,7 +103,7 @@ def gzip_header_bytes(data: memoryview) -> int:
 
 
 def _gzip_fields(data: bytes, flags: int) -> int:
-    """Return the end of a header with optional fields, -1 if it is cut or has a wrong checksum."""
+    """Return the size of a header with optional fields; -1 if it is cut or damaged."""
     at = _GZIP_HEADER_BYTES
     if flags & _GZIP_EXTRA:
         at += 2 + int.from_bytes(data[at : at + 2], "little")
@@ -117,12 +120,13 @@ def _gzip_fields(data: bytes, flags: int) -> int:
 
 
 def snappy_blocks(data: memoryview) -> list[memoryview]:
-    """Return the raw blocks of snappy data: those of its Xerial streams, or all of it.
+    """Return the raw blocks of snappy data: those of its Xerial streams, or else all of the data.
 
-    As in snappy-java, a stream may follow another, and up to three bytes behind them are ignored.
+    As in snappy-java, Xerial streams may follow each other, and up to three bytes after them are
+    ignored.
 
     Raises:
-        CorruptBatch: a block that is cut or has no bytes.
+        CorruptBatch: a block is cut or empty.
     """
     if len(data) < XERIAL_HEADER_BYTES or bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return [data]
@@ -135,44 +139,50 @@ def snappy_blocks(data: memoryview) -> list[memoryview]:
             continue
         position += _INT32.size
         if not 0 < size <= end - position:
-            reason = f"block at byte {position} declares {size} bytes, {end - position} follow"
-            raise CorruptBatch(f"snappy {reason}")
+            raise CorruptBatch(
+                f"snappy block at byte {position} declares {size} bytes, but only"
+                f" {end - position} follow"
+            )
         blocks.append(data[position : position + size])
         position += size
     return blocks
 
 
 def _xerial_bytes(data: memoryview, blocks: list[memoryview]) -> int:
-    """Return the bytes of one Xerial stream besides its blocks."""
+    """Return the bytes of one Xerial stream that are not in its blocks: headers and sizes."""
     raw = len(blocks) == 1 and len(blocks[0]) == len(data)
     return 0 if raw else XERIAL_HEADER_BYTES + _INT32.size * len(blocks)
 
 
 def snappy_size(block: memoryview) -> int:
-    """Return the decompressed size in a raw block's header.
+    """Return the decompressed size that a raw block's header declares.
 
     Raises:
-        CorruptBatch: it has none, or more than snappy allows.
+        CorruptBatch: the header is cut, or the size is more than snappy can achieve.
     """
     size = 0
     for place, byte in enumerate(block[:_SNAPPY_SIZE_BYTES_MAX]):
         size |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             if size > SNAPPY_EXPANSION_MAX * len(block):
-                reason = f"snappy block of {len(block)} bytes claims to unpack to {size} bytes"
-                raise CorruptBatch(reason)
+                raise CorruptBatch(
+                    f"snappy block of {len(block)} bytes declares {size} decompressed bytes, more"
+                    " than snappy can achieve"
+                )
             return size
-    raise _refused(Codec.SNAPPY, block, "they end within the size of a block")
+    raise _refused(Codec.SNAPPY, block, "it is cut within the size of a block")
 
 
 def lz4_frame(data: memoryview) -> tuple[int, int, bool]:
-    """Return where the blocks of an lz4 frame end, where it ends, and whether blocks are linked.
+    """Return the end of an lz4 frame's blocks, the end of the frame, and whether blocks are linked.
+
+    Both ends are byte offsets in `data`.
 
     Raises:
-        CorruptBatch: an invalid header or block, or no end.
+        CorruptBatch: the header or a block is invalid, or the frame has no end.
     """
     if len(data) < _LZ4_HEADER_BYTES:
-        raise _refused(Codec.LZ4, data, "they are too few for a frame")
+        raise _refused(Codec.LZ4, data, "it is shorter than a frame header")
     head = _LZ4_SIZED_HEADER_BYTES if data[4] & _LZ4_SIZED else _LZ4_HEADER_BYTES
     block_max, blocks_checked, content_checked, linked = _lz4_header(bytes(data[:head]))
     position, end = head, len(data)
@@ -184,33 +194,36 @@ def lz4_frame(data: memoryview) -> tuple[int, int, bool]:
                 break
             return position, last, linked
         if size > block_max:
-            raise _refused(Codec.LZ4, data, f"the block at byte {position} has {size} bytes")
+            raise _refused(
+                Codec.LZ4, data,
+                f"the block at byte {position} has {size} bytes, but the limit is {block_max}",
+            )  # fmt: skip
         position += _UINT32.size * (1 + blocks_checked) + size
-    raise _refused(Codec.LZ4, data, "their frame has no end")
+    raise _refused(Codec.LZ4, data, "its frame has no end")
 
 
 @lru_cache(maxsize=256)
 def _lz4_header(head: bytes) -> tuple[int, bool, bool, bool]:
-    """Return the largest block, whether blocks and content have checksums, and whether blocks are
-    linked.
+    """Return the facts of a frame header.
 
-    The result is cached, because the library needs 10 µs for it.
+    These are the largest block size, whether blocks and content have checksums, and whether blocks
+    are linked. The result is cached, because the library needs 10 µs to decode a header.
     """
     try:
         info = lz4.frame.get_frame_info(head)
     except RuntimeError as error:
         raise _refused(Codec.LZ4, memoryview(head), str(error)) from None
     if info["skippable"]:
-        raise _refused(Codec.LZ4, memoryview(head), "a skippable frame has no records")
+        raise _refused(Codec.LZ4, memoryview(head), "it is a skippable frame without records")
     linked = info["block_linked"]
     return info["block_size"], info["block_checksum"], info["content_checksum"], linked
 
 
 def zstd_ends(data: memoryview) -> list[int]:
-    """Return the ends of the frames of zstd data that have content, without skippable ones.
+    """Return the end offsets of the zstd frames that have content; skippable frames have none.
 
     Raises:
-        CorruptBatch: an unreadable header, an invalid block, or no end.
+        CorruptBatch: a header or block is invalid, or the last frame has no end.
     """
     ends: list[int] = []
     position = 0
@@ -219,29 +232,31 @@ def zstd_ends(data: memoryview) -> list[int]:
         if len(rest) >= _ZSTD_SKIPPABLE.size and bytes(rest[:4]) in _ZSTD_SKIPPABLE_MAGICS:
             position += _ZSTD_SKIPPABLE.size + _ZSTD_SKIPPABLE.unpack_from(rest)[1]
         elif len(ends) == _ZSTD_FRAMES_MAX:
-            raise _refused(Codec.ZSTD, data, f"they have more than {len(ends)} frames")
+            raise _refused(Codec.ZSTD, data, f"it has more than {len(ends)} frames")
         else:
             size, filled = _zstd_frame(rest)
             position += size
             if filled:
                 ends.append(position)
     if position > len(data):
-        raise _refused(Codec.ZSTD, data, "their last frame has no end")
+        raise _refused(Codec.ZSTD, data, "its last frame has no end")
     return ends
 
 
 def _zstd_frame(data: memoryview) -> tuple[int, bool]:
-    """Return the size of the zstd frame at the start of some bytes, and whether it has content."""
+    """Return the size in bytes of the zstd frame at the start of `data`, and whether it has
+    content.
+    """
     try:
         parameters = zstandard.get_frame_parameters(data)
         position, end = zstandard.frame_header_size(data), len(data)
     except zstandard.ZstdError as error:
         raise _refused(Codec.ZSTD, data, str(error)) from None
     if parameters.window_size > _ZSTD_WINDOW_MAX:
-        reason = f"their window of {parameters.window_size} bytes is above {_ZSTD_WINDOW_MAX}"
+        reason = f"its window of {parameters.window_size} bytes is above {_ZSTD_WINDOW_MAX}"
         raise _refused(Codec.ZSTD, data, reason)
     if parameters.dict_id:
-        raise _refused(Codec.ZSTD, data, f"they need the dictionary {parameters.dict_id}")
+        raise _refused(Codec.ZSTD, data, f"it needs the dictionary {parameters.dict_id}")
     filled = False
     for _ in range(_ZSTD_BLOCKS_MAX):
         if end - position < _ZSTD_BLOCK_BYTES:
@@ -249,7 +264,7 @@ def _zstd_frame(data: memoryview) -> tuple[int, bool]:
         block = int.from_bytes(data[position : position + _ZSTD_BLOCK_BYTES], "little")
         kind, size = block >> 1 & 3, block >> 3
         if kind == _ZSTD_RESERVED:
-            raise _refused(Codec.ZSTD, data, f"the block at byte {position} is of no known kind")
+            raise _refused(Codec.ZSTD, data, f"the block at byte {position} has an unknown kind")
         filled = filled or size > 0
         position += _ZSTD_BLOCK_BYTES + (1 if kind == _ZSTD_RLE else size)
         if block & 1:
@@ -257,13 +272,13 @@ def _zstd_frame(data: memoryview) -> tuple[int, bool]:
             if position <= end:
                 return position, filled
             break
-    reason = f"their frame has no end within {_ZSTD_BLOCKS_MAX} blocks"
+    reason = f"its frame has no end within {_ZSTD_BLOCKS_MAX} blocks"
     raise _refused(Codec.ZSTD, data, reason)
 
 
 def _check_end(codec: Codec, data: memoryview, end: int) -> None:
     if end != len(data):
-        reason = f"{len(data) - end} follow the first frame, which not every client reads"
+        reason = f"{len(data) - end} bytes follow the first frame, which some clients do not ignore"
         raise _refused(codec, data, reason)
 
 

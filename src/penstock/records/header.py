@@ -1,4 +1,4 @@
-"""Header of Kafka's RecordBatch v2: read it, check it, stamp it; never open the records.
+"""Header of Kafka's RecordBatch v2: decode it, check it and stamp it, without reading the records.
 
 A broker handles batches by these 61 bytes, big endian:
 
@@ -11,16 +11,16 @@ A broker handles batches by these 61 bytes, big endian:
     21      2  attributes               bits 0-2 codec, 3 timestamp type, 4 transactional,
                                         5 control, 6 delete horizon is set
     23      4  last offset delta
-    27      8  base timestamp           milliseconds; with bit 6 it is the delete horizon too
+    27      8  base timestamp           milliseconds; with bit 6 it is also the delete horizon
     35      8  max timestamp
     43      8  producer id              -1: none
     51      2  producer epoch
     53      4  base sequence
     57      4  record count
-    61      …  records                  compressed as a whole when there is a codec
+    61      …  records                  compressed as a whole if there is a codec
 
-`BatchHeader` is a named tuple because it is made for every batch of every request: 0.3 µs instead
-of the 3.8 of a frozen dataclass with thirteen fields.
+`BatchHeader` is a named tuple, because every batch of every request needs one. Creating it takes
+0.3 µs; a frozen dataclass with thirteen fields would take 3.8 µs.
 
 Source: Kafka's `DefaultRecordBatch` and `LogValidator`; KIP-98, KIP-534 (delete horizon).
 """
@@ -43,23 +43,23 @@ from penstock.records.errors import (
 )
 
 BATCHES_MAX: Final = 1 << 20
-"""Batches in one buffer: 64 MiB of the smallest possible batches."""
+"""Most batches in one buffer: 64 MiB of the smallest possible batches."""
 
 HEADER_BYTES: Final = 61
 LENGTH_OVERHEAD_BYTES: Final = 12
-"""Bytes of base offset and length field, which the batch's length does not count."""
+"""Size of the fields base offset and batch length, which the batch length does not include."""
 MAGIC: Final = 2
 
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 _FLAGS_AT: Final = 22
-"""Offset of the lower byte of a batch's attributes."""
+"""Position of the lower byte of a batch's attributes."""
 CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
 
 EMPTY_OFFSETS_MAX: Final = 2**31 - 1
-"""Most offsets of one batch: its last offset delta and its count have 32 bits."""
+"""Most offsets of one batch, because its last offset delta has 32 bits."""
 NO_PRODUCER_ID: Final = -1
 NO_TIMESTAMP: Final = -1
 _SEQUENCE_MODULUS: Final = 2**31
@@ -69,12 +69,14 @@ CRC_AT: Final = 17
 CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 RECORD_BYTES_MIN: Final = 7
-"""Bytes of length, attributes, two deltas, two lengths and a header count, one each."""
+"""Size of the smallest record: length, attributes, two deltas, two lengths and the header count
+have one byte each.
+"""
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _PREFIX: Final = Struct(">qii")
 _SINGLE: Final = Struct(">qi4xb6xi30xi")
-"""Fields base offset, length, magic, last offset delta and count."""
+"""The fields base offset, batch length, magic, last offset delta and record count of a header."""
 _INT32: Final = Struct(">i")
 _UINT32: Final = Struct(">I")
 _INT16: Final = Struct(">h")
@@ -82,7 +84,7 @@ _INT64: Final = Struct(">q")
 
 
 class Codec(IntEnum):
-    """Compression of a batch's records: bits 0 to 2 of its attributes."""
+    """Compression codec of a batch's records: bits 0 to 2 of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -92,33 +94,33 @@ class Codec(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Codec:
-        """Return the codec of Kafka's name: none, gzip, snappy, lz4 or zstd.
+        """Return the codec with Kafka's name none, gzip, snappy, lz4 or zstd.
 
         Raises:
-            UnsupportedCodec: another name.
+            UnsupportedCodec: there is no codec with this name.
         """
         try:
             return cls[name.upper()]
         except KeyError:
             raise UnsupportedCodec(
-                f"compression codec {name!r}; there are none, gzip, snappy, lz4 and zstd"
+                f"compression codec {name!r} must be none, gzip, snappy, lz4 or zstd"
             ) from None
 
     @classmethod
     def of(cls, number: int) -> Codec:
-        """Return the codec of a number from a batch's attributes.
+        """Return the codec with a number from a batch's attributes.
 
         Raises:
-            UnsupportedCodec: a number that Kafka does not define.
+            UnsupportedCodec: Kafka does not define this number.
         """
         try:
             return cls(number)
         except ValueError:
-            raise UnsupportedCodec(f"compression codec {number}; Kafka has 0 to 4") from None
+            raise UnsupportedCodec(f"compression codec {number} must be from 0 to 4") from None
 
 
 class BatchHeader(NamedTuple):
-    """Fields of the 61 bytes, in their order."""
+    """Fields of a batch header, in their order."""
 
     base_offset: int
     batch_length: int
@@ -140,7 +142,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def newest_timestamp(self) -> int:
-        """Maximum timestamp for indexes and retention: -1 also for times below it."""
+        """Maximum timestamp in milliseconds, for indexes and retention; -1 if it is negative."""
         return max(self.max_timestamp, NO_TIMESTAMP)
 
     @property
@@ -153,12 +155,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Whether it is empty and only replaces offsets without records."""
+        """Whether the batch has no records and no producer, and only fills a gap of offsets."""
         return self.record_count == 0 and self.producer_id < 0
 
     @property
     def is_thinned(self) -> bool:
-        """Whether compaction rewrote it: with fewer records, or a delete horizon."""
+        """Whether compaction rewrote the batch: it has fewer records than offsets, or a delete
+        horizon.
+        """
         fewer = self.record_count <= self.last_offset_delta
         return fewer or bool(self.attributes & DELETE_HORIZON_FLAG)
 
@@ -169,7 +173,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        """0 create time (each record has its own), 1 log append time (all have the maximum)."""
+        """Timestamp type: 0 is create time, which each record has; 1 is log append time.
+
+        With log append time, the maximum timestamp applies to all records.
+        """
         return (self.attributes & TIMESTAMP_TYPE_FLAG) >> 3
 
     @property
@@ -182,28 +189,32 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time after which its tombstones may be deleted; the base of the timestamp deltas, too."""
+        """Time after which the batch's tombstones may be deleted; None if it is not set.
+
+        It is stored as the base timestamp, to which the records' timestamp deltas are added.
+        """
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, wrapping from 2**31 - 1 to 0; -1 without one."""
+        """Sequence of the last record, where 0 follows 2**31 - 1; -1 if there are no sequences."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
 
 
 def says_transactional(batch: memoryview | bytes) -> bool:
-    """Whether the unchecked bytes of a batch have the transactional flag."""
+    """Whether bytes that were not validated yet have a batch's transactional flag."""
     return len(batch) > _FLAGS_AT and bool(batch[_FLAGS_AT] & TRANSACTIONAL_FLAG)
 
 
 def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:
-    """Read the header at `offset`; the batch behind it may be cut, the header may not.
+    """Decode the header at `offset`; the batch after it may be cut, but the header may not.
 
     Raises:
-        LegacyBatch: magic 0 or 1.
-        CorruptBatch: fewer than 61 bytes, another magic, or an invalid length or count.
+        LegacyBatch: the magic is 0 or 1.
+        CorruptBatch: there are fewer than 61 bytes, or the magic, length, offsets or count are
+            invalid.
     """
     if len(buffer) - offset < HEADER_BYTES:
         raise _cut_header(buffer, offset)
@@ -221,11 +232,10 @@ def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:
 
 
 def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[BatchHeader]:
-    """Read the headers of contiguous batches that fill `buffer` exactly.
+    """Decode the headers of adjacent batches that fill `buffer` exactly.
 
     Raises:
-        CorruptBatch: an invalid header, a batch that is cut, bytes left over, or more than
-            `max_batches`.
+        CorruptBatch: a header is invalid, a batch is cut, or there are more than `max_batches`.
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(buffer)
@@ -234,7 +244,7 @@ def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[B
         size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size_bytes > end - position:
             raise CorruptBatch(
-                f"batch at byte {position} declares {size_bytes} bytes, {end - position} are there"
+                f"batch at byte {position} declares {size_bytes} bytes, but has {end - position}"
             )
         if len(headers) >= max_batches:
             raise CorruptBatch(f"more than {max_batches} batches in one buffer")
@@ -244,19 +254,19 @@ def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[B
 
 
 def check_single(buffer: Readable) -> None:
-    """Check that `buffer` is one whole batch, as a partition of a produce request must be.
+    """Check that `buffer` is exactly one batch, as Kafka requires for each partition of a request.
 
-    `decode_header` and `validate_batch` check the rest.
+    `decode_header` and `validate_batch` check everything else.
 
     Raises:
-        InvalidRecord: a batch that is cut or empty, bytes behind it, or another base offset than
-            0. It is not retriable, unlike a `CorruptBatch`.
+        InvalidRecord: the batch is cut or has no records, bytes follow it, or its base offset is
+            not 0. Unlike `CorruptBatch`, clients do not retry this error.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
         if size_bytes > _MAGIC_AT and buffer[_MAGIC_AT] != MAGIC:
             return
-        raise InvalidRecord(f"{size_bytes} bytes of records: a batch header alone has 61")
+        raise InvalidRecord(f"{size_bytes} bytes of records are shorter than a batch header of 61")
     base_offset, length, magic, delta, count = _SINGLE.unpack_from(buffer)
     batch_bytes = length + LENGTH_OVERHEAD_BYTES
     if base_offset == 0 <= delta and count > 0 and batch_bytes == size_bytes:
@@ -264,61 +274,65 @@ def check_single(buffer: Readable) -> None:
     if magic != MAGIC or batch_bytes < HEADER_BYTES:
         return
     if batch_bytes > size_bytes:
-        raise InvalidRecord(f"a batch of {batch_bytes} bytes is cut after {size_bytes}")
+        raise InvalidRecord(f"a batch of {batch_bytes} bytes is cut after {size_bytes} bytes")
     if batch_bytes < size_bytes:
         raise InvalidRecord(
-            f"{size_bytes - batch_bytes} bytes behind a batch of {batch_bytes}: a request has one"
-            " batch for each partition"
+            f"{size_bytes - batch_bytes} bytes follow a batch of {batch_bytes} bytes, but a request"
+            " must have one batch for each partition"
         )
     raise InvalidRecord(
-        f"a produced batch begins at offset 0 and has records, this one has base offset"
-        f" {base_offset}, last offset delta {delta} and {count} records"
+        f"a produced batch must have base offset 0 and at least one record, but this one has base"
+        f" offset {base_offset}, last offset delta {delta} and {count} records"
     )
 
 
 def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:
-    """Check the batch at `offset` against the checksum in its header.
+    """Verify the checksum of the batch at `offset`, whose header is `header`.
 
     Raises:
-        CorruptBatch: the batch is cut, or its checksum differs.
+        CorruptBatch: the batch is cut, or its checksum differs from the header's.
     """
     end = offset + header.batch_length + LENGTH_OVERHEAD_BYTES
     if end > len(buffer):
         raise CorruptBatch(
             f"batch at byte {offset} declares {header.size_bytes} bytes, "
-            f"{len(buffer) - offset} are there"
+            f"but has {len(buffer) - offset}"
         )
     actual = crc32c(memoryview(buffer)[offset + CHECKED_FROM : end])
     if actual != header.crc:
         raise CorruptBatch(
             f"batch at byte {offset} with base offset {header.base_offset} and "
             f"{header.size_bytes} bytes has checksum {actual:#010x}, "
-            f"its header says {header.crc:#010x}"
+            f"but its header has {header.crc:#010x}"
         )
 
 
 def validate_batch(header: BatchHeader, *, transactional: bool = False) -> None:
-    """Check a client's batch by the header alone; `verify_crc` checks the checksum.
+    """Check a client's batch by its header alone; `verify_crc` checks the checksum.
 
-    `transactional` says whether its request has a transactional id.
+    `transactional` is whether the batch's request has a transactional id. Timestamps may be
+    negative; -1 means none. A producer whose records are all from before 1970 may write -1, 0 or
+    the largest timestamp as the maximum.
 
     Raises:
-        UnsupportedCodec: a codec from 5 to 7.
-        TransactionalBatch: it belongs to a transaction, and its request to none.
-        InvalidTxnState: it belongs to none, and its request does.
-        InvalidRecord: no records, a count that does not fit the offsets or the size, a control
-            batch, a delete horizon, a producer id without epoch or sequence, or a maximum
-            timestamp below the first one. Any time may be negative: -1 is none, and a producer
-            whose records are all before 1970 may write -1, 0 or their largest as the maximum.
+        UnsupportedCodec: the codec is 5 to 7.
+        TransactionalBatch: the batch is transactional, but its request has no transactional id.
+        InvalidTxnState: the request has a transactional id, but the batch is not transactional.
+        InvalidRecord: there are no records, or their count does not match the offsets or the size.
+            It is also raised for a control batch, a delete horizon, a producer id without epoch or
+            sequence, and a maximum timestamp below the base timestamp.
     """
     if header.codec > Codec.ZSTD:
-        raise UnsupportedCodec(f"compression codec {header.codec} of a batch; Kafka has 0 to 4")
+        raise UnsupportedCodec(f"compression codec {header.codec} of a batch must be from 0 to 4")
     if header.is_transactional != transactional:
         batch = f"produced batch of {header.size_bytes} bytes of producer {header.producer_id}"
         if transactional:
-            raise InvalidTxnState(f"{batch}: its request has a transactional id, it has no bit")
+            raise InvalidTxnState(
+                f"{batch}: its request has a transactional id, but the batch lacks the"
+                " transactional flag"
+            )
         raise TransactionalBatch(
-            f"{batch}: it is transactional, its request has no transactional id"
+            f"{batch}: it is transactional, but its request has no transactional id"
         )
     if reason := _refusal(header):
         raise InvalidRecord(f"produced batch of {header.size_bytes} bytes: {reason}")
@@ -326,14 +340,17 @@ def validate_batch(header: BatchHeader, *, transactional: bool = False) -> None:
 
 def _refusal(header: BatchHeader) -> str | None:
     if header.record_count <= 0:
-        return f"it has {header.record_count} records, at least one is needed"
+        return f"it has {header.record_count} records, but must have at least one"
     if header.last_offset_delta != header.record_count - 1:
         return (
             f"its last offset delta is {header.last_offset_delta}, "
-            f"with {header.record_count} records it must be {header.record_count - 1}"
+            f"but must be {header.record_count - 1} for {header.record_count} records"
         )
     if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
-        return f"attributes {header.attributes:#06x}: clients write no control batches or horizons"
+        return (
+            f"attributes {header.attributes:#06x}: clients must not write control batches or"
+            " delete horizons"
+        )
     records_bytes = header.size_bytes - HEADER_BYTES
     if header.codec == 0 and header.record_count * RECORD_BYTES_MIN > records_bytes:
         return f"{header.record_count} records do not fit into {records_bytes} bytes"
@@ -347,8 +364,8 @@ def _producer_refusal(header: BatchHeader) -> str | None:
         return "it is transactional and has no producer id" if header.is_transactional else None
     if header.producer_epoch < 0 or header.base_sequence < 0:
         return (
-            f"producer id {header.producer_id} comes with epoch {header.producer_epoch} "
-            f"and sequence {header.base_sequence}; neither may be negative"
+            f"producer id {header.producer_id} has epoch {header.producer_epoch} "
+            f"and sequence {header.base_sequence}, which must not be negative"
         )
     return None
 
@@ -361,20 +378,24 @@ def _timestamp_refusal(header: BatchHeader) -> str | None:
 
 
 stamp: Final = _PREFIX.pack_into
-"""Write base offset, length (as the header has it) and leader epoch into a buffer, at an offset.
+"""Write base offset, batch length (unchanged) and leader epoch into a buffer at a position.
 
-The checksum does not cover them. In C: a log stamps every append.
+The checksum does not cover these fields. The function is implemented in C, because a log stamps
+every append.
 """
 
 
 def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
-    """Turn a whole batch to log append time in place and renew its checksum."""
+    """Set the timestamp of a whole batch to log append time, in place, and renew its checksum.
+
+    The batch is at position `offset` of `buffer`.
+    """
     header = decode_header(buffer, offset)
     end = offset + header.size_bytes
     if end > len(buffer):
         raise CorruptBatch(
             f"batch at byte {offset} declares {header.size_bytes} bytes, "
-            f"{len(buffer) - offset} are there"
+            f"but has {len(buffer) - offset}"
         )
     _INT16.pack_into(buffer, offset + CHECKED_FROM, header.attributes | TIMESTAMP_TYPE_FLAG)
     _INT64.pack_into(buffer, offset + _MAX_TIMESTAMP_AT, now_ms)
@@ -390,11 +411,11 @@ def stamp_identity(
     base_sequence: int,
     transactional: bool = False,
 ) -> bytes:
-    """Return the 61 bytes of a whole batch with another producer and sequence, and their checksum.
+    """Return the header bytes of a batch with another producer and sequence, and a new checksum.
 
-    `transactional` makes it a part of the producer's open transaction. `batch[HEADER_BYTES:]`
-    follows what is returned. The new checksum is right if the one in `header` was, and wrong if
-    not.
+    The rest of the batch, `batch[HEADER_BYTES:]`, does not change. With `transactional` the batch
+    becomes part of the producer's open transaction. The checksum is computed from the old one, so a
+    wrong checksum stays wrong.
     """
     stamped = header._replace(
         crc=0,
@@ -411,12 +432,15 @@ def stamp_identity(
 
 
 def encode_header(header: BatchHeader) -> bytes:
-    """Write the 61 bytes as the header has them, with the caller's checksum."""
+    """Return the 61 bytes of a header; the checksum is the one that `header` contains."""
     return _HEADER.pack(*header)
 
 
 def empty_batch(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
-    """Return an empty batch for deleted offsets: `EMPTY_OFFSETS_MAX` at most."""
+    """Return a batch without records for the deleted offsets [base_offset, next_offset).
+
+    It can have at most `EMPTY_OFFSETS_MAX` offsets.
+    """
     length, delta = HEADER_BYTES - LENGTH_OVERHEAD_BYTES, next_offset - base_offset - 1
     nobody = NO_PRODUCER_ID, -1, -1
     header = BatchHeader(
@@ -434,7 +458,7 @@ def empty_batches(base_offset: int, next_offset: int, leader_epoch: int) -> Iter
 
 
 def seal(buffer: bytearray | memoryview, offset: int = 0) -> int:
-    """Compute the checksum of the whole batch at `offset`, write it into its header, return it."""
+    """Write the checksum of the whole batch at `offset` into its header, and return it."""
     length = _INT32.unpack_from(buffer, offset + 8)[0]
     end = offset + length + LENGTH_OVERHEAD_BYTES
     checksum = crc32c(memoryview(buffer)[offset + CHECKED_FROM : end])
@@ -447,7 +471,7 @@ def _cut_header(buffer: Readable, offset: int) -> CorruptBatch:
     if left > _MAGIC_AT and buffer[offset + _MAGIC_AT] in (0, 1):
         return _legacy(buffer[offset + _MAGIC_AT], offset)
     return CorruptBatch(
-        f"{left} bytes at byte {offset}: a batch header alone has {HEADER_BYTES} bytes"
+        f"{left} bytes at byte {offset} are shorter than a batch header of {HEADER_BYTES}"
     )
 
 
@@ -457,14 +481,14 @@ def _refused_header(header: BatchHeader, offset: int) -> CorruptBatch:
     if header.magic != MAGIC:
         return CorruptBatch(f"batch at byte {offset} has magic {header.magic}, expected {MAGIC}")
     return CorruptBatch(
-        f"batch at byte {offset} has length {header.batch_length}, base offset "
+        f"batch at byte {offset} has an invalid header: length {header.batch_length}, base offset "
         f"{header.base_offset}, last offset delta {header.last_offset_delta} and "
-        f"{header.record_count} records, which cannot be"
+        f"{header.record_count} records"
     )
 
 
 def _legacy(magic: int, offset: int) -> LegacyBatch:
     return LegacyBatch(
-        f"message set at byte {offset} has magic {magic}, the format before Kafka 0.11; "
-        f"only magic {MAGIC} is read"
+        f"message set at byte {offset} has magic {magic}, a format from before Kafka 0.11. "
+        f"Only magic {MAGIC} is supported"
     )

@@ -1,9 +1,9 @@
-"""State of one idempotent producer, and the check of its next batch: pure functions.
+"""State of one idempotent producer in a partition, and the check of its next batch.
 
-The state is the epoch and the last five batches, oldest first, because a client may have five in
-flight and retry any of them. It is an immutable value that each append replaces, so that a failed
-append is undone by restoring the old value. Logs on disk and the batch index of diskless topics
-both use it.
+All functions are pure. The state is the producer's epoch and its last five batches, oldest first.
+A client may have five batches in flight and retry any of them. Each append replaces the
+immutable state, so a failed append is undone by restoring the old value. Logs on disk and the batch
+index of diskless topics both use this module.
 
 | batch's epoch | batch's sequence                       | answer                             |
 |---------------|----------------------------------------|------------------------------------|
@@ -15,8 +15,8 @@ both use it.
 | newer         | any other                              | OUT_OF_ORDER_SEQUENCE_NUMBER       |
 | no such id    | any                                    | append: its state may have expired |
 
-After a marker with a newer epoch, without batches yet, the next sequence is 0. While a transaction
-is open, a batch outside of it is rejected with INVALID_TXN_STATE.
+If a marker has raised the epoch and no batch has followed, the next sequence is 0. While a
+transaction is open, a batch that is not part of it is rejected with INVALID_TXN_STATE.
 
 Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360, KIP-890.
 """
@@ -39,11 +39,11 @@ from penstock.records.limits import PRODUCER_BATCHES_MAX
 from penstock.records.transactions import EPOCH_VERSION, Marker
 
 SEQUENCES: Final = 2**31
-"""Number of sequences of a producer; after the last one comes 0."""
+"""Number of different sequences; 0 follows the last one."""
 
 
 class ProducerBatch(NamedTuple):
-    """Batch in a producer's state."""
+    """Batch in a producer's state; `offset_delta` is the last offset minus the first."""
 
     first_sequence: int
     last_sequence: int
@@ -57,17 +57,20 @@ class ProducerBatch(NamedTuple):
 
 
 NO_BATCH: Final = ProducerBatch(-1, -1, -1, 0, -1)
-"""Last batch of a producer whose epoch has a marker only."""
+"""Last batch of a producer that has only a marker in its present epoch."""
 
 
 class Producer(NamedTuple):
-    """State of a producer. `seen_ms` is the broker's time of its last append.
+    """State of a producer in a partition.
 
-    `batches` is empty after a marker of a newer epoch. `coordinator_epoch` is of the last marker,
-    `txn_first_offset` the first offset of its open transaction; -1 for none. `guard_offset` is for
-    diskless partitions: while a transaction is open, the partition's end when it was verified; else
-    the end of the last one of this epoch, -1 if none has ended, or with transaction version 2,
-    whose markers raise the epoch.
+    `batches` is empty if a marker has raised the epoch and no batch has followed. `seen_ms` is the
+    broker's time of the last append. `coordinator_epoch` is that of the last marker.
+    `txn_first_offset` is the first offset of the open transaction; -1 for none.
+
+    `guard_offset` is used for diskless partitions only. While a transaction is open, it is the
+    partition's end offset when the transaction was verified. Otherwise it is the offset of the
+    marker that ended this epoch's last transaction, or -1 if there is none. It is also -1 with
+    transaction version 2, whose markers raise the epoch.
     """
 
     epoch: int
@@ -110,10 +113,10 @@ def original(
     first_sequence: int,
     last_sequence: int,
 ) -> ProducerBatch | None:
-    """Return the original if a batch is a duplicate, None if it may be appended.
+    """Return the original of a duplicate batch; None if the batch may be appended.
 
     Raises:
-        InvalidProducerEpoch, OutOfOrderSequence: as in the table.
+        InvalidProducerEpoch, OutOfOrderSequence: the batch is rejected, as in the module's table.
     """
     if producer is None:
         return None
@@ -132,32 +135,33 @@ def original(
     if epoch < producer.epoch:
         raise InvalidProducerEpoch(
             f"producer {producer_id} has epoch {epoch}, "
-            f"the partition has seen epoch {producer.epoch}"
+            f"but the partition has seen epoch {producer.epoch}"
         )
     if first_sequence != 0:
         raise OutOfOrderSequence(
-            f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}, not 0"
+            f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}, "
+            "expected 0"
         )
     return None
 
 
 def check_transaction(producer: Producer, producer_id: int, *, transactional: bool) -> None:
-    """Check that a new batch belongs to its producer's open transaction.
+    """Check that a new batch is transactional if its producer has an open transaction.
 
     Raises:
-        InvalidTxnState: the producer has a transaction open, and the batch belongs to none.
+        InvalidTxnState: a transaction is open, but the batch is not transactional.
     """
     if producer.txn_first_offset >= 0 and not transactional:
         raise InvalidTxnState(
-            f"producer {producer_id} has had a transaction open since offset"
-            f" {producer.txn_first_offset}: a batch outside of it is rejected"
+            f"producer {producer_id} sent a batch without the transactional flag, but it has had an"
+            f" open transaction since offset {producer.txn_first_offset}"
         )
 
 
 remembered: Final[Callable[[tuple[int, int, int, int, int]], ProducerBatch]] = partial(
     tuple.__new__, ProducerBatch
 )
-"""`ProducerBatch._make` in C, as one is made for each append of an idempotent producer."""
+"""Fast form of `ProducerBatch._make`; every append of an idempotent producer creates a batch."""
 
 _State = tuple[int, tuple[ProducerBatch, ...], int, int, int, int]
 _state: Final[Callable[[_State], Producer]] = partial(tuple.__new__, Producer)
@@ -171,10 +175,10 @@ def appended(
     txn_offset: int = -1,
     guard_offset: int = -1,
 ) -> Producer:
-    """Return a producer's state after a checked batch.
+    """Return a producer's state after a batch that was checked and appended.
 
-    `txn_offset` is the batch's first offset if it belongs to a transaction, else -1; `guard_offset`
-    becomes the producer's if it begins one.
+    `txn_offset` is the batch's first offset if it is transactional, else -1. If the batch begins a
+    transaction, `guard_offset` becomes the producer's `guard_offset`.
     """
     if before is None:
         return _state((epoch, (batch,), seen_ms, -1, txn_offset, guard_offset))
@@ -192,52 +196,56 @@ def appended(
 def check_verified(
     before: Producer | None, producer_id: int, epoch: int, verified_from: int
 ) -> None:
-    """Check that a batch continues its transaction or was verified, if several brokers append.
+    """Check that a transactional batch continues an open transaction, or was verified to begin one.
 
-    `verified_from` is the partition's end, or a lower offset, when the transaction's coordinator
-    was asked; -1 without a verification. A marker at or behind it has ended what was verified.
+    Diskless partitions use this, because several brokers append to them. `verified_from` is the
+    partition's end offset when the coordinator was asked (or a lower offset); -1 without a
+    verification. If a marker has been appended at this offset or later, the verified transaction
+    has ended.
 
     Raises:
-        InvalidTxnState: it would begin a transaction without verification.
-        VerificationOutdated: the transaction has ended since.
+        InvalidTxnState: the batch would begin a transaction without a verification.
+        VerificationOutdated: the transaction has ended since it was verified.
     """
     known = before is not None and before.epoch == epoch
     if known and before is not None and before.txn_first_offset >= 0:
         return
     if verified_from < 0:
         raise InvalidTxnState(
-            f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
-            " transaction, and was not verified to begin one"
+            f"producer {producer_id} of epoch {epoch} sent a transactional batch, but it has no"
+            " open transaction, and its coordinator has not verified that the batch begins one"
         )
     if known and before is not None and before.guard_offset >= verified_from:
         raise VerificationOutdated(
-            f"the transaction of producer {producer_id} of epoch {epoch} that was verified at"
-            f" offset {verified_from} has ended at {before.guard_offset}: verify it again"
+            f"the transaction of producer {producer_id} of epoch {epoch} was verified at offset"
+            f" {verified_from}, but has ended at offset {before.guard_offset}. Verify it again"
         )
 
 
 def check_marker(producer: Producer | None, marker: Marker, made_at: int = OFFSET_MAX) -> bool:
-    """Whether a marker exists already; else it is to be appended.
+    """Whether a marker is already in the partition; if not, it has to be appended.
 
-    `made_at` is the partition's end, or a lower offset, when the marker was made after its whole
-    transaction was verified. A marker older than the producer's open transaction exists already.
-    With transaction version 2, a marker exists once its epoch does. Before, a marker that ends
-    nothing is appended, which does no harm.
+    A marker that is older than the producer's open transaction counts as present. To detect this,
+    `made_at` is the partition's end offset when the marker was made (or a lower offset), after its
+    whole transaction had been verified. With transaction version 2, a marker is present if its
+    epoch is. With older versions, a repeated marker that ends no transaction is appended again,
+    which does no harm.
 
     Raises:
-        InvalidProducerEpoch, TransactionCoordinatorFenced: the existing one is newer.
+        InvalidProducerEpoch, TransactionCoordinatorFenced: the partition has seen a newer epoch of
+            the producer or of the coordinator.
     """
     if producer is None:
         return False
     if marker.producer_epoch < producer.epoch:
         raise InvalidProducerEpoch(
             f"marker of producer {marker.producer_id} has epoch {marker.producer_epoch}, "
-            f"the partition has seen epoch {producer.epoch}"
+            f"but the partition has seen epoch {producer.epoch}"
         )
     if marker.coordinator_epoch < producer.coordinator_epoch:
         raise TransactionCoordinatorFenced(
             f"marker of producer {marker.producer_id} has coordinator epoch"
-            f" {marker.coordinator_epoch}, the partition has seen {producer.coordinator_epoch}"
+            f" {marker.coordinator_epoch}, but the partition has seen {producer.coordinator_epoch}"
         )
     if marker.producer_epoch != producer.epoch:
         return False
@@ -248,9 +256,9 @@ def check_marker(producer: Producer | None, marker: Marker, made_at: int = OFFSE
 def decided(
     before: Producer | None, marker: Marker, seen_ms: int, guard_offset: int = -1
 ) -> Producer:
-    """Return a producer's state after a marker: no transaction is open.
+    """Return a producer's state after a marker, which ends the open transaction.
 
-    `guard_offset` is the marker's, if it is to be stored (`check_verified`).
+    `guard_offset` is the marker's offset if it is to be stored for `check_verified`, else -1.
     """
     epoch = marker.producer_epoch
     batches = before.batches if before is not None and before.epoch == epoch else ()

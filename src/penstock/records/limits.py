@@ -1,4 +1,4 @@
-"""Default limits of this package; the caller may lower or raise each."""
+"""Default limits of this package; callers may pass other values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 """Most decompressed bytes of all batches of one buffer together."""
 
 PRODUCER_BATCHES_MAX: Final = 5
-"""Batches in a producer's state: Kafka's clients have at most five in flight."""
+"""Number of batches in a producer's state; Kafka's clients have at most five in flight."""
 
 WALKED_BYTES_MAX: Final = 2 << 20
-"""Uncompressed bytes of an append that a broker walks in its event loop: some milliseconds."""
+"""Most uncompressed bytes of an append that a broker checks in its event loop, in milliseconds."""

@@ -1,8 +1,6 @@
-"""Timestamps and isolation levels of ListOffsets and Fetch.
+"""Special timestamps of ListOffsets, and isolation levels of ListOffsets and Fetch.
 
-Special timestamps:
-
-| timestamp | requests                                                        |
+| timestamp | requested offset                                                |
 |----------:|-----------------------------------------------------------------|
 | -1        | the end: high watermark, or last stable offset if committed     |
 | -2        | the first offset                                                |
@@ -28,16 +26,16 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-"""Isolation levels: up to the high watermark, or to the last stable offset."""
+"""Isolation levels: 0 reads up to the high watermark, 1 up to the last stable offset."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def first_millisecond(moment: datetime) -> int:
-    """Return the first whole millisecond at or after a moment that has a time zone.
+    """Return the first whole millisecond since 1970 at or after a moment with a time zone.
 
-    It is negative before 1970, where offsets cannot be looked up by time: read from the earliest
-    then.
+    The result is negative before 1970. Kafka cannot look up offsets by negative times, so callers
+    then read from the earliest offset.
     """
     return -((_EPOCH - moment) // _MILLISECOND)

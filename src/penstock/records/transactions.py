@@ -1,7 +1,7 @@
 """Transactions in a log: end markers and aborted transactions.
 
-A marker is a batch of one control record, with an offset like any record. Attributes have the
-transactional and the control bit; it has no sequence. Big endian:
+A marker is a batch with one control record, which has an offset like any record. Its attributes
+have the transactional and the control bit; it has no sequence. Big endian:
 
     key    version i16 (0), type i16 (0 abort, 1 commit)
     value  version i16 (0), coordinator epoch i32
@@ -32,20 +32,23 @@ if TYPE_CHECKING:
     from penstock.base.crc import Readable
 
 _RECORD: Final = Struct(">BBBBBhhBhiB")
-"""Fields length, attributes, two deltas, key size, key, value size, value, no headers."""
+"""Record of a marker: length, attributes, two deltas, key size, key, value size, value, and a
+header count of 0.
+"""
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 _ABORT, _COMMIT = 0, 1
 EPOCH_VERSION: Final = 2
-"""Version of transactions in which the epoch rises at every end."""
+"""Transaction version from which the producer epoch rises at the end of every transaction."""
 _VARINT_BYTES_MAX: Final = 10
 
 
 class Marker(NamedTuple):
-    """End of a producer's transaction, as its coordinator has decided it.
+    """End of a producer's transaction, as its coordinator decided it.
 
-    With transaction version 2 (KIP-890) the epoch is one above that of the transaction's batches;
-    before, it is theirs. Logs keep no version: what is read back has 1.
+    With transaction version 2 (KIP-890) the marker's epoch is one above that of the transaction's
+    batches; before, it is the same. A log does not store the version, so a decoded marker has
+    version 1.
     """
 
     producer_id: int
@@ -56,9 +59,10 @@ class Marker(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """Offsets of a producer's batches that consumers of committed records skip.
+    """Offset range of a producer's aborted batches, which read_committed consumers skip.
 
-    `last_offset` is the marker's; below `last_stable_offset` everything was decided by then.
+    `last_offset` is the marker's offset. `last_stable_offset` is the partition's at that time:
+    every transaction below it had been decided.
     """
 
     producer_id: int
@@ -68,13 +72,15 @@ class AbortedTransaction(NamedTuple):
 
 
 class Guard:
-    """Verification of the transaction of an append request.
+    """Verification of the transaction that an append's batch belongs to.
 
-    It is made before a verification begins, and is outdated once a marker has ended what was
-    verified. Of all batches to verify, that of the lowest sequence is appended first, so that none
-    is skipped if its verification fails. `verified_from` is the partition's end when the guard was
-    made, or a lower offset; if several brokers append, a marker from there on ends what was
-    verified.
+    A guard is created before the coordinator is asked for the verification. It becomes outdated
+    when a marker ends the verified transaction. A producer may have several unverified batches. The
+    one with the lowest sequence must then be appended first, so that no batch is missing if its
+    verification fails.
+
+    `verified_from` is the partition's end offset when the guard was created (or a lower offset). If
+    several brokers append, a marker at this offset or later ends the verified transaction.
     """
 
     __slots__ = ("epoch", "lowest_sequence", "seen_ms", "verified_from")
@@ -100,14 +106,14 @@ class Guard:
 
 
 UNGUARDED: Final = Guard(verified_from=2**63 - 1)
-"""Guard without verification: `transaction.partition.verification.enable` is off."""
+"""Guard that always passes: `transaction.partition.verification.enable` is off."""
 
 ONGOING: Final = Guard()
-"""Guard of a verified transaction that continues."""
+"""Guard of a batch that continues a verified transaction."""
 
 
 def encode_marker(marker: Marker, now_ms: int) -> bytearray:
-    """Return the control batch of a marker, at offset 0."""
+    """Return the control batch of a marker, with base offset 0."""
     kind = _COMMIT if marker.commit else _ABORT
     epoch = marker.coordinator_epoch
     record = _RECORD.pack(2 * (_RECORD.size - 1), 0, 0, 0, 8, 0, kind, 12, 0, epoch, 0)
@@ -132,16 +138,16 @@ def encode_marker(marker: Marker, now_ms: int) -> bytearray:
 
 
 def decode_marker(batch: Readable, header: BatchHeader) -> Marker:
-    """Read the control batch at the start of `batch`, whose checksum is right.
+    """Decode the control batch at the start of `batch`, whose checksum was already verified.
 
     Raises:
-        CorruptBatch: it holds no marker.
+        CorruptBatch: the batch is not a transaction marker.
     """
     try:
         position = HEADER_BYTES
         _, position = _varint(batch, position)
         position += 1  # attributes
-        for _ in range(2):  # of time and of offset
+        for _ in range(2):  # timestamp delta and offset delta
             _, position = _varint(batch, position)
         key_bytes, position = _varint(batch, position)
         version, kind = _KEY.unpack_from(batch, position)
@@ -150,9 +156,11 @@ def decode_marker(batch: Readable, header: BatchHeader) -> Marker:
     except (ValueError, IndexError, struct.error) as error:
         raise _no_marker(header, str(error)) from None
     if min(version, value_version) < 0 or kind not in (_ABORT, _COMMIT):
-        raise _no_marker(header, f"key {version}, {kind} and value version {value_version}")
+        raise _no_marker(
+            header, f"key version {version}, type {kind} and value version {value_version}"
+        )
     if key_bytes < _KEY.size or value_bytes < _VALUE.size or position + value_bytes > len(batch):
-        raise _no_marker(header, f"key of {key_bytes} bytes, value of {value_bytes}")
+        raise _no_marker(header, f"key of {key_bytes} bytes and value of {value_bytes} bytes")
     return Marker(header.producer_id, header.producer_epoch, coordinator_epoch, kind == _COMMIT)
 
 
@@ -163,11 +171,11 @@ def _varint(buffer: Readable, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), position + place + 1
-    raise ValueError(f"no number at byte {position}")
+    raise ValueError(f"the varint at byte {position} does not end")
 
 
 def _no_marker(header: BatchHeader, reason: str) -> CorruptBatch:
     return CorruptBatch(
         f"control batch of {header.size_bytes} bytes of producer {header.producer_id} at offset"
-        f" {header.base_offset} is no transaction marker: {reason}"
+        f" {header.base_offset} is not a transaction marker: {reason}"
     )

@@ -1,8 +1,8 @@
-"""Index of a cluster's bindings, so that a decision examines few of them.
+"""Index of a cluster's ACL bindings, so that a decision examines only few of them.
 
-A decision about a resource examines the bindings of its name, of each of its prefixes that has
-bindings, and of `*`. Deny takes precedence over allow. Without a matching binding the principal may
-not, unless no binding names the resource and a setting allows that.
+A decision about a resource examines the bindings of its name, of those of its prefixes that have
+bindings, and of `*`. Deny takes precedence over allow. Without a matching binding, the operation is
+denied. The setting `allow_unbound` allows it if no binding names the resource at all.
 
 Source: Kafka's `StandardAuthorizerData`, and `Authorizer.authorizeByResourceType` (KIP-679).
 """
@@ -20,10 +20,10 @@ from msgspec import Struct, field
 from penstock.security.acls import ALL, EVERYBODY, GRANTED_BY, WILDCARD, AclBinding
 
 ADDRESSES_KEPT_MAX: Final = 10_000
-"""Parsed addresses that are kept for the bindings that name networks."""
+"""Most client addresses whose parsed form is cached, for bindings that name networks."""
 
 _MAPPED_BITS: Final = 96
-"""Of IPv6, in front of an address of IPv4."""
+"""Bits that precede the IPv4 address in an IPv4-mapped IPv6 address."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -54,10 +54,10 @@ class _OfType(Struct):
     literal: dict[str, Entries] = field(default_factory=dict)
     prefixed: dict[str, Entries] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)
-    """Of the prefixes, ascending."""
+    """Lengths of the prefixes that have bindings, ascending."""
 
     def naming(self, name: str) -> Iterator[Entries]:
-        """Return the bindings of a resource, by each pattern that matches it."""
+        """Yield the bindings that apply to a resource, for each matching pattern."""
         for found in {name, WILDCARD}:
             if found in self.literal:
                 yield self.literal[found]
@@ -69,10 +69,12 @@ class _OfType(Struct):
 
 
 class AclIndex:
-    """Immutable index of one state of the bindings."""
+    """Immutable index of all bindings at one moment."""
 
     def __init__(self, bindings: Iterable[AclBinding], *, allow_unbound: bool = False) -> None:
-        """`allow_unbound`: allow every operation on resources that no binding names."""
+        """Build the index; `allow_unbound` allows every operation on resources that no binding
+        names.
+        """
         self._types: dict[str, _OfType] = {}
         self._allow_unbound = allow_unbound
         for binding in bindings:
@@ -86,8 +88,9 @@ class AclIndex:
     def allows(
         self, operation: str, resource_type: str, name: str, *, principal: str, host: str
     ) -> bool:
-        """Return whether a principal is allowed an operation from an address, given as by
-        `address_of`.
+        """Return whether a principal is allowed an operation on a resource.
+
+        `host` is the client's address in the form of `address_of`.
         """
         of_type = self._types.get(resource_type)
         found = [] if of_type is None else list(of_type.naming(name))
@@ -107,10 +110,10 @@ class AclIndex:
         return allowed
 
     def allows_some(self, operation: str, resource_type: str, *, principal: str, host: str) -> bool:
-        """Return whether a principal may be allowed an operation on any resource of a type.
+        """Return whether a principal is allowed an operation on at least one resource of a type.
 
-        As in Kafka, an allowed literal counts unless the literal itself is denied; an allowed
-        literal or prefix counts unless it begins with a denied prefix.
+        As in Kafka, an allowed literal name counts unless the same name is denied. An allowed name
+        or prefix does not count if it begins with a denied prefix.
         """
         if self.allows(operation, resource_type, "hardcode", principal=principal, host=host):
             return True
@@ -130,8 +133,9 @@ class AclIndex:
 def _by_permission(
     patterns: dict[str, Entries], operation: str, principal: str, host: str
 ) -> dict[str, set[str]]:
-    """Return the pattern names by which an operation is allowed, and those by which it is
-    denied.
+    """Return the names whose bindings allow an operation, and those whose bindings deny it.
+
+    The keys of the result are `allow` and `deny`.
     """
     names: dict[str, set[str]] = {"allow": set(), "deny": set()}
     for name, entries in patterns.items():
@@ -150,9 +154,9 @@ def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def network_of(host: str) -> Network | None:
-    """Return the network that a host such as `10.1.0.0/16` names; None for any other text.
+    """Return the network of a host such as `10.1.0.0/16`; None if the text is not a network.
 
-    Host bits are ignored, and an IPv4 network mapped into IPv6 becomes IPv4.
+    Host bits are ignored, and an IPv4-mapped IPv6 network becomes an IPv4 network.
     """
     if "/" not in host:
         return None
@@ -167,7 +171,10 @@ def network_of(host: str) -> Network | None:
 
 
 def address_of(host: str) -> str:
-    """Return one text for each address, however it was written; IPv4 if it is mapped into IPv6."""
+    """Return an address in its canonical form, so that texts can be compared.
+
+    An IPv4-mapped IPv6 address becomes IPv4. Other texts, such as `*`, are returned unchanged.
+    """
     if host == WILDCARD:
         return host
     with suppress(ValueError):

@@ -1,12 +1,12 @@
-"""Access control lists: which principals may do what on which resources, from which hosts.
+"""Access control lists: which principals may perform which operations on which resources.
 
-A binding names a resource by its type and a pattern: LITERAL is one name, or all names as `*`;
-PREFIXED is all names that begin so. Its entry names a principal (`User:alice`, or `User:*` for
-all), a host (an address, a network as `10.0.0.0/8`, or `*`), an operation and whether it is allowed
-or denied. Filters match bindings, as DescribeAcls and DeleteAcls do.
+A binding names resources by their type and a pattern: LITERAL is one name, or all names as `*`;
+PREFIXED is all names with this prefix. Its entry allows or denies an operation to a principal
+(`User:alice`, or `User:*` for all) from a host. A host is an address, a network such as
+`10.0.0.0/8`, or `*`. Filters select bindings, as in DescribeAcls and DeleteAcls.
 
-Types, patterns, operations and permissions are words; the index of a word in its tuple is its
-number in the protocol.
+Types, patterns, operations and permissions are words. The index of a word in its tuple is its
+number in Kafka's protocol.
 
 Source: KIP-11, KIP-290 (patterns); Kafka's `ResourcePatternFilter`, `AccessControlEntryFilter`,
 `AclEntry.supportedOperations` and `AclControlManager.validateNewAcl`.
@@ -39,10 +39,10 @@ ALL: Final = "all"
 WILDCARD: Final = "*"
 EVERYBODY: Final = "User:*"
 CLUSTER: Final = "kafka-cluster"
-"""The name of the one resource of the type cluster."""
+"""Name of the only resource of the type cluster."""
 
 NAME_CHARS_MAX: Final = 1024
-"""Longest name of a resource, a principal or a host."""
+"""Most characters of the name of a resource, a principal or a host."""
 
 SUPPORTED: Final = {
     "topic": (
@@ -58,13 +58,16 @@ SUPPORTED: Final = {
     "delegation_token": ("describe",),
     "user": ("create_tokens", "describe_tokens"),
 }  # fmt: skip
-"""The operations that mean something on a type, and that a client is told it may do (KIP-430)."""
+"""Operations that exist for each resource type; responses list the allowed ones (KIP-430)."""
 
 GRANTED_BY: Final = {
     "describe": frozenset({ALL, "describe", "read", "write", "delete", "alter"}),
     "describe_configs": frozenset({ALL, "describe_configs", "alter_configs"}),
 }
-"""Operations that others allow too. Nothing is denied by what denies another operation, but all."""
+"""Operations that are also allowed by a binding that allows another operation.
+
+A binding that denies an operation denies only this one, unless it denies `all`.
+"""
 
 
 class InvalidAcl(InvalidError):
@@ -73,7 +76,7 @@ class InvalidAcl(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AclBinding:
-    """Entry of an access control list."""
+    """Entry of an access control list, with the resources that it applies to."""
 
     resource_type: str
     name: str
@@ -90,25 +93,25 @@ class AclBinding:
         )
 
     def text(self) -> str:
-        """Return the stored form."""
+        """Return the binding as JSON, the form in which it is stored."""
         return json.dumps(astuple(self), ensure_ascii=False, separators=(",", ":"))
 
 
 def binding_of(text: str) -> AclBinding:
-    """Parse the stored form.
+    """Parse a binding from its stored form.
 
     Raises:
-        InvalidAcl: it is none.
+        InvalidAcl: the text is not a valid binding.
     """
     try:
         values = json.loads(text)
         return checked(AclBinding(**dict(zip(AclBinding.__slots__, values, strict=True))))
     except (TypeError, ValueError):
-        raise InvalidAcl(f"{text[:200]!r} is no stored ACL") from None
+        raise InvalidAcl(f"{text[:200]!r} is not a stored ACL") from None
 
 
 def checked(binding: AclBinding) -> AclBinding:
-    """Return the binding if it is valid.
+    """Return the binding unchanged if it is valid.
 
     Raises:
         InvalidAcl: a type, pattern, operation, permission or name is invalid.
@@ -121,11 +124,9 @@ def checked(binding: AclBinding) -> AclBinding:
     _check_name("host", binding.host)
     _check_name("principal", binding.principal)
     if ":" not in binding.principal:
-        raise InvalidAcl(
-            f"principal {binding.principal!r:.200} has no colon between its type and its name"
-        )
+        raise InvalidAcl(f"principal {binding.principal!r:.200} must have the form TYPE:NAME")
     if binding.resource_type == "cluster" and binding.name != CLUSTER:
-        raise InvalidAcl(f"the only name of a resource of type cluster is {CLUSTER}")
+        raise InvalidAcl(f"the name of a resource of type cluster must be {CLUSTER}")
     return binding
 
 
@@ -139,21 +140,21 @@ def _check_name(kind: str, name: object) -> None:
         raise InvalidAcl(f"the {kind} of an ACL must not be empty")
     if len(name) > NAME_CHARS_MAX:
         raise InvalidAcl(
-            f"the {kind} of an ACL has {len(name)} characters, allowed are {NAME_CHARS_MAX}"
+            f"the {kind} of an ACL has {len(name)} characters; the limit is {NAME_CHARS_MAX}"
         )
     if has_control_characters(name):
-        raise InvalidAcl(f"the {kind} of an ACL has control characters")
+        raise InvalidAcl(f"the {kind} of an ACL must not have control characters")
 
 
 def has_control_characters(text: str) -> bool:
-    """Return whether a text has characters that no name may have: controls, lone surrogates."""
+    """Return whether a text has control characters or lone surrogates, which no name may have."""
     return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
 
 
 class AclFilter(Struct, frozen=True, kw_only=True):
-    """Filter for bindings; a name, principal or host of None matches any.
+    """Filter that selects bindings; None as name, principal or host matches any.
 
-    The pattern type `match` matches every binding that applies to `name`: literal, prefix and `*`.
+    The pattern type `match` selects every binding that applies to `name`: literal, prefix and `*`.
     """
 
     resource_type: str = ANY

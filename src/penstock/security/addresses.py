@@ -1,16 +1,18 @@
-"""Limits on unauthenticated clients by address.
+"""Limits on unauthenticated clients, by address.
 
-A connection counts from the moment it is accepted until it has authenticated, in total and by its
-address. Failures are counted by address within a minute from the first one; above the limit
-no connection from there is accepted until the minute is over. TLS handshakes cost time of the event
-loop: a limited number per second and address begins at once, others wait. Those of all addresses
-are spread evenly over the second, so that no turn of the loop has many.
+A connection counts as unauthenticated from its acceptance until it has authenticated. Such
+connections are limited in total and for each address. Failed authentications of an address are
+counted for a minute from the first one. Above the limit, no connection from the address is accepted
+until the minute is over.
 
-For IPv6 the first 64 bits count as the address, as a host has at least that many to itself.
+TLS handshakes take time on the event loop. For each address a limited number per second may begin
+at once, and others wait. The handshakes of all addresses are spread evenly over the second, so that
+no iteration of the event loop has many.
 
-At most `ADDRESSES_MAX` addresses are remembered; above that, the oldest is dropped.
+For IPv6, the first 64 bits count as the address, because a host usually has at least such a network
+to itself. At most `ADDRESSES_MAX` addresses are stored; then the oldest is dropped.
 
-Source: RFC 4291, 2.5.4 and RFC 6177 (what a site is given).
+Source: RFC 4291, 2.5.4 and RFC 6177 (networks that a site is assigned).
 """
 
 from __future__ import annotations
@@ -23,27 +25,30 @@ from msgspec import Struct
 ADDRESSES_MAX: Final = 10_000
 FAILURES: Final = "max.failed.authentications.per.ip"
 SHARED_BITS: Final = 64
-"""How much of an IPv6 address is counted."""
+"""Leading bits of an IPv6 address that identify a client."""
 WINDOW_SECONDS: Final = 60.0
 WAIT_SECONDS_MAX: Final = 3.0
-"""A handshake that would have to wait longer is not made."""
+"""Longest delay of a handshake; if it would be longer, the connection is closed."""
 
 
 class AddressBounds(Struct, frozen=True, kw_only=True):
-    """Limits per address; see the settings of the same names."""
+    """Limits per address and in total, from the settings of `ListenerSettings`.
+
+    `waiting` counts unauthenticated connections, and `failures` are per minute.
+    """
 
     waiting: int
     waiting_per_address: int
     failures_per_address: int
     handshakes: int
     handshakes_per_address: int
-    """Both a second."""
+    """`handshakes` and `handshakes_per_address` are per second."""
 
 
 def counted(address: str) -> str:
-    """Return the key of an address: the network for IPv6, the address itself otherwise."""
+    """Return the key under which an address is counted: for IPv6 its network, else the address."""
     if ":" not in address:
-        return address  # of IPv4, which is asked for some times with each connection
+        return address  # fast path for IPv4, because this runs several times per connection
     try:
         parsed = ipaddress.IPv6Address(address)
     except ValueError:
@@ -54,22 +59,22 @@ def counted(address: str) -> str:
 
 
 class AddressLimits:
-    """Counters of each address; `now` is monotonic seconds."""
+    """Counters and limits of unauthenticated connections; `now` is monotonic seconds."""
 
     def __init__(self, bounds: AddressBounds) -> None:
         self._bounds = bounds
         self._waiting: dict[str, int] = {}
         self._failures: dict[str, tuple[float, int]] = {}
-        """From when on failures are counted, and how many there were."""
+        """Time of the first failure in the current minute, and number of failures, by address."""
         self._turns: dict[str, float] = {}
-        """When the next handshake's turn is, by address."""
+        """Earliest time of the next handshake, by address."""
         self._turn = 0.0
-        """The same of all."""
+        """Earliest time of the next handshake of any address."""
         self.waiting = 0
-        """Connections that have not authenticated yet."""
+        """Number of connections that have not authenticated yet."""
 
     def refusal(self, address: str, now: float) -> str | None:
-        """Return the setting by which a new connection is refused; None if it is accepted."""
+        """Return the name of the limit that a new connection exceeds; None if there is none."""
         if self.waiting >= self._bounds.waiting:
             return "max.unauthenticated.connections"
         if self.crowded(address):
@@ -77,11 +82,11 @@ class AddressLimits:
         return FAILURES if self.barred(address, now) else None
 
     def crowded(self, address: str) -> bool:
-        """Return whether an address has as many unauthenticated connections as allowed."""
+        """Return whether an address has reached its limit of unauthenticated connections."""
         return self._waiting.get(counted(address), 0) >= self._bounds.waiting_per_address
 
     def barred(self, address: str, now: float) -> bool:
-        """Return whether too many authentications from an address failed within the minute."""
+        """Return whether an address has reached its limit of failed authentications per minute."""
         address = counted(address)
         since, count = self._failures.get(address, (now, 0))
         if now - since >= WINDOW_SECONDS:
@@ -90,13 +95,13 @@ class AddressLimits:
         return count >= self._bounds.failures_per_address
 
     def entered(self, address: str) -> None:
-        """Count an accepted connection."""
+        """Count an accepted connection as unauthenticated."""
         self.waiting += 1
         address = counted(address)
         self._waiting[address] = self._waiting.get(address, 0) + 1
 
     def left(self, address: str) -> None:
-        """Discount a connection that has authenticated or closed."""
+        """Stop counting a connection, because it has authenticated or closed."""
         self.waiting -= 1
         address = counted(address)
         count = self._waiting.pop(address) - 1
@@ -104,7 +109,7 @@ class AddressLimits:
             self._waiting[address] = count
 
     def failed(self, address: str, now: float) -> None:
-        """Count a failed authentication from there."""
+        """Count a failed authentication of an address."""
         address = counted(address)
         since, count = self._failures.pop(address, (now, 0))
         fresh = now - since >= WINDOW_SECONDS
@@ -112,9 +117,10 @@ class AddressLimits:
         self._failures[address] = (now, 1) if fresh else (since, count + 1)
 
     def handshake_delay(self, address: str, now: float) -> float | None:
-        """Return the seconds that a handshake has to wait for its address; None if too long.
+        """Return the seconds that a handshake must wait for others of its address.
 
-        The handshakes of one second may begin at once.
+        Returns None if that would be longer than `WAIT_SECONDS_MAX`. After a pause, as many
+        handshakes as are allowed per second may begin at once.
         """
         address = counted(address)
         step = 1 / self._bounds.handshakes_per_address
@@ -125,8 +131,9 @@ class AddressLimits:
         return None if delay > WAIT_SECONDS_MAX else delay
 
     def turn_delay(self, now: float) -> float | None:
-        """Return the seconds that a handshake has to wait for those of all addresses; None if too
-        long.
+        """Return the seconds that a handshake must wait for those of all addresses.
+
+        Returns None if that would be longer than `WAIT_SECONDS_MAX`.
         """
         delay = max(0.0, self._turn - now)
         if delay > WAIT_SECONDS_MAX:

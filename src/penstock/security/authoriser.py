@@ -1,11 +1,11 @@
-"""Decisions: whether a principal may do what a request asks.
+"""Authorisation decisions: whether a principal may do what a request asks for.
 
-The table of API keys (`wire/kafka/apis.py`) has for each API the operations that it needs on
-resources; the dispatcher checks them before a handler runs. `Rights` are what one principal may do
-from one address.
+For each Kafka API, the table of API keys (`wire/kafka/apis.py`) has the operations that it needs on
+resources. The dispatcher checks them before a handler runs. `Rights` answer the checks for one
+principal and one client address.
 
-Decisions are cached until the bindings change, so that a repeated decision costs one dictionary
-lookup. The cache is bounded; above the bound it is cleared.
+Decisions are cached until the bindings change, so that a repeated decision takes one dictionary
+lookup. The cache has a limit; when it is reached, the cache is cleared.
 
 Source: Kafka's `Authorizer` (KIP-504), `StandardAuthorizer` (KIP-801); KIP-11, KIP-430.
 """
@@ -23,7 +23,7 @@ from penstock.security.acls import SUPPORTED, AclBinding
 
 
 class Principal(Struct, frozen=True):
-    """Sender of a request, as `User:alice`."""
+    """Authenticated sender of a request, such as `User:alice`."""
 
     kind: str
     name: str
@@ -33,41 +33,47 @@ class Principal(Struct, frozen=True):
 
 
 ANONYMOUS: Final = Principal("User", "ANONYMOUS")
-"""Whoever did not authenticate."""
+"""Principal of clients that have not authenticated."""
 
 PEER: Final = Principal("Broker", "cluster")
-"""Another broker of the cluster, which may do everything; no user, certificate or token is of this
-kind."""
+"""Principal of another broker of the cluster, which is allowed everything.
+
+Users, certificates and tokens always have another kind.
+"""
 
 DECISIONS_MAX: Final = 200_000
-"""Decisions that are remembered, of all principals together."""
+"""Most cached decisions of all principals together."""
 REMEMBERED_CHARS_MAX: Final = 255
-"""Of names. No topic has a longer one, and who asks for longer ones shall not fill the memory."""
+"""Longest resource name whose decision is cached.
+
+Topic names are not longer, and clients that send longer names must not fill the memory.
+"""
 
 
 class Rights(Protocol):
-    """Rights of one principal from one address, under the current bindings."""
+    """Rights of one principal with one client address, under the current bindings."""
 
     def allows(self, operation: str, resource_type: str, name: str) -> bool:
-        """Return whether an operation is allowed on a resource, in the words of
-        `security/acls.py`.
+        """Return whether an operation is allowed on a resource.
+
+        The arguments are words from `security/acls.py`.
         """
 
     def allows_some(self, operation: str, resource_type: str) -> bool:
-        """Return whether an operation may be allowed on any resource of a type."""
+        """Return whether an operation is allowed on at least one resource of a type."""
 
     def operations(self, resource_type: str, name: str) -> Collection[str]:
-        """Return all operations that are allowed on a resource, of those that apply to its type."""
+        """Return the operations that are allowed on a resource, of those that its type supports."""
 
 
 class Authoriser(Protocol):
-    """Source of the rights of principals."""
+    """Port that returns the rights of principals."""
 
     refuses: bool
-    """False where nothing is ever refused: then it need not be asked."""
+    """Whether any operation may be denied; if not, callers can skip the check."""
 
     def rights(self, principal: Principal, host: str) -> Rights:
-        """Return what a principal may do from an address."""
+        """Return the rights of a principal whose client has the address `host`."""
 
 
 class _All:
@@ -97,12 +103,17 @@ PERMISSIVE: Final = PermissiveAuthoriser()
 
 
 class AclAuthoriser:
-    """Authoriser by ACLs; without any binding only super users are allowed operations."""
+    """Authoriser that decides by ACLs; without bindings it allows super users only."""
 
     refuses = True
 
     def __init__(self, *, super_users: Iterable[str] = (), allow_unbound: bool = False) -> None:
-        """`super_users` as `User:admin`; `allow_unbound` as in `AclIndex`."""
+        """Create the authoriser without bindings.
+
+        Args:
+            super_users: principals that are allowed everything, such as `User:admin`.
+            allow_unbound: whether operations on resources that no binding names are allowed.
+        """
         self._super_users = frozenset(super_users)
         self._allow_unbound = allow_unbound
         self._rights: dict[tuple[str, str, str], Rights] = {}
@@ -110,12 +121,12 @@ class AclAuthoriser:
         self.index = AclIndex((), allow_unbound=allow_unbound)
 
     def replace(self, bindings: Iterable[AclBinding]) -> None:
-        """Replace the bindings."""
+        """Replace all bindings and clear the cache."""
         self.index = AclIndex(bindings, allow_unbound=self._allow_unbound)
         self.forget()
 
     def forget(self) -> None:
-        """Clear the cache."""
+        """Clear the cache of decisions."""
         self._rights.clear()
         self._left = DECISIONS_MAX
 
@@ -132,14 +143,14 @@ class AclAuthoriser:
         return rights
 
     def count(self) -> None:
-        """Count one more cached decision."""
+        """Count one more cached decision; clear the cache if the limit is exceeded."""
         self._left -= 1
         if self._left < 0:
             self.forget()
 
 
 class _Remembered:
-    """Cached decisions of one principal and address, until the bindings change."""
+    """Rights of one principal and address, with decisions cached until the bindings change."""
 
     __slots__ = ("_authoriser", "_decided", "_host", "_index", "_principal", "_some")
 
@@ -190,7 +201,7 @@ class _Remembered:
 
 
 class AuthorisationFailed(InvalidError):
-    """The principal is not allowed the operation on the cluster or the named resource."""
+    """Denied operation on the cluster; subclasses are for other resource types."""
 
     code: ClassVar[str] = "cluster_authorization_failed"
 
@@ -201,25 +212,25 @@ class AuthorisationFailed(InvalidError):
 
 
 class TopicAuthorisationFailed(AuthorisationFailed):
-    """The principal is not allowed the operation on a topic."""
+    """Denied operation on a topic."""
 
     code: ClassVar[str] = "topic_authorization_failed"
 
 
 class GroupAuthorisationFailed(AuthorisationFailed):
-    """The principal is not allowed the operation on a consumer group."""
+    """Denied operation on a consumer group."""
 
     code: ClassVar[str] = "group_authorization_failed"
 
 
 class TransactionalIdAuthorisationFailed(AuthorisationFailed):
-    """The principal is not allowed the operation on a transactional id."""
+    """Denied operation on a transactional id."""
 
     code: ClassVar[str] = "transactional_id_authorization_failed"
 
 
 class SecurityDisabled(InvalidError):
-    """ACLs were requested, but no authorizer is configured."""
+    """Request about ACLs to a broker without an authoriser."""
 
     code: ClassVar[str] = "security_disabled"
 
@@ -235,7 +246,7 @@ _ERRORS: Final[dict[str, type[AuthorisationFailed]]] = {
 def refusal(
     operation: str, resource_type: str, name: str, principal: Principal
 ) -> AuthorisationFailed:
-    """Return the error for an operation that is not allowed on a resource."""
+    """Return the error for an operation that a principal is not allowed on a resource."""
     words = f"{operation} {resource_type}".replace("_", " ")
     message = f"{principal} may not {words} {name:.300}"
     return _ERRORS[resource_type](message, resource_type, name)

@@ -1,13 +1,14 @@
-"""Principal of a client's certificate: its distinguished name, through the mapping rules.
+"""Mapping of a client certificate's distinguished name to a principal.
 
-The name is written as Java writes it (RFC 2253): the last part first, `CN=alice,OU=data,O=acme`;
-parts without a name in RFC 2253 are written by number and in hexadecimal.
+The name is written as Java writes it (RFC 2253), with the last part first:
+`CN=alice,OU=data,O=acme`. A part that RFC 2253 does not name is written with its object identifier,
+and its value in hexadecimal.
 
-`ssl.principal.mapping.rules` is a list of rules, tried in order:
+`ssl.principal.mapping.rules` is a list of rules, which are tried in order:
 
-    RULE:pattern/replacement/[LU]   the pattern has to match the whole name; $1 is what its first
-                                    group matched; L or U makes the outcome lower or upper case
-    DEFAULT                         the name as it is
+    RULE:pattern/replacement/[LU]   the pattern must match the whole name; $1 is the text of its
+                                    first group; L or U converts the result to lower or upper case
+    DEFAULT                         the name unchanged
 
 A client whose name matches no rule is rejected.
 
@@ -41,7 +42,7 @@ _WORDS: Final[dict[ObjectIdentifier, str]] = {
     NameOID.USER_ID: "UID",
 }
 _NESTED: Final = 3
-"""A name is a sequence of sets of sequences of a number and a value."""
+"""DER structures around an attribute: a name is a sequence of sets of (identifier, value) pairs."""
 _LONG: Final = 0x80
 _ESCAPED: Final = re.compile(r'([,=+<>#;"\\])')
 _UNESCAPED: Final = r"(?:\\.|[^\\/])*"
@@ -66,20 +67,27 @@ class _Rule(Struct, frozen=True):
 
 
 class PrincipalMapper:
-    """Mapping rules of one listener."""
+    """Mapping rules of one listener, from distinguished names to principals."""
 
     def __init__(self, rules: str) -> None:
-        """Raises InvalidSetting: a rule is invalid."""
+        """Parse the rules.
+
+        Raises:
+            InvalidSetting: a rule is invalid.
+        """
         self._rules = list(_parse(rules))
 
     def name(self, distinguished: str) -> str:
         """Return the principal's name for a distinguished name.
 
         Raises:
-            NobodysName: no rule matches the name, or it is too long.
+            NobodysName: no rule matches the distinguished name, or it is too long.
         """
         if len(distinguished) > NAME_CHARACTERS_MAX:
-            raise NobodysName(f"a certificate's name of {len(distinguished)} characters")
+            raise NobodysName(
+                f"the certificate's name has {len(distinguished)} characters; the limit is"
+                f" {NAME_CHARACTERS_MAX}"
+            )
         for rule in self._rules:
             found = distinguished if rule is None else rule.apply(distinguished)
             if found:
@@ -93,7 +101,7 @@ def _parse(rules: str) -> Iterator[_Rule | None]:
         found = _RULE.match(text, position)
         if found is None:
             raise InvalidSetting(
-                SETTING, text[position:], "must read DEFAULT or RULE:pattern/replacement/[LU]"
+                SETTING, text[position:], "must be DEFAULT or RULE:pattern/replacement/[LU]"
             )
         position = found.end()
         yield None if found["pattern"] is None else _rule(found)
@@ -103,25 +111,27 @@ def _rule(found: re.Match[str]) -> _Rule:
     try:
         pattern = re.compile(found["pattern"].replace(r"\/", "/"))
     except re.error as error:
-        raise InvalidSetting(SETTING, found["pattern"], f"is no pattern: {error}") from error
+        raise InvalidSetting(
+            SETTING, found["pattern"], f"must be a regular expression: {error}"
+        ) from error
     groups = [int(part[2]) for part in _GROUP.finditer(found["replacement"]) if part[2]]
     if max(groups, default=0) > pattern.groups:
         raise InvalidSetting(
-            SETTING, found["replacement"], f"the pattern has only {pattern.groups} groups"
+            SETTING, found["replacement"], f"must use only the pattern's {pattern.groups} groups"
         )
     return _Rule(pattern, found["replacement"], found["case"])
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """Return the subject of a certificate (DER), as Java writes it.
+    """Return the subject of a certificate (in DER), in Java's notation.
 
     Raises:
-        NobodysName: the certificate is invalid or has no subject.
+        NobodysName: the certificate is invalid.
     """
     try:
         subject = x509.load_der_x509_certificate(certificate).subject
     except (ValueError, TypeError, x509.InvalidVersion) as error:
-        raise NobodysName(f"the name of a certificate cannot be read: {error}") from None
+        raise NobodysName(f"cannot read the name in the certificate: {error}") from None
     return ",".join(["+".join(map(_part, rdn)) for rdn in reversed(subject.rdns)])
 
 
@@ -134,7 +144,7 @@ def _part(attribute: x509.NameAttribute[str | bytes]) -> str:
 
 
 def _escape(value: str) -> str:
-    """Escape a value as Java does, with all spaces at both ends."""
+    """Escape a value as Java does, including all leading and trailing spaces."""
     escaped = _ESCAPED.sub(r"\\\1", value).replace("\0", "\\00")
     inner = escaped.strip(" ")
     before = len(escaped) - len(escaped.lstrip(" "))
@@ -143,8 +153,8 @@ def _escape(value: str) -> str:
 
 
 def _encoded(attribute: x509.NameAttribute[str | bytes]) -> bytes:
-    """Return an attribute's value in DER."""
+    """Return an attribute's value, encoded in DER."""
     data = x509.Name([attribute]).public_bytes()
     for _ in range(_NESTED):
         data = data[2 if data[1] < _LONG else 2 + data[1] - _LONG :]
-    return data[2 + data[1] :]  # behind its number, which is short
+    return data[2 + data[1] :]  # skips the identifier, whose length has one byte

@@ -1,14 +1,14 @@
 """SCRAM credentials: salted hashes, from which the password cannot be computed.
 
 A credential belongs to one SCRAM mechanism. The password is salted and hashed `iterations` times
-(PBKDF2), which gives two keys: the client proves that it knows the first one, of which only
-the hash is stored (`stored_key`), and the server proves itself by the second one (`server_key`).
-PLAIN is verified against the same credentials: the password is derived again and compared.
+(PBKDF2), which gives two keys. The client proves that it knows the first key, of which only a hash
+is stored (`stored_key`). The server proves its identity with the second key (`server_key`). PLAIN
+uses the same credentials: the password is hashed again, and the keys are compared.
 
-Deriving is slow on purpose, milliseconds: never on an event loop. It releases the interpreter's
-lock.
+Hashing is slow on purpose: it takes milliseconds and must not run on an event loop. It releases the
+interpreter's lock.
 
-The text form is PostgreSQL's: `SCRAM-SHA-256$4096:salt$stored_key:server_key`, base64 each.
+The text form is PostgreSQL's: `SCRAM-SHA-256$4096:salt$stored_key:server_key`, with base64 values.
 
 Source: RFC 5802, RFC 7677; KIP-84 (least iterations, passwords as they are in UTF-8), KIP-554 (most
 iterations); PostgreSQL's `pg_authid.rolpassword`.
@@ -34,38 +34,41 @@ if TYPE_CHECKING:
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 HASHES: Final[dict[str, str]] = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
-"""The hash of each mechanism, as hashlib calls it; the stronger one is last."""
+"""Name of each mechanism's hash in hashlib, from the weakest to the strongest."""
 NUMBERS: Final[dict[str, int]] = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
-"""The number of each mechanism in Kafka's protocol (KIP-554)."""
+"""Number of each mechanism in Kafka's protocol (KIP-554)."""
 BY_NUMBER: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
-"""All of SASL that is spoken."""
+"""Supported SASL mechanisms."""
 HASH_BYTES: Final[dict[str, int]] = {SCRAM_SHA_256: 32, SCRAM_SHA_512: 64}
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
-"""As Kafka bounds what it keeps; deriving has to stay cheap for whoever verifies."""
+"""Limit of stored credentials, as in Kafka; it keeps verification fast enough."""
 ITERATIONS: Final = 4096
-"""What is used when nobody says."""
+"""Default number of iterations."""
 SALT_BYTES: Final = 16
 SALT_BYTES_MIN: Final = 8
 SALT_BYTES_MAX: Final = 1024
 SHAPES_USERS_MAX: Final = 1000
-"""Users whose credentials are looked at for the shapes of decoys."""
+"""Most users whose credentials are counted to choose the shapes of decoys."""
 PASSWORD_BYTES_MAX: Final = 1024
-"""More than any password: a hash of megabytes would be work for nothing."""
+"""Longest password; hashing megabytes would only waste time."""
 
 
 class InvalidCredential(InvalidError):
-    """The text is no valid credential. The message never contains the text."""
+    """Text that is not a valid credential; the message never contains the text."""
 
     code: ClassVar[str] = "unacceptable_credential"
 
 
 class Shape(NamedTuple):
-    """Shape of a credential: the facts that a SCRAM server discloses or that determine its time."""
+    """Shape of a credential: the properties that a client can observe or measure.
+
+    A SCRAM server sends salt and iterations to the client, and both determine its response time.
+    """
 
     mechanism: str
     salt_bytes: int
@@ -74,10 +77,10 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """Credential of one user for one mechanism; keys never show in `repr`.
+    """Credential of one user for one mechanism; salt and keys are excluded from `repr`.
 
     Raises:
-        InvalidCredential: an unknown mechanism, or sizes or iterations out of bounds.
+        InvalidCredential: the mechanism is unknown, or a size or the iterations are out of bounds.
     """
 
     mechanism: str
@@ -91,12 +94,13 @@ class ScramCredential:
         _check_iterations(self.iterations)
         if not SALT_BYTES_MIN <= len(self.salt) <= SALT_BYTES_MAX:
             raise InvalidCredential(
-                f"a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not {len(self.salt)}"
+                f"the salt must have {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not"
+                f" {len(self.salt)}"
             )
         for name, key in (("stored", self.stored_key), ("server", self.server_key)):
             if len(key) != size:
                 raise InvalidCredential(
-                    f"the {name} key of {self.mechanism} has {size} bytes, not {len(key)}"
+                    f"the {name} key of {self.mechanism} must have {size} bytes, not {len(key)}"
                 )
 
     @property
@@ -104,7 +108,7 @@ class ScramCredential:
         return Shape(self.mechanism, len(self.salt), self.iterations)
 
     def text(self) -> str:
-        """Return the text form, which is secret too: it allows dictionary attacks."""
+        """Return the text form. Keep it secret, because it allows dictionary attacks."""
         salt, stored, server = [
             b64encode(value).decode() for value in (self.salt, self.stored_key, self.server_key)
         ]
@@ -112,24 +116,25 @@ class ScramCredential:
 
 
 class Credentials(Protocol):
-    """Store of credentials. It is called on the event loop and answers from memory."""
+    """Port of a credential store; it is called on the event loop and must answer from memory."""
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """Return the credential of a user for a mechanism; None if there is none."""
+        """Return the credential of a user for a mechanism; None if the user has none."""
         ...
 
     def shapes(self, mechanism: str) -> Mapping[Shape, int]:
-        """Return the number of users by the shape of the credential that a mechanism uses.
+        """Return the number of users by the shape of their credential for a mechanism.
 
-        PLAIN uses a user's first credential in the order of `HASHES`.
+        For PLAIN, a user's first credential in the order of `HASHES` counts.
         """
         ...
 
 
 def shapes_of(kept: Iterable[Mapping[str, ScramCredential]]) -> Mapping[str, Mapping[Shape, int]]:
-    """Count the shapes of users' credentials by mechanism; `kept` has an item for each user.
+    """Count the shapes of users' credentials, by mechanism.
 
-    The first `SHAPES_USERS_MAX` users are counted.
+    `kept` has one item per user: the credentials by mechanism. Only the first `SHAPES_USERS_MAX`
+    users are counted.
     """
     counts: dict[str, Counter[Shape]] = {mechanism: Counter() for mechanism in (PLAIN, *HASHES)}
     for credentials in itertools.islice(kept, SHAPES_USERS_MAX):
@@ -141,10 +146,10 @@ def shapes_of(kept: Iterable[Mapping[str, ScramCredential]]) -> Mapping[str, Map
 
 
 def parse_credential(text: str) -> ScramCredential:
-    """Parse the text form.
+    """Parse a credential from its text form.
 
     Raises:
-        InvalidCredential: the text is no credential.
+        InvalidCredential: the text is not a valid credential.
     """
     mechanism, _, rest = text.strip().partition("$")
     parameters, _, keys = rest.partition("$")
@@ -167,7 +172,7 @@ def parse_credential(text: str) -> ScramCredential:
 
 def _fail_form() -> NoReturn:
     raise InvalidCredential(
-        "a credential must read MECHANISM$ITERATIONS:SALT$STORED_KEY:SERVER_KEY"
+        "a credential must have the form MECHANISM$ITERATIONS:SALT$STORED_KEY:SERVER_KEY"
     ) from None
 
 
@@ -180,22 +185,23 @@ def new_salt(randomness: Randomness) -> bytes:
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return RFC 5802's `SaltedPassword`, derived by PBKDF2 (slow).
+    """Return RFC 5802's `SaltedPassword`, computed by PBKDF2; this is slow.
 
     Raises:
-        InvalidCredential: an unknown mechanism, or a password that is empty or too long.
+        InvalidCredential: the mechanism is unknown, or the password is empty or too long.
     """
     secret = password.encode("utf-8", "surrogatepass")
     if not 0 < len(secret) <= PASSWORD_BYTES_MAX:
-        raise InvalidCredential(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+        raise InvalidCredential(f"a password must have 1 to {PASSWORD_BYTES_MAX} bytes")
     return hashlib.pbkdf2_hmac(HASHES[_known(mechanism)], secret, salt, iterations)
 
 
 def derive(mechanism: str, password: str, *, salt: bytes, iterations: int) -> ScramCredential:
-    """Derive the credential of a password (slow); `salt` is random by default.
+    """Return the credential of a password; this is slow.
 
     Raises:
-        InvalidCredential: an unknown mechanism, a password or a salt or iterations out of bounds.
+        InvalidCredential: the mechanism is unknown, or password, salt or iterations are out of
+            bounds.
     """
     _check_iterations(iterations)
     return credential_of(
@@ -209,15 +215,17 @@ def derive(mechanism: str, password: str, *, salt: bytes, iterations: int) -> Sc
 def credential_of(
     mechanism: str, salted: bytes, *, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """Return the credential of a salted password, as AlterUserScramCredentials sends it.
+    """Return the credential of a salted password, which AlterUserScramCredentials sends.
 
     Raises:
-        InvalidCredential: the hash has the wrong size, or as for `derive`.
+        InvalidCredential: the salted password has the wrong size, or another argument is invalid as
+            in `derive`.
     """
     name = HASHES[_known(mechanism)]
     if len(salted) != HASH_BYTES[mechanism]:
         raise InvalidCredential(
-            f"a salted password of {mechanism} has {HASH_BYTES[mechanism]} bytes, not {len(salted)}"
+            f"a salted password of {mechanism} must have {HASH_BYTES[mechanism]} bytes, not"
+            f" {len(salted)}"
         )
     client_key = hmac.digest(salted, b"Client Key", name)
     return ScramCredential(
@@ -230,7 +238,7 @@ def credential_of(
 
 
 def matches(credential: ScramCredential, password: str) -> bool:
-    """Return whether a password matches a credential; slow in either case."""
+    """Return whether a password matches a credential; this is slow in either case."""
     try:
         derived = derive(
             credential.mechanism,
@@ -246,11 +254,11 @@ def matches(credential: ScramCredential, password: str) -> bool:
 def credential_or_decoy(
     credentials: Credentials, mechanism: str, user: str, secret: bytes
 ) -> tuple[ScramCredential, bool]:
-    """Return the credential that a mechanism uses for a user, and whether the user has one.
+    """Return a user's credential for a mechanism, and True; for an unknown user a decoy, and False.
 
-    A user without one gets a decoy, which matches no password. Neither its salt nor the time that
-    verifying takes shows that it is one: it has the shape of some user's credential, and is the
-    same whenever that name is asked for. `secret` is known to brokers only.
+    A decoy matches no password. Neither its salt nor the response time reveals that the user does
+    not exist. A decoy has the shape of some user's credential, and a name always gets the same
+    decoy. `secret` is the seed of decoys, which only brokers know.
     """
     for name in HASHES if mechanism == PLAIN else (mechanism,):
         found = credentials.credential(name, user)
@@ -285,12 +293,12 @@ def _decoy(
 
 def _known(mechanism: str) -> str:
     if mechanism not in HASHES:
-        raise InvalidCredential(f"mechanism {mechanism!r:.60} is none of {', '.join(HASHES)}")
+        raise InvalidCredential(f"mechanism {mechanism!r:.60} must be one of {', '.join(HASHES)}")
     return mechanism
 
 
 def _check_iterations(iterations: int) -> None:
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidCredential(
-            f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {iterations}"
+            f"iterations must be from {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {iterations}"
         )

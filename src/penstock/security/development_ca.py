@@ -1,6 +1,6 @@
-"""Certificate authority for development and tests. Not for production.
+"""Certificate authority for development and tests. Do not use it in production.
 
-Keys are EC P-256 and written readable by their owner alone.
+Keys are EC P-256, in files that only their owner can read.
 
 Source: RFC 5280.
 """
@@ -31,20 +31,20 @@ from penstock.security.data.secret_files import write_private
 
 DAYS: Final = 90
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""Clocks differ."""
+"""Certificates are valid from this much earlier, because clocks differ."""
 CA_FILE: Final = "ca.pem"
 CA_KEY_FILE: Final = "ca-key.pem"
 
 
 class Authority(Struct, frozen=True):
-    """Certificate authority: certificate and private key."""
+    """Certificate authority: its certificate and private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @property
     def pem(self) -> bytes:
-        """Return the certificate for truststores."""
+        """The authority's certificate in PEM, for truststores."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     def issue(
@@ -58,7 +58,8 @@ class Authority(Struct, frozen=True):
     ) -> bytes:
         """Return a keystore in PEM: a new private key and its certificate chain.
 
-        `hosts` (names and addresses) makes it a server's, else it is a client's.
+        With `hosts` (names and addresses) the certificate is for servers and clients, else only for
+        clients.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -95,7 +96,7 @@ def new_authority(
 
 
 def authority_in(directory: Path, now_ms: int) -> Authority:
-    """Return the authority of a directory; create it if there is none.
+    """Return the authority in a directory; create one if there is none.
 
     Raises:
         OSError, ValueError: its files cannot be read or written.
@@ -104,7 +105,7 @@ def authority_in(directory: Path, now_ms: int) -> Authority:
     if key.exists():
         loaded = load_pem_private_key(key.read_bytes(), None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{key} is no key of a development CA")
+            raise ValueError(f"{key} is not an EC key of a development CA")
         return Authority(x509.load_pem_x509_certificate(certificate.read_bytes()), loaded)
     directory.mkdir(parents=True, exist_ok=True)
     made = new_authority(now_ms)
@@ -114,7 +115,7 @@ def authority_in(directory: Path, now_ms: int) -> Authority:
 
 
 def common_name(name: str, *more: tuple[x509.ObjectIdentifier, str]) -> x509.Name:
-    """Return a subject, with the common name last."""
+    """Return a distinguished name of these parts, with the common name last."""
     parts: Iterable[tuple[x509.ObjectIdentifier, str]] = [*more, (NameOID.COMMON_NAME, name)]
     return x509.Name([x509.NameAttribute(oid, value) for oid, value in parts])
 

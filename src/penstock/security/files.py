@@ -1,7 +1,7 @@
-"""Files that are reloaded when they change: certificates, users.
+"""Files that are reloaded when they change, such as certificates and users.
 
-`Reloading` detects changes by the files' times and contents, and builds its value again. Invalid
-files leave the former value in use, and `failure` has the reason.
+`Reloading` detects changes by the files' times and contents, and builds its value again. If the new
+files are invalid, it keeps the previous value, and `failure` has the reason.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import ClassVar, Final, Generic, TypeVar
 from penstock.base.errors import InvalidError
 
 FILE_BYTES_MAX: Final = 4 << 20
-"""All authorities of a system are a quarter of a megabyte."""
+"""Largest file; the bundle of all authorities of an operating system has 256 KiB."""
 
 
 class UnusableFile(InvalidError):
-    """The file cannot be used; the message has its path and none of its content."""
+    """File that cannot be used; the message has its path, but none of its content."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 def read_file(path: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
-    """Read a file.
+    """Return the content of a file.
 
     Raises:
-        UnusableFile: the file cannot be read, or is too large.
+        UnusableFile: the file cannot be read, or has more than `bytes_max` bytes.
     """
     try:
         with Path(path).open("rb") as file:
@@ -35,7 +35,7 @@ def read_file(path: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     except OSError as error:
         raise UnusableFile(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > bytes_max:
-        raise UnusableFile(f"{path} has more than {bytes_max} bytes")
+        raise UnusableFile(f"{path} has more than {bytes_max} bytes, the limit")
     return data
 
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Reloading(Generic[T]):
-    """Value that is built from files, and built again when they change; reading them blocks.
+    """Value that is built from files, and built again when they change; building it blocks.
 
     `current` is the value of the last valid files.
     """
@@ -51,7 +51,12 @@ class Reloading(Generic[T]):
     def __init__(
         self, paths: Sequence[str], make: Callable[[], T], bytes_max: int = FILE_BYTES_MAX
     ) -> None:
-        """Raises InvalidError, as `make` does, if the files are invalid."""
+        """Read the files and build the value with `make`.
+
+        Raises:
+            InvalidError: a file is invalid; raised by `make`.
+            UnusableFile: a file cannot be read.
+        """
         self._paths = paths
         self._make = make
         self._bytes_max = bytes_max
@@ -59,14 +64,14 @@ class Reloading(Generic[T]):
         self._digest = self._read_all()
         self.current = make()
         self.failure = ""
-        """Why the files as they are now are not in use; empty where they are."""
+        """Reason why the present files are not in use; empty if they are."""
         self.reloads = 0
         self.failures = 0
 
     def reload(self, *, look_closely: bool = False) -> bool:
-        """Rebuild the object if files have changed; return whether it was rebuilt.
+        """Build the value again if the files have changed; return whether it was built.
 
-        Files with unchanged times are read only on request.
+        Files whose times and sizes are unchanged are read only with `look_closely`.
         """
         times = self._look()
         if times == self._times and not look_closely:

@@ -1,8 +1,9 @@
-"""Caller's address, TLS state and certificate, passed from a front to brokers of the same machine.
+"""Forwarding of a client's address, TLS state and certificate from a front end to brokers.
 
-They travel in headers of a request beside a secret that only the processes of one command have; a
-broker uses them only with the secret. It therefore decides, limits and audits as for a direct
-request.
+A front end process accepts HTTP requests and passes them to brokers on the same machine. It adds
+headers with these facts, and a secret that only the processes of one command know. A broker uses
+the headers only if the secret is right. It then authorises, limits and audits the request as if the
+client had connected directly.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SECRET_BITS: Final = 256
 
 
 def forwarded(scope: Scope, secret: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the headers that identify the client of a request."""
+    """Return the headers that describe the client of a request."""
     host, port = scope.get("client") or ("", 0)
     certificate = scope.get(PEER_CERTIFICATE)
     told = [
@@ -36,7 +37,7 @@ def forwarded(scope: Scope, secret: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def heeding(app: ASGIApp, secret: bytes) -> ASGIApp:
-    """Return an application that trusts the forwarding headers of a front."""
+    """Return an application that uses the forwarding headers, if they have the right secret."""
     expected = secret.hex().encode()
 
     async def heeded(scope: Scope, receive: Receive, send: Send) -> None:

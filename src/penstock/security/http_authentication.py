@@ -1,11 +1,11 @@
 """Authentication of HTTP requests by password, token or certificate.
 
-A password is accepted over TLS only, and without TLS from this machine if a setting allows it; the
-same holds for tokens without an expiry time. Signed tokens are verified as for OAUTHBEARER. A
-request without either is authenticated by its certificate. Each interface maps the result to its
-own rights (`known`).
+A password is accepted only over TLS; a setting also accepts it without TLS from this machine. The
+same holds for tokens that do not expire. Signed tokens are verified as for OAUTHBEARER. A request
+without an Authorization header is authenticated by its client certificate, if it has one. Each
+interface converts the result to its own rights (`known`).
 
-Invalid credentials are answered with 401 and one text, whatever the cause.
+The response to invalid credentials is always 401 with the same text, whatever the cause.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TOO_MANY: Final = (
 
 
 class NotAuthenticated(InvalidError):
-    """Credentials are missing or invalid; `reason` is for the audit log."""
+    """Missing or invalid credentials; `reason` is only for the audit log."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -58,8 +58,11 @@ class NotAuthenticated(InvalidError):
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """Proof in a request: the name of a user, of a token's owner or of a certificate, by the
-    mechanism; or the digest of a token without an expiry time. Empty without mechanism."""
+    """Result of authentication: the mechanism, and the name of a user, token owner or certificate.
+
+    For a token that does not expire, `token_sha256` is set instead of a name. All fields are empty
+    if the request has no credentials.
+    """
 
     mechanism: str = ""
     name: str = ""
@@ -71,12 +74,12 @@ class Failures(Protocol):
 
     def failed(self, address: str) -> None: ...
     def barred(self, address: str) -> bool:
-        """Return whether credentials from an address are refused until the minute ends."""
+        """Return whether credentials from an address are rejected until the minute is over."""
         ...
 
 
 class Somebody(Protocol):
-    """Rights that an interface knows for a proof."""
+    """Rights that an interface assigns to an authenticated client."""
 
     @property
     def principal(self) -> object: ...
@@ -86,18 +89,18 @@ K = TypeVar("K", bound=Somebody)
 
 
 class Identities(Struct, frozen=True, kw_only=True):
-    """Credentials that an interface verifies against; None where it has none of the kind."""
+    """Credentials that an interface accepts; None if it does not accept a kind."""
 
     credentials: Credentials | None = None
     tokens: Verifier | None = None
     fixed_tokens: Collection[str] = ()
-    """Digests of tokens that never end."""
+    """SHA-256 digests of the tokens that do not expire."""
     name_of: Callable[[bytes], str] | None = None
-    """Of a certificate (DER); raises NobodysName."""
+    """Function that returns the name for a certificate (DER); it may raise NobodysName."""
 
 
 class Authentication(Generic[K]):
-    """Authenticator of the requests to one interface."""
+    """Authenticator of the HTTP requests to one interface."""
 
     def __init__(
         self,
@@ -110,8 +113,17 @@ class Authentication(Generic[K]):
         *,
         plain_loopback: bool = False,
     ) -> None:
-        """Create it. `known` raises NotAuthenticated for unknown names; `listener` is its name in
-        the audit log."""
+        """Args:
+        listener: the interface's name in the audit log.
+        identities: function that returns the accepted credentials.
+        known: function that returns a client's rights, or raises NotAuthenticated if it has
+            none.
+        passwords: verifier of passwords.
+        audit: audit log.
+        failures: counter of failed authentications.
+        plain_loopback: whether passwords, and tokens that do not expire, are accepted without TLS
+            from this machine.
+        """
         self._listener = listener
         self._identities = identities
         self._known = known
@@ -122,11 +134,11 @@ class Authentication(Generic[K]):
         self._lately = Recent()
 
     async def who(self, request: Request) -> K:
-        """Return the sender of a request.
+        """Authenticate a request and return the rights of its sender.
 
         Raises:
-            NotAuthenticated: credentials are invalid, or missing where they are needed.
-            TooManyLogins: too many passwords wait to be verified.
+            NotAuthenticated: credentials are invalid, or missing although they are required.
+            TooManyLogins: too many passwords are waiting for verification.
             TooManyFailures: too many credentials from the same address were invalid.
         """
         mechanism, address = "", client_address(request)
@@ -155,13 +167,14 @@ class Authentication(Generic[K]):
                     raise TooManyFailures(TOO_MANY) from None
             raise refusal from None
         who = (mechanism, str(known.principal), address)
-        if shown.mechanism and self._lately.is_new(who):  # credentials come each time
+        if shown.mechanism and self._lately.is_new(who):  # every request has credentials
             self._record(request, known.principal, mechanism, "success", "")
         return known
 
     def _known_well(self, given: Basic | Bearer) -> bool:
-        """Return whether credentials were valid before, which exempts them from the address's
-        limit.
+        """Return whether credentials were valid before; such credentials are always checked.
+
+        The limit of failed authentications of an address does not apply to them.
         """
         identities = self._identities()
         if isinstance(given, Bearer):
@@ -172,15 +185,17 @@ class Authentication(Generic[K]):
     async def _by_password(self, request: Request, given: Basic) -> Shown:
         credentials = self._identities().credentials
         if not self._closed(request):
-            raise NotAuthenticated("a password without TLS")
+            raise NotAuthenticated("password sent without TLS")
         if credentials is None:
-            raise NotAuthenticated("there are no users")
+            raise NotAuthenticated("no users are configured")
         if not await self._passwords.verify(given, credentials):
             raise NotAuthenticated(f"unknown user or wrong password: {given.user}")
         return Shown(mechanism="basic", name=given.user)
 
     def _closed(self, request: Request) -> bool:
-        """Return whether the credentials of a request cannot have been intercepted."""
+        """Return whether the network protects the request's credentials: by TLS, or because it is
+        local.
+        """
         return request.url.scheme == "https" or (
             self._plain_loopback and is_loopback(client_address(request))
         )
@@ -190,7 +205,7 @@ class Authentication(Generic[K]):
         digest = _digest(token)
         if digest in identities.fixed_tokens:
             if not self._closed(request):
-                raise NotAuthenticated("a token that never ends without TLS")
+                raise NotAuthenticated("token without expiry time sent without TLS")
             return Shown(mechanism="bearer", token_sha256=digest)
         tokens = identities.tokens
         if tokens is None:

@@ -1,12 +1,12 @@
-"""Credentials in the Authorization header, and verification of passwords.
+"""Credentials in the Authorization header of HTTP requests, and verification of passwords.
 
 Basic (RFC 7617) carries name and password in clear text and needs TLS; bearer (RFC 6750) carries a
-token. Passwords are verified in threads, `DERIVATIONS_MAX` at a time. As a client sends its
-password with every request, a correct one is cached: as a digest under a key of this process,
-together with the credential that it was verified against, so that a changed credential is verified
-again.
+token. Passwords are verified in threads, at most `DERIVATIONS_MAX` at a time. Because a client
+sends its password with every request, a correct one is cached. The cache has a digest of the
+password and of the credential that it was verified against, with a key of this process. After a
+change of the credential, the password is therefore verified again.
 
-An unknown user takes as long as a known one.
+The verification takes as long for an unknown user as for a known one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Randomness
 
 CHALLENGE: Final = 'Basic realm="penstock", Bearer'
-"""The WWW-Authenticate header of an answer 401."""
+"""WWW-Authenticate header of a response 401."""
 HEADER_CHARS_MAX: Final = 24 << 10
 USER_CHARS_MAX: Final = 1024
 DERIVATIONS_MAX: Final = 2
@@ -45,19 +45,19 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 
 
 class BadAuthorization(InvalidError):
-    """An invalid Authorization header; its text is never shown."""
+    """Invalid Authorization header; the message never shows its text."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 class TooManyLogins(RetriableError):
-    """Too many passwords wait for verification."""
+    """Limit of passwords that wait for verification."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
 class TooManyFailures(TooManyLogins):
-    """Too many invalid credentials from an address within a minute."""
+    """Limit of invalid credentials from one address within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +72,23 @@ class Bearer:
 
 
 def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
-    """Return the credentials in the Authorization headers of a request; None if there are none.
+    """Parse the Authorization headers of a request; return None if there are none.
 
     Raises:
-        BadAuthorization: there are several headers, or one is invalid.
+        BadAuthorization: there are several headers, or the header is invalid.
     """
     if not values:
         return None
     if len(values) > 1 or len(values[0]) > HEADER_CHARS_MAX:
-        raise BadAuthorization("several Authorization headers, or one that is too long")
+        raise BadAuthorization(
+            f"a request must have one Authorization header of at most {HEADER_CHARS_MAX} characters"
+        )
     scheme, _, rest = values[0].strip().partition(" ")
     rest = rest.strip()
     if scheme.lower() == "bearer" and _TOKEN.fullmatch(rest):
         return Bearer(rest)
     if scheme.lower() != "basic":
-        raise BadAuthorization("an Authorization header must be basic or bearer")
+        raise BadAuthorization("an Authorization header must use the scheme Basic or Bearer")
     try:
         user, colon, password = b64decode(rest, validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
@@ -97,7 +99,7 @@ def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
 
 
 class Recent:
-    """The last `REMEMBERED_MAX` new entries."""
+    """Set of the last `REMEMBERED_MAX` items that were added."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, None] = {}
@@ -106,7 +108,7 @@ class Recent:
         return key in self._seen
 
     def is_new(self, key: Hashable) -> bool:
-        """Return whether an item is new, and add it."""
+        """Add an item, and return whether it was new."""
         if key in self._seen:
             return False
         while len(self._seen) >= REMEMBERED_MAX:
@@ -116,7 +118,7 @@ class Recent:
 
 
 class PasswordVerifier:
-    """Verifier of passwords off the event loop."""
+    """Verifier of passwords, which runs off the event loop and caches correct passwords."""
 
     def __init__(self, randomness: Randomness) -> None:
         self._secret = randomness.bits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
@@ -128,13 +130,15 @@ class PasswordVerifier:
         """Return whether a password is the user's.
 
         Raises:
-            TooManyLogins: too many passwords wait for verification.
+            TooManyLogins: too many passwords are waiting for verification.
         """
         credential, known, digest = self._looked_up(given, credentials)
         if digest in self._remembered:
             return True
         if self._waiting >= WAITING_MAX:
-            raise TooManyLogins("too many passwords wait to be verified; try again")
+            raise TooManyLogins(
+                f"{WAITING_MAX} passwords are already waiting for verification. Try again"
+            )
         self._waiting += 1
         try:
             async with self._turns:
@@ -147,13 +151,13 @@ class PasswordVerifier:
         return True
 
     def remembers(self, given: Basic, credentials: Credentials) -> bool:
-        """Return whether a password was recently verified to be the user's."""
+        """Return whether the password is in the cache of correct passwords."""
         return self._looked_up(given, credentials)[2] in self._remembered
 
     def _looked_up(
         self, given: Basic, credentials: Credentials
     ) -> tuple[ScramCredential, bool, bytes]:
-        """Return a user's credential or a decoy, whether the user exists, and a digest of all."""
+        """Return the user's credential or a decoy, whether the user exists, and the cache key."""
         found, known = credential_or_decoy(credentials, PLAIN, given.user, self._secret)
         user, password = given.user.encode(), given.password.encode()
         sizes = len(user).to_bytes(4, "big")

@@ -1,7 +1,7 @@
-"""Check of the Host and Origin headers: rejects HTTP requests that were meant for another listener.
+"""Check of the Host and Origin headers of HTTP requests.
 
-Host, and the Origin that a browser adds, must name the listener: so no page of another site sends
-changes, also not by a name that it has made to lead here (DNS rebinding).
+Host, and the Origin that a browser adds, must name this listener. Then no page of another site can
+make a browser send changes, not even if that site's name resolves to this listener (DNS rebinding).
 
 Source: OWASP, "Cross-Site Request Forgery Prevention"; RFC 6454.
 """
@@ -20,28 +20,34 @@ READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class NotForHere(InvalidError):
-    """The request was meant for another listener."""
+    """Request whose Host or Origin header names another listener."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 def names_of_listener(host: str, more: Iterable[str]) -> frozenset[str]:
-    """Return the names of a listener on this machine, in lower case."""
+    """Return the host names of a listener on this machine, in lower case."""
     names = ["localhost", host, socket.gethostname(), *more]
     return frozenset(name.lower() for name in names if name)
 
 
 def check_meant(headers: Mapping[str, str], hosts: Collection[str], setting: str) -> None:
-    """Raise NotForHere unless Host and Origin, where there is one, name this listener.
+    """Check that the headers Host and, if present, Origin name this listener.
 
-    `setting` is the one that adds names.
+    `hosts` are the listener's names. `setting` is the setting that adds names, for the message.
+
+    Raises:
+        NotForHere: a header names another listener.
     """
     host = headers.get("host", "")
     if not names_listener(host, hosts):
-        raise NotForHere(f"Host {host[:100]!r} is no name of this listener: add it to {setting}")
+        raise NotForHere(
+            f"Host {host[:100]!r} is not a name of this listener. If it should be, add it to"
+            f" {setting}"
+        )
     origin = headers.get("origin")
     if origin is not None and not _is_at(origin, host):
-        raise NotForHere(f"Origin {origin[:100]!r} is not this listener, {host[:100]}")
+        raise NotForHere(f"Origin {origin[:100]!r} must be this listener, {host[:100]}")
 
 
 def _is_at(origin: str, host: str) -> bool:
@@ -53,7 +59,7 @@ def _is_at(origin: str, host: str) -> bool:
 
 
 def names_listener(host: str, hosts: Collection[str]) -> bool:
-    """Return whether a Host header names a listener: any address, or a name of `hosts`."""
+    """Return whether a Host header is an IP address, or one of the names in `hosts`."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

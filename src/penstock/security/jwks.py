@@ -1,9 +1,9 @@
-"""Keys for the verification of tokens, from a file or a URL, and their refresh.
+"""Public keys for the verification of tokens, loaded from a file or a URL, and refreshed.
 
-Keys are loaded again when they are old, and when a token names an unknown one, but not more often
-than every `PAUSE_SECONDS`: tokens with invented key names cause no load on the key server. An
-invalid answer leaves the keys as they are. Loading blocks: one thread at a time does it, never
-an event loop. Verifying with the present keys may be done by any thread.
+Keys are loaded again when they are old, and when a token names an unknown key. The pause between
+two loads is at least `PAUSE_SECONDS`, so tokens with invented key ids cause no load on the key
+server. If a response is invalid, the previous keys stay in use. Loading blocks: it runs in one
+thread at a time, and never on an event loop. Any thread may verify tokens with the present keys.
 
 Source: KIP-768 (`RefreshingHttpsJwks`).
 """
@@ -42,19 +42,19 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 5.0
-"""For each step of a transfer; all of it may take twice that."""
+"""Timeout of each step of a transfer; the whole transfer may take twice as long."""
 _PIECE_BYTES: Final = 32 << 10
 
 
 class Loads(Struct):
-    """Counts of loads of keys, and of failed ones."""
+    """Numbers of successful and failed loads of keys."""
 
     succeeded: int = 0
     failed: int = 0
 
 
 class TokenVerifier:
-    """Verification of tokens by rules and keys; a `sasl.oauthbearer.Verifier`."""
+    """Verifier of tokens with rules and keys; it implements `sasl.oauthbearer.Verifier`."""
 
     def __init__(
         self,
@@ -64,7 +64,11 @@ class TokenVerifier:
         refresh_seconds: float,
         clock: Clock,
     ) -> None:
-        """`load` blocks and returns a JWKS, or raises OSError or InvalidError; None: no keys."""
+        """Create the verifier without loading keys.
+
+        `load` returns a JWKS, or raises OSError or InvalidError; it may block. With None there are
+        no keys.
+        """
         self.loads = Loads()
         self._rules = rules
         self._load = load
@@ -94,7 +98,7 @@ class TokenVerifier:
         return self._tried is None or now - self._tried >= PAUSE_SECONDS
 
     def refresh(self) -> None:
-        """Load the keys, unless a load was just tried; blocks."""
+        """Load the keys, unless the last attempt was less than `PAUSE_SECONDS` ago; blocks."""
         now = self._clock.monotonic()
         if self._load is None or not self._may_try(now):
             return
@@ -105,17 +109,17 @@ class TokenVerifier:
             self.loads.succeeded += 1
         except (OSError, PenstockError, ValueError) as error:
             self.loads.failed += 1
-            logger.warning("could not load the keys of tokens, keeping the former ones: %s", error)
+            logger.warning("keeping the previous token keys: cannot load new ones: %s", error)
 
 
 def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:
     """Return a function that loads a JWKS from `file:///path` or `https://…`.
 
-    `truststore` is a file of CAs, or empty; it is read again for each load.
+    `truststore` is a file of CA certificates, or empty for the system's. It is read for each load.
 
     Raises:
-        ValueError: another kind of URL.
-        UnusableFile: the file of CAs has none.
+        ValueError: the URL has another scheme.
+        UnusableFile: the truststore cannot be used.
     """
     check_url(url)
     parts = urlsplit(url)
@@ -131,10 +135,14 @@ def _context(truststore: str, clock: Clock) -> ssl.SSLContext:
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError if keys may not be loaded from a URL."""
+    """Check that keys may be loaded from a URL.
+
+    Raises:
+        ValueError: the URL is neither a local file:// nor an https:// URL.
+    """
     try:
         parts = urlsplit(url)
-    except ValueError:  # its text may contain user info
+    except ValueError:  # not shown, because its message may contain the user info
         parts = urlsplit("")
     is_file = parts.scheme == "file" and parts.netloc in ("", "localhost")
     if not is_file and (parts.scheme != "https" or not parts.hostname):
@@ -143,16 +151,16 @@ def check_url(url: str) -> None:
 
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """Follow nothing."""
+        """Follow no redirect."""
 
 
 def _bounded(clock: Clock, until: float) -> type[ssl.SSLSocket]:
-    """Return a socket class with one deadline for all reads."""
+    """Return a socket class whose reads all have the same deadline."""
 
     class Bounded(ssl.SSLSocket):
         def recv_into(self, *arguments: Any, **named: Any) -> int:
             if clock.monotonic() > until:
-                raise TimeoutError(f"a JWKS that took more than {2 * CONNECT_SECONDS} s")
+                raise TimeoutError(f"loading the JWKS took more than {2 * CONNECT_SECONDS} s")
             return super().recv_into(*arguments, **named)
 
     return Bounded
@@ -170,10 +178,10 @@ def _fetch(url: str, truststore: str, clock: Clock) -> bytes:
             while piece := answer.read1(_PIECE_BYTES):
                 data += piece
                 if len(data) > JWKS_BYTES_MAX:
-                    raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
+                    raise InvalidKeys(f"the JWKS has more than {JWKS_BYTES_MAX} bytes, the limit")
     except URLError as error:
         raise InvalidKeys(f"{without_credentials(url)} cannot be read: {error.reason}") from error
     except HTTPException as error:
         place, kind = without_credentials(url), type(error).__name__
-        raise InvalidKeys(f"{place} does not answer in HTTP: {kind}") from error
+        raise InvalidKeys(f"{place} sent an invalid HTTP response: {kind}") from error
     return bytes(data)

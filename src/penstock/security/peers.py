@@ -1,15 +1,16 @@
-"""Mutual authentication of the brokers of one cluster by a shared secret.
+"""Mutual authentication of the brokers of one cluster, by a shared secret.
 
-The secret is a row of the control plane. A process that can read it can do everything that a broker
-can, so no configuration is needed, and no listener is without authentication between brokers.
+The secret is a row of the control plane. A process that can read this row can do everything that a
+broker can. Therefore no further configuration is needed, and brokers always authenticate to each
+other.
 
-Over Kafka's protocol a broker authenticates by SCRAM as `USER`, whose password is derived from the
-secret; only this makes a principal `authoriser.PEER`, which may do everything. Over the links of
-replicated partitions both sides answer each other's challenge (`proof`). A proof is made of both
-nonces, both broker ids, the cluster id and the side that makes it, so it is worthless on another
-connection and when it is sent back.
+Over Kafka's protocol, a broker authenticates by SCRAM as `USER`, with a password that is derived
+from the secret. Only this gives a connection the principal `authoriser.PEER`, which is allowed
+everything. Over the connections of replicated partitions, each side answers the other's challenge
+with a `proof`. The proof covers both nonces, both broker ids, the cluster id and the side that
+sends it. It is therefore useless on another connection, and when it is sent back.
 
-Source: RFC 5869 (keys for different uses are derived apart), RFC 5802.
+Source: RFC 5869 (keys for different uses are derived separately), RFC 5802.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SALT_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PeerSecret:
-    """Secret of the cluster, and keys derived from it."""
+    """Secret that the cluster's brokers share, and the keys that are derived from it."""
 
     secret: bytes = field(repr=False)
 
@@ -41,27 +42,32 @@ class PeerSecret:
 
     @property
     def decoys(self) -> bytes:
-        """Return the seed of decoy credentials (`credentials.decoy`): the same on all brokers."""
+        """The seed of decoy credentials (`credentials.credential_or_decoy`), the same on all
+        brokers.
+        """
         return self._derive("decoys")
 
     def client(self, mechanism: str, nonce: str) -> ScramClient:
-        """Return an authentication at another broker."""
+        """Return the SCRAM exchange by which this broker authenticates to another one."""
         from penstock.security.sasl.scram import ScramClient
 
         return ScramClient(mechanism, USER, self._derive("password").hex(), nonce=nonce)
 
     def credential(self, mechanism: str) -> ScramCredential:
-        """Return the credential of `USER`; slow the first time."""
+        """Return the SCRAM credential of `USER`; the first call is slow."""
         return _credential(self, mechanism)
 
     def name_of(self, cluster_id: str) -> str:
-        """Return a name that only brokers of a cluster recognise, without disclosing the id."""
+        """Return a name of the cluster that only its brokers can compute; it does not reveal the
+        id.
+        """
         return hmac.digest(self._derive("cluster"), cluster_id.encode(), "sha256").hex()
 
     def proof(self, side: str, cluster_id: str, ids: tuple[int, int], nonces: bytes) -> bytes:
-        """Return the proof of one side of a link for the other's challenge.
+        """Return the proof by which one side of a connection answers the other's challenge.
 
-        `ids` and `nonces` are those of the accepting side, then of the connecting one.
+        `side` names the side that sends the proof. `ids` and `nonces` are first those of the
+        accepting side, then those of the connecting side.
         """
         said = f"{side}\0{cluster_id}\0{ids[0]}\0{ids[1]}\0".encode() + nonces
         return hmac.digest(self._derive("links"), said, "sha256")

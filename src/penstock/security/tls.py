@@ -1,9 +1,9 @@
-"""TLS from PEM files: contexts of servers and clients, and files that are reloaded when they
-change.
+"""TLS contexts of servers and clients, from PEM files.
 
-A keystore is a file with a private key and its certificate chain, or two files; a truststore has
-certificates of authorities. Invalid files are rejected when they are loaded. Open connections keep
-the context that they were made with.
+A keystore is one file with a private key and its certificate chain, or two files. A truststore has
+the certificates of authorities. Invalid files are rejected when a context is built. Files are
+reloaded when they change (`files.Reloading`); open connections keep the context that they were made
+with.
 
 Source: RFC 8446, RFC 9325 (recommendations); KIP-651 (PEM), KIP-1023; Python's `ssl`.
 """
@@ -38,10 +38,10 @@ _VERSIONS: Final = dict(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Files of a context; empty paths where there is none.
+    """Files of a TLS context; the path is empty if there is no such file.
 
-    `keystore` has the private key and the chain; `key` is a file with the key alone, if `keystore`
-    has only the chain.
+    `keystore` has the private key and the certificate chain. If it has only the chain, `key` is the
+    file with the private key.
     """
 
     keystore: str = ""
@@ -63,14 +63,17 @@ def files_of(settings: TlsSettings) -> TlsFiles:
 
 
 class TlsOptions(Struct, frozen=True, kw_only=True):
-    """Options of TLS; `ciphers` are those of TLS 1.2 in OpenSSL's names, empty is the default."""
+    """Protocol versions and ciphers of a TLS context.
+
+    `ciphers` is an OpenSSL cipher list for TLS 1.2; empty is OpenSSL's default.
+    """
 
     protocols: tuple[str, ...] = PROTOCOLS
     ciphers: str = ""
 
 
 class CertificateFacts(Struct, frozen=True, kw_only=True):
-    """Facts about the first certificate of a keystore; times in seconds since the epoch."""
+    """Facts about the first certificate of a keystore; times are seconds since 1970."""
 
     path: str
     subject: str
@@ -85,8 +88,9 @@ class CertificateFacts(Struct, frozen=True, kw_only=True):
 def server_context(
     files: TlsFiles, options: TlsOptions, client_auth: ClientAuth, now_ms: int
 ) -> ssl.SSLContext:
-    """Return a listener's context; sessions are not resumed, since that would skip client
-    certificates.
+    """Return the TLS context of a listener.
+
+    Sessions are never resumed, because that would skip the check of client certificates.
 
     Raises:
         UnusableFile: a file cannot be used.
@@ -100,7 +104,9 @@ def server_context(
     context.verify_mode = _VERIFY[client_auth]
     if client_auth != "none":
         if not files.truststore:
-            raise UnusableFile("client certificates are verified by a truststore; there is none")
+            raise UnusableFile(
+                "ssl.truststore.location is not set, but client certificates must be verified"
+            )
         _load_authorities(context, files.truststore)
     return context
 
@@ -108,9 +114,10 @@ def server_context(
 def client_context(
     files: TlsFiles, options: TlsOptions, *, check_host: bool, now_ms: int
 ) -> ssl.SSLContext:
-    """Return a client's context: verifies the server's certificate and, if set, its name.
+    """Return the TLS context of a client.
 
-    Without a truststore the system's authorities are used.
+    It verifies the server's certificate and, with `check_host`, the server's name. Without a
+    truststore, the system's authorities are used.
 
     Raises:
         UnusableFile: a file cannot be used.
@@ -136,7 +143,7 @@ def _set_options(context: ssl.SSLContext, options: TlsOptions) -> None:
         try:
             context.set_ciphers(options.ciphers)
         except ssl.SSLError:
-            raise UnusableFile(f"no cipher is named by {options.ciphers}") from None
+            raise UnusableFile(f"OpenSSL knows no cipher of {options.ciphers!r}") from None
 
 
 def _load_chain(context: ssl.SSLContext, files: TlsFiles) -> None:
@@ -158,37 +165,40 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def check_keystore(files: TlsFiles, now_ms: int) -> CertificateFacts:
-    """Return the facts of a keystore's certificate, after checking that the key belongs to it.
+    """Return the facts of a keystore's first certificate, after checking it and its private key.
 
     Raises:
-        UnusableFile: a file cannot be used, the key is another one's, or the certificate is not
-            valid now.
+        UnusableFile: a file cannot be used, the key belongs to another certificate, or the
+            certificate has expired.
     """
     if not files.keystore:
-        raise UnusableFile("there is no keystore: a file with a private key and certificates")
+        raise UnusableFile(
+            "ssl.keystore.location is not set. Set it to a file with a private key and certificates"
+        )
     certificate = load_chain(files.keystore)[0]
     key_path = files.key or files.keystore
     password = files.key_password.encode() or None
     try:
         key = load_pem_private_key(read_file(key_path), password)
     except (ValueError, TypeError) as error:
-        why = "needs its password" if isinstance(error, TypeError) and not password else "is none"
-        raise UnusableFile(f"{key_path}: the private key {why}, in PEM") from None
+        locked = isinstance(error, TypeError) and not password
+        why = "needs a password" if locked else "is missing or invalid"
+        raise UnusableFile(f"{key_path}: the private key in PEM {why}") from None
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     own = key.public_key().public_bytes(*form)
     if certificate.public_key().public_bytes(*form) != own:
-        raise UnusableFile(f"{key_path}: the private key is not that of the first certificate")
+        raise UnusableFile(f"{key_path}: the private key does not match the first certificate")
     facts = facts_of(files.keystore, certificate)
     if facts.not_after <= now_ms / 1000:
-        raise UnusableFile(f"{files.keystore}: the certificate ended on {_day(certificate)}")
+        raise UnusableFile(f"{files.keystore}: the certificate expired on {_day(certificate)}")
     return facts
 
 
 def load_chain(path: str) -> list[x509.Certificate]:
-    """Return the certificates of a file, the leaf first.
+    """Return the certificates of a PEM file, in its order: the own certificate first.
 
     Raises:
-        UnusableFile: the file has none.
+        UnusableFile: the file has no certificates.
     """
     try:
         return x509.load_pem_x509_certificates(read_file(path))
@@ -212,4 +222,4 @@ def _day(certificate: x509.Certificate) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "reason", None) or getattr(error, "strerror", None) or "not as expected"
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or "invalid content"

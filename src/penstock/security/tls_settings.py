@@ -1,4 +1,4 @@
-"""Settings of TLS that clients, brokers and agents have in common, under Kafka's names.
+"""TLS settings that clients, brokers and agents have in common, with Kafka's names.
 
 Source: Kafka's `SslConfigs`; KIP-651.
 """
@@ -19,13 +19,13 @@ class TlsSettings:
 
     ssl_keystore_location: str = setting(
         "", "File with the private key and the certificate chain, own certificate first. A change"
-        " is in force for new connections within seconds; a bad file leaves the former one in use.",
+        " applies to new connections within seconds. If the new file is invalid, the previous one"
+        " stays in use.",
     )  # fmt: skip
     ssl_key_location: str = setting(
-        "", "File with the private key alone, where the keystore has only certificates."
+        "", "File with the private key, if the keystore has only certificates."
     )
     ssl_key_password: str = setting("", "Password of the private key.", secret=True)
     ssl_truststore_location: str = setting(
-        "", "File with the certificates of authorities by which clients and other brokers are"
-        " verified.",
+        "", "File with the CA certificates that verify the other side of a connection.",
     )  # fmt: skip

@@ -1,11 +1,11 @@
-"""Verification of signed tokens (JWT) by public keys (JWKS).
+"""Verification of signed tokens (JWT) with public keys (JWKS).
 
-Only signatures by private keys are accepted: the list of algorithms has neither `none` nor HMAC,
-which would make a public key a password, and a key is used only for algorithms of its own type.
-Keys inside a token, and URLs of keys in it, are ignored. A token must have an audience and an
-expiry time.
+Only signatures by private keys are accepted. The list of algorithms has neither `none` nor HMAC;
+HMAC would make a public key usable as a password. A key is used only for algorithms of its own
+type. Keys inside a token, and URLs of keys in it, are ignored. A token must have an expiry time
+and, if audiences are configured, one of these.
 
-Unsigned tokens are accepted only if a setting says so.
+A setting accepts unsigned tokens instead, for development.
 
 Source: RFC 7515, 7517, 7519, 8725 (best practices); KIP-768; joserfc verifies signatures.
 """
@@ -31,7 +31,7 @@ ALGORITHMS: Final[Mapping[str, tuple[str, ...]]] = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA", "Ed25519"),
 }
-"""What each type of key may have signed."""
+"""Signature algorithms that are accepted for each type of key."""
 TOKEN_BYTES_MAX: Final = 16 << 10
 JWKS_BYTES_MAX: Final = 256 << 10
 KEYS_MAX: Final = 100
@@ -55,20 +55,20 @@ class InvalidToken(InvalidError):
 
 
 class UnknownKey(InvalidToken):
-    """The token is signed with an unknown key: there may be a new one."""
+    """Token that is signed with an unknown key; loading the keys again may help."""
 
 
 class InvalidKeys(InvalidError):
-    """The text is no valid set of keys."""
+    """Text that is not a valid set of keys."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class TokenRules(Struct, frozen=True, kw_only=True):
-    """Requirements of a token. `audiences`: one of them, if any are set; `issuer`: empty accepts
-    all.
+    """Requirements that a token must meet.
 
-    `unsecured` accepts unsigned tokens, and no others.
+    If `audiences` has items, the token must have one of them. An empty `issuer` accepts every
+    issuer. `unsecured` accepts unsigned tokens, and only these.
     """
 
     issuer: str = ""
@@ -79,14 +79,14 @@ class TokenRules(Struct, frozen=True, kw_only=True):
 
 
 class TokenOwner(Struct, frozen=True, kw_only=True):
-    """Owner of a token, and its expiry time in milliseconds since the epoch."""
+    """Owner of a token; `expires_ms` is the expiry time in milliseconds since 1970."""
 
     name: str
     expires_ms: int
 
 
 class SignedWith(Struct, frozen=True, kw_only=True):
-    """Relevant part of a token's header."""
+    """Algorithm and key id from a token's header."""
 
     algorithm: str
     key_id: str | None
@@ -94,47 +94,48 @@ class SignedWith(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """Public keys by id; never HMAC secrets."""
+    """Set of public keys by id; it never contains HMAC secrets."""
 
     keys: tuple[tuple[str | None, PublicKey], ...] = field(default=(), repr=False)
 
     def find(self, signed: SignedWith) -> PublicKey:
-        """Return a token's key: by its id or, without one, the only key.
+        """Return the key with the token's key id; for a token without key id, the only key.
 
         Raises:
-            UnknownKey: no key has that id.
-            InvalidToken: the key does not sign with this algorithm.
+            UnknownKey: no key has this id.
+            InvalidToken: the key cannot be used with the token's algorithm, or the token names no
+                key and there is not exactly one.
         """
         if signed.key_id is None and len(self.keys) != 1:
-            raise InvalidToken(f"the token names no key, and there are {len(self.keys)}")
+            raise InvalidToken(f"the token has no key id, but there are {len(self.keys)} keys")
         named = [key for name, key in self.keys if signed.key_id is None or name == signed.key_id]
         if not named:
             raise UnknownKey("the token is signed with an unknown key")
         for key in named:
             if signed.algorithm in ALGORITHMS[key.key_type]:
                 return key
-        raise InvalidToken("the key does not sign by the algorithm that the token names")
+        raise InvalidToken("the token's algorithm cannot be used with the type of its key")
 
 
 def parse_key_set(data: bytes) -> KeySet:
-    """Parse a JWKS. Keys of other types, for other uses, or too weak, are ignored.
+    """Parse a JWKS; keys of other types, for other uses, or of weak sizes are ignored.
 
     Raises:
         InvalidKeys: the set is malformed, too large, or has no usable key.
     """
     if len(data) > JWKS_BYTES_MAX:
-        raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
+        raise InvalidKeys(f"the JWKS has more than {JWKS_BYTES_MAX} bytes, the limit")
     try:
         entries = json.loads(data)["keys"]
         if not isinstance(entries, list):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InvalidKeys("a JWKS must be a JSON object with a list of keys") from None
+        raise InvalidKeys("the JWKS must be a JSON object with a list named keys") from None
     if len(entries) > KEYS_MAX:
-        raise InvalidKeys(f"a JWKS of {len(entries)} keys; the limit is {KEYS_MAX}")
+        raise InvalidKeys(f"the JWKS has {len(entries)} keys; the limit is {KEYS_MAX}")
     keys = [found for entry in entries if (found := _public_key(entry)) is not None]
     if not keys:
-        raise InvalidKeys("a JWKS without a public key for signatures by RSA, EC or Ed25519")
+        raise InvalidKeys("the JWKS has no public key for signatures with RSA, EC or Ed25519")
     return KeySet(tuple(keys))
 
 
@@ -164,23 +165,23 @@ def _public_key(entry: Any) -> tuple[str | None, PublicKey] | None:
 
 
 def owner_of(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> TokenOwner:
-    """Return the owner of a token.
+    """Verify a token and return its owner.
 
     Raises:
-        UnknownKey: it is signed with a key that is not in `keys`.
-        InvalidToken: its signature or its claims are invalid.
+        UnknownKey: the token is signed with a key that is not in `keys`.
+        InvalidToken: the token is malformed, or its signature or a claim is invalid.
     """
     if len(token) > TOKEN_BYTES_MAX:
-        raise InvalidToken(f"a token of {len(token)} characters; the limit is {TOKEN_BYTES_MAX}")
+        raise InvalidToken(f"the token has {len(token)} characters; the limit is {TOKEN_BYTES_MAX}")
     if token.count(".") != _SEGMENTS - 1:
-        raise InvalidToken(f"a token has {_SEGMENTS} parts")
+        raise InvalidToken(f"the token must have {_SEGMENTS} parts, separated by dots")
     signed = _header(token)
     payload = _unsigned(token, signed) if rules.unsecured else _verified(token, keys, signed)
     return _owner(_object(payload, "claims"), rules, now_ms // 1000)
 
 
 class _Registry(jws.JWSRegistry):
-    """Registry that accepts the key's algorithm, deprecated names (EdDSA) too."""
+    """Registry that accepts the requested algorithm, even under a deprecated name (EdDSA)."""
 
     max_header_length = max_payload_length = TOKEN_BYTES_MAX
 
@@ -192,16 +193,16 @@ def _header(token: str) -> SignedWith:
     header = _object(_decoded(token.partition(".")[0]), "header")
     algorithm, key_id = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or not isinstance(key_id, str | None):
-        raise InvalidToken("the header of a token names its algorithm and its key as text")
+        raise InvalidToken("the token's header must have its algorithm and key id as text")
     if "crit" in header:
-        raise InvalidToken("the header of a token asks for extensions")
+        raise InvalidToken("the token's header requires extensions (crit)")
     return SignedWith(algorithm=algorithm, key_id=key_id)
 
 
 def _unsigned(token: str, signed: SignedWith) -> bytes:
     _, payload, signature = token.split(".")
     if signed.algorithm != "none" or signature:
-        raise InvalidToken("a signed token where only unsecured ones are accepted")
+        raise InvalidToken("the token is signed, but only unsigned tokens are accepted")
     return _decoded(payload)
 
 
@@ -213,9 +214,9 @@ def _verified(token: str, keys: KeySet, signed: SignedWith) -> bytes:
     try:
         payload = jws.deserialize_compact(token, key, registry=registry).payload
     except (JoseError, ValueError, TypeError):
-        raise InvalidToken("the token's signature is not that of its key") from None
+        raise InvalidToken("the token's signature is invalid") from None
     if payload is None:
-        raise InvalidToken("a token without claims")
+        raise InvalidToken("the token has no claims")
     return payload
 
 
@@ -223,7 +224,7 @@ def _decoded(segment: str) -> bytes:
     try:
         return b64decode(segment + "=" * (-len(segment) % 4), b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidToken("the parts of a token are base64") from None
+        raise InvalidToken("the token's parts must be base64url") from None
 
 
 def _object(data: bytes, what: str) -> Mapping[str, Any]:
@@ -232,33 +233,36 @@ def _object(data: bytes, what: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise InvalidToken(f"the {what} of a token must be a JSON object")
+        raise InvalidToken(f"the token's {what} must be a JSON object")
     return value
 
 
 def _owner(claims: Mapping[str, Any], rules: TokenRules, now: int) -> TokenOwner:
     name = claims.get(rules.name_claim)
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or _has_half(name):
-        raise InvalidToken(f"the token's claim {rules.name_claim} is no name")
+        raise InvalidToken(
+            f"the token's claim {rules.name_claim} must be a name of 1 to"
+            f" {NAME_CHARACTERS_MAX} characters"
+        )
     skew = rules.clock_skew_seconds
     expires = _time(claims, "exp")
     if expires is None:
-        raise InvalidToken("the token never ends: it has no claim exp", owner=name)
+        raise InvalidToken("the token has no expiry time (claim exp)", owner=name)
     if expires + skew <= now:
-        raise InvalidToken("the token has ended", owner=name)
+        raise InvalidToken("the token has expired", owner=name)
     for claim in ("nbf", "iat"):
         begins = _time(claims, claim)
         if begins is not None and begins - skew > now:
-            raise InvalidToken(f"the token is not valid yet: its claim {claim}", owner=name)
+            raise InvalidToken(f"the token is not valid yet (claim {claim})", owner=name)
     if rules.issuer and claims.get("iss") != rules.issuer:
-        raise InvalidToken("the token is of another issuer", owner=name)
+        raise InvalidToken("the token has another issuer (claim iss)", owner=name)
     if rules.audiences and not {*_audiences(claims)} & {*rules.audiences}:
-        raise InvalidToken("the token is for another audience", owner=name)
+        raise InvalidToken("the token has another audience (claim aud)", owner=name)
     return TokenOwner(name=name, expires_ms=(expires + skew) * 1000)
 
 
 def _has_half(name: str) -> bool:
-    """Return whether a name has a lone surrogate, which JSON can write and UTF-8 cannot."""
+    """Return whether a name has a lone surrogate, which is valid in JSON but not in UTF-8."""
     return any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -267,7 +271,7 @@ def _time(claims: Mapping[str, Any], claim: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**40:
-        raise InvalidToken(f"the token's claim {claim} is no time")
+        raise InvalidToken(f"the token's claim {claim} must be seconds since 1970")
     return int(value)
 
 

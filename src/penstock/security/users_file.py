@@ -1,6 +1,7 @@
-"""File of users and credentials, one a line: `alice:SCRAM-SHA-512$4096:…`.
+"""File of users and their credentials, one per line: `alice:SCRAM-SHA-512$4096:…`.
 
-A user may have a line for each mechanism. Empty lines and lines that begin with `#` are ignored.
+A user may have one line for each mechanism. Empty lines, and lines that begin with `#`, are
+ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BETWEEN: Final = ":SCRAM-"
 
 
 class FileCredentials:
-    """Credentials of a file."""
+    """Store of the credentials from a file."""
 
     def __init__(self, kept: Mapping[tuple[str, str], ScramCredential]) -> None:
         self._kept: dict[str, dict[str, ScramCredential]] = {}
@@ -43,7 +44,8 @@ def parse_users(data: bytes) -> FileCredentials:
     """Parse a file of users.
 
     Raises:
-        InvalidCredential: it is not UTF-8, or a line is invalid; the message names the line alone.
+        InvalidCredential: a line is not UTF-8 or is invalid; the message has the line's number and
+            never a credential.
     """
     try:
         text = data.decode()
@@ -56,14 +58,18 @@ def parse_users(data: bytes) -> FileCredentials:
             continue
         name, separator, rest = line.strip().partition(_BETWEEN)
         if not separator or not name:
-            raise InvalidCredential(f"line {number} must read NAME:MECHANISM$ITERATIONS:SALT$…")
+            raise InvalidCredential(
+                f"line {number} must have the form NAME:MECHANISM$ITERATIONS:SALT$…"
+            )
         try:
             credential = parse_credential(_BETWEEN[1:] + rest)
         except InvalidCredential as error:
             raise InvalidCredential(f"line {number}: {error}") from None
         if (credential.mechanism, name) in kept:
-            raise InvalidCredential(f"line {number}: {name} has this mechanism twice")
+            raise InvalidCredential(
+                f"line {number}: {name} already has a line for {credential.mechanism}"
+            )
         kept[credential.mechanism, name] = credential
         if len(kept) > USERS_MAX:
-            raise InvalidCredential(f"more than {USERS_MAX} lines")
+            raise InvalidCredential(f"the file has more than {USERS_MAX} credentials, the limit")
     return FileCredentials(kept)

@@ -1,7 +1,7 @@
-"""PySpark integration: the data source `penstock`, its session, and exactly-once tables.
+"""PySpark integration: the data source `penstock`, sessions that use it, and exactly-once tables.
 
-Everything is imported on first use, because Spark's workers and planner processes import this
-package for one of its modules.
+Public names are imported when they are first used. Spark's workers and planner processes often need
+only one module of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP clients of the brokers' admin addresses, which the option `penstock.admin.url` names."""
+"""HTTP clients of the brokers' admin addresses (option `penstock.admin.url`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 from penstock.spark.errors import InvalidOption, NotPenstock
 
 ATTEMPT_SECONDS: Final = 10.0
-"""Longest wait for one of several brokers before the next one is called."""
+"""Longest wait for a broker's response before the next broker is tried."""
 
 
 class BrokerAdmin(AdminHttp):
-    """`AdminHttp` client of one admin address.
+    """Client of one admin address, with this package's errors.
 
     Raises:
-        InvalidOption: the option is not an HTTP URL.
+        InvalidOption: the address is not an HTTP URL.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class BrokerAdmin(AdminHttp):
     def call(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
     ) -> Answer:
-        """Call the admin address.
+        """Send a request and return the response; retry while the broker is unavailable.
 
         Raises:
-            AdminUnavailable: the time is over.
-            NotPenstock: something that does not speak HTTP answers.
+            AdminUnavailable: the broker did not respond within `timeout_seconds`.
+            NotPenstock: the server at this address does not speak HTTP.
         """
         try:
             return super().call(method, path, body, timeout_seconds=timeout_seconds)
@@ -55,7 +55,7 @@ class BrokerAdmin(AdminHttp):
 
 
 class BrokerAdmins:
-    """Clients of the admin addresses of one cluster's brokers, for one thread.
+    """Clients of the admin addresses of one cluster's brokers; not thread-safe.
 
     Raises:
         InvalidOption: an address is not an HTTP URL.
@@ -74,11 +74,11 @@ class BrokerAdmins:
             BrokerAdmin(url.strip(), clock=clock, randomness=randomness, security=security)
             for url in urls.split(",")
         ]
-        """Addresses, beginning with the one that answered last."""
+        """Clients by preference: the broker that answered last comes first."""
         self.in_order = tuple(self.addresses)
-        """Addresses in the order of the option."""
+        """Clients in the order of the option `penstock.admin.url`."""
         self.unanswered = False
-        """Whether a call at one of several addresses may still be carried out."""
+        """Whether a broker may still be executing a request to which it did not respond in time."""
 
     def close(self) -> None:
         for address in self.addresses:
@@ -93,19 +93,20 @@ class BrokerAdmins:
         timeout_seconds: float,
         among: Sequence[str] = (),
     ) -> Answer:
-        """Make a repeatable call at any broker, or at one of `among`.
+        """Send an idempotent request to any broker, or to any of the addresses in `among`.
 
-        The next broker is called if one is unreachable or not ready (5xx), until the time is over.
+        If a broker is unreachable or not ready (5xx), the next one is tried, until
+        `timeout_seconds` have passed.
 
         Raises:
-            AdminUnavailable: the time is over.
-            NotPenstock: something that does not speak HTTP answers at the only address.
+            AdminUnavailable: no broker responded in time.
+            NotPenstock: the server at the only address does not speak HTTP.
         """
         addresses = [at for at in self.addresses if not among or at.url in among]
         if len(addresses) == 1:
             return addresses[0].call(method, path, body, timeout_seconds=timeout_seconds)
         deadline = self._clock.monotonic() + timeout_seconds
-        trouble = "there is no such address"
+        trouble = "no address is configured"
         for attempt in range(limits.ADMIN_ATTEMPTS_MAX):
             for address in addresses:
                 left = deadline - self._clock.monotonic()
@@ -124,17 +125,17 @@ class BrokerAdmins:
                 break
             addresses[0].pause(attempt, deadline)
         raise AdminUnavailable(
-            f"no admin address did {method} {path} in {timeout_seconds:g} s; at last: {trouble}"
+            f"no broker completed {method} {path} in {timeout_seconds:g} s. Last error: {trouble}"
         )
 
     def get(
         self, path: str, *, timeout_seconds: float, leader_seconds: float
     ) -> tuple[BrokerAdmin, Answer]:
-        """Return the first successful response and the address of its broker.
+        """Return the first successful response to GET, and the client of its broker.
 
-        The next broker is called if one is unreachable, not ready (5xx), not the leader (421) or
-        returns 404. All are called again for `timeout_seconds` while none responds, and for
-        `leader_seconds` while some do. Then the last response is returned.
+        If a broker is unreachable, not ready (5xx), not the leader (421) or returns 404, the next
+        one is tried. If none succeeds, all are tried again: for `timeout_seconds` if no broker
+        responds, for `leader_seconds` if some do. Then the last response is returned.
 
         Raises:
             AdminUnavailable: no broker responded.
@@ -150,12 +151,12 @@ class BrokerAdmins:
             self.addresses[0].pause(attempt, deadline)
         if answered:
             return answered[-1]
-        raise trouble or AdminUnavailable("there is no admin address")
+        raise trouble or AdminUnavailable("no admin address is configured")
 
     def _round(
         self, path: str, timeout_seconds: float
     ) -> tuple[list[tuple[BrokerAdmin, Answer]], AdminUnavailable | None]:
-        """Call each broker once, up to the first success; return the last response."""
+        """Try each broker once, until one succeeds; return all responses and the last error."""
         answered: list[tuple[BrokerAdmin, Answer]] = []
         trouble: AdminUnavailable | None = None
         most = min(timeout_seconds, ATTEMPT_SECONDS) if len(self.addresses) > 1 else timeout_seconds
@@ -179,6 +180,6 @@ class BrokerAdmins:
 
 
 def _can(answer: Answer) -> bool:
-    """Whether the broker could process the request, even if it rejected it."""
+    """Whether the broker processed the request, even if it rejected it."""
     elsewhere = {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST}
     return answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status not in elsewhere

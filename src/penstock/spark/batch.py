@@ -1,8 +1,9 @@
-"""Batch reader: one bounded offset range of every partition, pinned at `load()`.
+"""Batch reader: one offset range per partition, with the end fixed at `load()`.
 
-Spark may plan a DataFrame several times; with pinned end offsets every plan reads the same records.
-`earliest` stays open until planning, because retention may delete records in between. Filters are
-left to Spark, which would otherwise apply one filter to every use of the DataFrame (decision 0057).
+Spark may plan a DataFrame several times. Because the end offsets are fixed, every plan reads the
+same records. The start `earliest` is resolved only during planning, because retention may delete
+records in between. Filters are left to Spark: if the source took one, Spark would apply it to every
+use of the DataFrame (decision 0057).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TO_END: Final = Bound(option="endingOffsets", kind="offset", everywhere=LATEST)
 
 
 class PenstockReader(DataSourceReader):
-    """Reader of the offset ranges [start, end) of the partitions that the options name."""
+    """Batch reader of the offsets [start, end) of the selected partitions."""
 
     def __init__(
         self, options: SourceOptions, end: Positions, opening: Opening | None = None
@@ -40,7 +41,7 @@ class PenstockReader(DataSourceReader):
         self._end = end
 
     def partitions(self) -> list[Task]:
-        """Return the tasks; called once per plan, on the driver."""
+        """Return the tasks of a plan; Spark calls this on the driver, once per plan."""
         extents = extents_of(self._options)
         options = self._options
         log = BrokerLog(options.bootstrap, options.isolation_level, options.security)
@@ -53,7 +54,7 @@ class PenstockReader(DataSourceReader):
         return tasks or [Task(())]
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Return a task's records; called on an executor."""
+        """Return a task's records; Spark calls this on an executor."""
         from penstock.spark.reading import reader_of  # planners do without what opens records
 
         return reader_of(self._options, self._opening).read(partition)

@@ -1,4 +1,4 @@
-"""`Log` and `Fetcher` over Penstock's Kafka client, for the driver and for tasks."""
+"""Implementation of `Log` and `Fetcher` with Penstock's Kafka client, for driver and tasks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 NO_OPTIONS: Final[Mapping[str, str]] = {}
 FETCH_WAIT_MS: Final = 500
-"""Longest time that a broker waits for records before it returns an empty response."""
+"""Longest time a broker waits for records before it returns an empty fetch response."""
 
 FETCH_ATTEMPTS_MAX: Final = 120
-"""Fetch attempts for records that the broker is known to have."""
+"""Number of fetch requests for records that should be in the log."""
 CALL_TIMEOUT_MS: Final = 120_000
-"""Longest time for one call with its retries; long enough for a leader election."""
+"""Longest time for one call including retries; long enough for a leader election."""
 
 
 class BrokerLog:
-    """Client that connects at first use."""
+    """Kafka client that connects when it is first used."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class BrokerLog:
         isolation: int = READ_UNCOMMITTED,
         security: Mapping[str, str] = NO_OPTIONS,
     ) -> None:
-        """`isolation` is the isolation level of end offsets and records."""
+        """Create the client; `isolation` is the isolation level for end offsets and fetches."""
         self._security = security
         self._bootstrap = bootstrap
         self._isolation = isolation
@@ -93,13 +93,13 @@ class BrokerLog:
             if found.data:
                 return Fetched(found.data, found.aborted)
             said = (
-                f"it serves up to {found.last_stable_offset} (last stable) and"
-                f" {found.high_watermark} (high watermark)"
+                f"last stable offset {found.last_stable_offset}, high watermark"
+                f" {found.high_watermark}"
             )
         raise NotServed(
             f"{at}: the leader returned no records for offset {offset} in"
-            f" {FETCH_ATTEMPTS_MAX} requests; the last response: {said}. The offset was readable"
-            " when the read was planned: look for the partition in the leader's log"
+            f" {FETCH_ATTEMPTS_MAX} requests, although the offset was readable when the read was"
+            f" planned. Last response: {said}. Search the leader's log for this partition"
         )
 
     @property

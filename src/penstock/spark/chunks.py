@@ -1,7 +1,7 @@
-"""Chunks of whole batches in memory, and their reader from files of this machine.
+"""Chunks of whole batches in memory, and a reader of chunks from local files.
 
-A file is read if it exists, is long enough and starts with the batch that the broker named.
-`object_chunks` is the equivalent for object stores, in its own module because of slow imports.
+A file is read if it exists, is long enough, and begins with the expected batch. `object_chunks.py`
+reads from object stores; it is a separate module because its imports are slow.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ BATCH_BYTES_MAX: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Contiguous whole batches of one timestamp type, and the offset after the last."""
+    """Adjacent whole batches of one timestamp type; `next_offset` follows the last record."""
 
     data: memoryview
     next_offset: int
     timestamp_type: int
     checked: bool = False
-    """Whether the checksums were verified already."""
+    """Whether the batches' checksums have already been verified."""
     aborted: tuple[AbortedRange, ...] | None = None
-    """Offset ranges of aborted transactions, if the response had them; None: use the slice's."""
+    """Aborted transactions from the fetch response; None: those of the slice apply."""
 
 
 class Fetched(NamedTuple):
-    """Whole batches from a broker, and the ranges of aborted transactions among them."""
+    """Whole batches from a fetch response, with the aborted transactions among them."""
 
     data: bytes
     aborted: tuple[AbortedRange, ...] = ()
 
 
 Found = tuple[int, Chunk | None]
-"""Index of a slice and its next batches; None when this path has no more."""
+"""Index of a slice, and its next chunk; None after the last chunk that this reader can get."""
 
 
 def whole_batches(data: memoryview, *, checked: bool = False) -> Chunk:
-    """Return the complete batches at the start of `data`, up to another timestamp type."""
+    """Return the complete batches at the start of `data`, until the timestamp type changes."""
     size, next_offset, timestamp_type = 0, -1, 0
     while size + HEADER_BYTES <= len(data):
         header = decode_header(data, size)
@@ -64,10 +64,10 @@ def whole_batches(data: memoryview, *, checked: bool = False) -> Chunk:
 
 
 def file_chunks(items: Sequence[Slice]) -> Iterator[Found]:
-    """Yield the batches of slices from their files; a slice ends early if its file is unusable.
+    """Yield chunks of slices from local files; if a file is unusable, its slice ends early.
 
     Raises:
-        CorruptBatch: a batch is larger than what is left of its extent.
+        CorruptBatch: a batch is larger than the rest of its extent.
     """
     for index, item in enumerate(items):
         for extent in item.extents:
@@ -96,8 +96,8 @@ def _from_file(extent: Extent, until: int) -> Iterator[Chunk]:
             if first.size_bytes > len(data):
                 if first.size_bytes > min(BATCH_BYTES_MAX, end - position):
                     raise CorruptBatch(
-                        f"{extent.key} at {position}: a batch of {first.size_bytes} bytes in "
-                        f"{end - position} left"
+                        f"{extent.key}: the batch at byte {position} has {first.size_bytes} bytes, "
+                        f"but the extent ends after {end - position}"
                     )
                 data = memoryview(os.pread(descriptor, first.size_bytes, position))
             chunk = whole_batches(data)

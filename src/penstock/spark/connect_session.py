@@ -3,10 +3,12 @@
     penstock.spark.session(master="sc://spark.internal:15002")
     penstock.spark.session(SparkSession.builder.remote("local[2]"))    a server in this process
 
-The client starts no Java. It sends data frames as plans and Python functions as pickles, so the
-server's Python needs the same version of penstock; a session checks that. Settings of the server's
-processes can only be set when the server starts: the caller's are rejected by name, ours omitted.
-The source's configuration travels with the registered class, made for this session.
+The client starts no Java process. It sends data frames as plans and Python functions as pickles, so
+the server's Python needs the same version of penstock; the session checks this.
+
+Some settings of the server's processes can be set only when the server starts. If the caller passes
+one, it is rejected by name; this package's own defaults among them are skipped. The data source is
+registered as a class that carries its configuration.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from penstock.spark.source import PenstockSource
 from penstock.spark.workers import check_workers, server_slots
 
 LOCAL_SERVER: Final = {"spark.connect.grpc.binding.address": "127.0.0.1", **LOOPBACK_SETTINGS}
-"""Address of a server in this process, reachable from this machine only."""
+"""Settings of a server in this process, which only this machine can reach."""
 _CLIENTS_OWN: Final = ("spark.remote", "spark.master", "spark.app.name", "spark.api.mode")
 _NEEDED: Final = {
     "grpc": "grpcio",
@@ -46,11 +48,11 @@ _NEEDED: Final = {
 
 
 class ConnectMissing(UnavailableError):
-    """Python packages of Spark Connect are not installed."""
+    """Missing Python packages of Spark Connect."""
 
 
 class ServerSetting(InvalidError):
-    """Setting that can only be set when the Spark server starts."""
+    """Setting that has to be set when the Spark server starts."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -59,11 +61,13 @@ def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
     """Return a client session with every setting that a client can set.
 
     Args:
-        chosen: settings, `spark.remote` among them or in the environment.
+        chosen: the caller's settings. `spark.remote`, or else the variable SPARK_REMOTE, is the
+            server.
+        wait_seconds: longest time until a first task has run.
 
     Raises:
         ConnectMissing: Python packages of Spark Connect are missing.
-        ServerSetting: the server does not accept a setting.
+        ServerSetting: a setting can be set only when the server starts.
         WorkersUnready: the server's Python has no penstock, or another version.
     """
     require_packages()
@@ -74,7 +78,7 @@ def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         given = {**SETTINGS, **LOCAL_SERVER, **given}
     with warnings.catch_warnings():
-        # Spark tries to set everything, and warns; rejected settings are reported below.
+        # Spark warns about each setting that it cannot set; `_set` reports these instead.
         warnings.filterwarnings("ignore", message="Failed to set ", category=UserWarning)
         spark = built(given)
     if url.startswith("sc://"):
@@ -89,7 +93,7 @@ def require_packages() -> None:
     """Check that the Python packages of Spark Connect are installed.
 
     Raises:
-        ConnectMissing: with the command that installs them.
+        ConnectMissing: packages are missing; the message has the command to install them.
     """
     missing: list[str] = []
     for module, package in _NEEDED.items():
@@ -99,7 +103,7 @@ def require_packages() -> None:
             missing.append(package)
     if missing:
         raise ConnectMissing(
-            f"Spark Connect needs the Python packages {', '.join(missing)}: "
+            f"Python packages of Spark Connect are missing: {', '.join(missing)}. Install them: "
             "pip install 'pyspark[connect]'"
         )
 
@@ -112,8 +116,8 @@ def _set(spark: SparkSession, chosen: Mapping[str, Any], url: str) -> None:
         if spark.conf.get(name, None) != str(value):
             spark.stop()
             raise ServerSetting(
-                f"setting {name} = {value!r} belongs to the Spark server {server}, which runs"
-                f" already: start the server with --conf {name}={value}, or leave it out here"
+                f"setting {name} = {value!r} can be set only when the Spark server {server} starts."
+                f" Start the server with --conf {name}={value}, or omit the setting"
             )
     for name, value in SETTINGS.items():
         if name not in chosen and spark.conf.isModifiable(name):
@@ -123,7 +127,7 @@ def _set(spark: SparkSession, chosen: Mapping[str, Any], url: str) -> None:
 def _source_with(environment: Mapping[str, str]) -> type[DataSource]:
     kept = dict(environment)
 
-    # Not importable, so it is pickled with what it closes over.
+    # A local class cannot be imported, so pickle includes it with the variables it closes over.
     class Source(PenstockSource):
         def __init__(self, options: MutableMapping[str, str]) -> None:
             os.environ.update(kept)

@@ -1,13 +1,18 @@
-"""Consolidation of diskless topics as a Spark job, for a large backlog.
+"""Consolidation of diskless topics as a Spark job, for large backlogs.
 
     driver      backlogs, runs, reserved keys  <── a broker's admin address ──  swap of the rows
                     │ extents, no bytes                                            ▲
     executors       └──> read, check, stamp, PUT under the reserved key ──> new extents
 
-One Spark task makes one segment of one run (`write_segment`). The driver works in rounds, because
-reservations expire. The sweeper removes what a failed job leaves; a run that was not completed is
-leased again. A task that Spark starts twice finds its key in use, and its run is left for the next
-job. If a broker swaps the same run first, this job's swap is rejected.
+A *run* is a sequence of adjacent extents of one partition, to be merged into one sealed segment.
+Each Spark task writes one segment (`write_segment`). The broker then replaces the run's extents by
+those of the segment. The driver works in rounds of a few runs per slot, because reservations of
+keys expire.
+
+If a job fails, the broker's sweeper deletes its unused objects, and a later job receives the
+uncompleted runs again. If Spark starts a task twice, the second attempt finds that its key is in
+use; then the run is left to the next job. If a broker consolidates the same run first, it rejects
+this job's segment.
 """
 
 from __future__ import annotations
@@ -40,10 +45,10 @@ if TYPE_CHECKING:
     from penstock.client.admin_http import Answer
 
 RUNS_PER_SLOT: Final = 2
-"""Runs of one round per slot of the session."""
+"""Number of runs that one round assigns to each slot of the session."""
 
 CALL_SECONDS: Final = 60.0
-"""Longest time of one admin call with its retries."""
+"""Longest time of one admin request, including retries."""
 
 _INPUT: Final = "number int, run string"
 _OUTPUT: Final = "number int, made string, error string"
@@ -51,13 +56,15 @@ _LOST: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.MISDIRECTED_REQUEST})
 
 
 class ConsolidationRefused(UnavailableError):
-    """Rejection by the broker; the message has its response."""
+    """Rejection of a request by the broker; the message has its response."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class Run(NamedTuple):
-    """Input of one task: extents of a partition as JSON, and the key of the segment to write."""
+    """Input of one task: adjacent extents of a partition as JSON, and the lease of the key to
+    write.
+    """
 
     topic: str
     topic_id: str
@@ -74,7 +81,7 @@ class Run(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """Totals of a job."""
+    """Totals of one consolidation job."""
 
     partitions: int = 0
     segments: int = 0
@@ -94,18 +101,21 @@ def consolidate(
     all_ages: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """Consolidate the partitions with a backlog once.
+    """Consolidate the diskless partitions that have a backlog, once.
 
     Args:
-        slots: tasks that run at the same time.
-        store_options: object store options of executors, beside their environment.
-        topic: only this topic.
-        all_ages: include recent and small extents.
-        report: called with a line for every segment and every failure.
+        spark: session whose executors can reach the object store.
+        admin_url: admin address of a broker.
+        slots: number of tasks that can run at the same time.
+        store_options: object store options for the executors, in addition to their environment.
+        topic: name of the only topic to consolidate; None for all topics.
+        all_ages: whether recent and small extents are also merged.
+        report: function that is called with one line for each written segment and each failure.
 
     Raises:
-        ConsolidationRefused: the broker rejects the request, for example without an object store.
-        AdminUnavailable: no broker responds.
+        ConsolidationRefused: the broker rejects a request, for example because it has no object
+            store.
+        AdminUnavailable: the broker does not respond.
     """
     work_queue = _WorkQueue(admin_url)
     outcome = Outcome()
@@ -121,7 +131,7 @@ def consolidate(
                     outcome.segments += 1
                     outcome.segment_bytes += int(made["size_bytes"])
                     outcome.extents += len(run.extents)
-                    report(f"{run.where} of {len(run.extents)} extents, {run.lease['key']}")
+                    report(f"{run.where}: {len(run.extents)} extents into {run.lease['key']}")
                 else:
                     outcome.races_lost += 1
     finally:
@@ -134,7 +144,7 @@ class _WorkQueue:
         self._address = BrokerAdmin(admin_url, security=admin_security(environment_options()))
 
     def runs(self, topic: str | None, *, all_ages: bool, outcome: Outcome) -> Iterator[Run]:
-        """Yield the runs of all partitions, requesting each when the one before is used."""
+        """Yield the runs of all partitions; each run is requested only when the caller needs it."""
         found = self._call("GET", "/v1/diskless/backlogs").body["partitions"]
         ages = str(all_ages).lower()
         for backlog in found:
@@ -152,11 +162,13 @@ class _WorkQueue:
                     )  # fmt: skip
                 following = leased["next_start"]
                 if following is not None and following <= start:
-                    raise ConsolidationRefused(f"{path}: next_start = {following} does not advance")
+                    raise ConsolidationRefused(
+                        f"{path}: next_start = {following} must be greater than start = {start}"
+                    )
                 start = following
 
     def complete(self, run: Run, made: Mapping[str, Any]) -> bool:
-        """Report a written segment; False if the run was replaced meanwhile."""
+        """Report a written segment to the broker; return False if the run was already replaced."""
         body = json.dumps(
             {"object_id": run.lease["object_id"], "replaced": run.extents, **made}
         ).encode()
@@ -194,7 +206,7 @@ def _built(
     runs: Sequence[Run],
     build: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Iterator[Built]:
-    """Return the size and extents of each run's segment, or the reason that there is none."""
+    """Run the tasks; yield each run with its segment's size and extents, or an error message."""
     rows = [(number, json.dumps(run._asdict())) for number, run in enumerate(runs)]
     frame = spark.createDataFrame(rows, _INPUT).repartitionByRange(len(rows), "number")
     for row in frame.mapInArrow(build, _OUTPUT).collect():
@@ -204,7 +216,10 @@ def _built(
 def build_rows(
     options: Mapping[str, str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write a segment for each row on an executor. Failures are returned: a key is used once."""
+    """Write the segment of each row's run, on an executor; return its extents or the error.
+
+    Errors are returned, not raised: a repeated task could not use the same key again.
+    """
     for batch in batches:
         for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             made, error = None, None

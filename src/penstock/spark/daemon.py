@@ -1,9 +1,10 @@
-"""Parent process of Spark's Python workers, with Penstock's imports preloaded.
+"""Parent process of Spark's Python workers, with Penstock's modules already imported.
 
-Spark forks its Python workers from a daemon that imports nothing, so every worker imports PyArrow
-and our code and collects garbage over all of it after every task. This daemon imports both before
-the first fork and freezes them: on two cores a trigger over 32 partitions took 389 ms instead of
-951. `penstock.spark.session()` sets it as `spark.python.daemon.module`.
+By default Spark forks its Python workers from a daemon that imports nothing. Every worker then
+imports PyArrow and this package, and its garbage collector scans all of it after every task. This
+daemon imports both before the first fork and excludes them from garbage collection. On two cores, a
+trigger over 32 partitions took 389 ms instead of 951. `penstock.spark.session()` configures the
+daemon as `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 CLOSED: Final = 1
-"""Exit code of a worker whose socket Spark closed; any code but 0."""
+"""Exit code of a worker whose socket Spark closed; Spark requires a code other than 0."""
 
 _RAISE_ON_FLUSH: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
-"""Setting by which Spark's task workers, not its planners, raise errors on flush."""
+"""Variable that makes a worker raise errors of flushing; Spark sets it for task workers only."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BLOCK_BYTES: Final = 32 << 20
 _KEPT_BYTES: Final = 256 << 20
-"""Most freed bytes that each worker's C library keeps."""
+"""Most freed bytes that the C library of each worker keeps for reuse."""
 
 _LEFT: Final = (BrokenPipeError, ConnectionResetError)
 _PRELOADED: Final = (
@@ -43,7 +44,7 @@ _PRELOADED: Final = (
 
 def preload() -> None:
     """Import the modules that workers need, and exclude them from garbage collection."""
-    # A fork must not meet other threads; OpenBLAS would start some when NumPy is imported.
+    # Forking is unsafe with other threads; OpenBLAS would start some when NumPy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import pyarrow as pa
 
@@ -58,8 +59,8 @@ def preload() -> None:
 def keep_memory() -> None:
     """Make the C library keep freed memory for the next batch.
 
-    By default it returns large blocks to the system at once, and page faults then take half of the
-    time in which values of 100 B are read.
+    By default it returns large blocks to the operating system at once. Page faults would then take
+    half of the time of reading values of 100 bytes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
     if mallopt is not None:
@@ -68,7 +69,10 @@ def keep_memory() -> None:
 
 
 def quietly(work: Callable[..., int]) -> Callable[..., int]:
-    """Run a worker, without a traceback if Spark closes its socket (`limit`, a stopped query)."""
+    """Return a worker function that exits without a traceback if Spark closes its socket.
+
+    Spark does so after `limit`, or when a query is stopped.
+    """
 
     def worker(*arguments: Any) -> int:
         try:
@@ -82,9 +86,8 @@ def quietly(work: Callable[..., int]) -> Callable[..., int]:
 def hush_planner() -> None:
     """Suppress the traceback of a planner process whose socket Spark closed.
 
-    Spark's own daemon or a process beside a stream calls a data source for its schema, partitions
-    and offsets. Spark leaves it after an idle minute or when a query ends, and would report an
-    error.
+    A planner process calls a data source for its schema, partitions and offsets. Spark closes its
+    socket after an idle minute or when a query ends, and the process would print an error.
     """
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", "")

@@ -1,8 +1,8 @@
-"""Errors of the Spark source and of the sinks, as a pipeline's user sees them.
+"""Errors of the Spark source and of the sinks, as users of a pipeline see them.
 
-Spark prints the message of a Python error to the user, so each one names the option, topic or
-partition, the value found, and what to do about it. `StagingRefused` and `CommitRefused` are
-permanent; after `CommitUnfinished` the same batch is safe to repeat.
+Spark prints the message of a Python error to the user. Each message therefore names the option,
+topic or partition, the value found, and the remedy. After `CommitUnfinished` the same batch may be
+written again; `StagingRefused` and `CommitRefused` are permanent.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from penstock.base.errors import (
 
 
 class InvalidOption(InvalidSetting):
-    """Unknown, malformed or contradictory option of the source or the sink."""
+    """Option of the source or a sink that is unknown, malformed or contradicts another option."""
 
     subject: ClassVar[str] = "option"
 
 
 class OffsetBeyondEnd(InvalidOption):
-    """Offset in an option beyond the end of its partition."""
+    """Option with an offset beyond the end of its partition."""
 
     def __init__(self, option: str, offset: int, topic: str, reason: str) -> None:
         super().__init__(option, offset, reason)
@@ -34,15 +34,15 @@ class OffsetBeyondEnd(InvalidOption):
 
 
 class NotPenstock(InvalidError):
-    """Response from the admin address of something that is not a Penstock broker."""
+    """Response from the admin address that is not from a Penstock broker."""
 
     code: ClassVar[str] = "unsupported_version"
 
     def __init__(self, admin_url: str, found: str) -> None:
         super().__init__(
-            f"the admin address {admin_url} is not that of a Penstock broker with a sink ({found}):"
-            " this sink commits through Penstock's admin address, which Apache Kafka does not"
-            " have; set penstock.admin.url, or use Spark's own Kafka sink, which is at least once"
+            f"the admin address {admin_url} does not belong to a Penstock broker with this sink"
+            f" ({found}). The sink commits through the admin address: set penstock.admin.url. For"
+            " Apache Kafka use Spark's own Kafka sink, which delivers at least once"
         )
 
 
@@ -53,43 +53,43 @@ class UnknownTopics(InvalidError):
 
 
 class TopicRecreated(InvalidError):
-    """Topic with the same name but another id than in the checkpoint."""
+    """Topic that was deleted and created again: its id differs from the one in the checkpoint."""
 
     code: ClassVar[str] = "inconsistent_topic_id"
 
     def __init__(self, topic: str, expected_id: str, actual_id: str) -> None:
         super().__init__(
-            f"topic {topic} was deleted and created again: the checkpoint was made from topic id "
-            f"{expected_id}, the broker now has {actual_id}. Its offsets mean other records; "
-            "start with a new checkpoint"
+            f"topic {topic} was deleted and created again: the checkpoint has topic id "
+            f"{expected_id}, but the broker now has {actual_id}. The checkpoint's offsets do not "
+            "apply to the new topic. Start with a new checkpoint"
         )
         self.topic = topic
 
 
 class OffsetWentBack(CorruptError):
-    """Log that now ends before the offset up to which it was read."""
+    """Partition that now ends before the offset up to which it was already read."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
     def __init__(self, topic: str, partition: int, read_to: int, log_end: int) -> None:
         super().__init__(
-            f"{topic}-{partition} ends at offset {log_end}, but was already read up to {read_to}: "
-            "the log lost records or was replaced. Start with a new checkpoint once you know which"
+            f"{topic}-{partition} ends at offset {log_end}, but was already read up to {read_to}. "
+            "The log lost records or was replaced. Find the cause, then start with a new checkpoint"
         )
         self.topic = topic
         self.partition = partition
 
 
 class DataLoss(InvalidError):
-    """Deletion of records before they were read."""
+    """Deletion of records from the log before they were read."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
     def __init__(self, topic: str, partition: int, start: int, log_start: int) -> None:
         super().__init__(
-            f"{topic}-{partition}: offsets {start} to {log_start - 1} are to be read, but the log "
-            f"starts at {log_start}: they were deleted (retention, or a delete-records call). "
-            "Set failOnDataLoss=false to continue from there"
+            f"{topic}-{partition}: offsets {start} to {log_start - 1} were deleted (by retention "
+            f"or a DeleteRecords request) before they were read; the log starts at {log_start}. "
+            f"Set failOnDataLoss=false to continue from {log_start}"
         )
         self.topic = topic
         self.partition = partition
@@ -98,35 +98,35 @@ class DataLoss(InvalidError):
 
 
 class ExtentsUnavailable(UnavailableError):
-    """Failed request for the extents of a partition."""
+    """Failure of a request for a partition's extents."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class NotServed(UnavailableError):
-    """Fetch response without records that are in the log."""
+    """Fetch response that lacks records which should be in the log."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class TableMismatch(InvalidError):
-    """Batch that does not fit the table that it is written to."""
+    """Batch that does not match the schema or the rules of its table."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class InvalidRows(InvalidError):
-    """Rows that cannot become records: found by a task, raised on the driver."""
+    """Rows that cannot become records; a task finds them, and the driver raises the error."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class StagingRefused(InvalidError):
-    """Rejection of a blob of staged records by the broker."""
+    """Rejection of a staged blob by the broker."""
 
 
 class CommitRefused(InvalidError):
-    """Permanent rejection of the commit by the broker."""
+    """Permanent rejection of a commit by the broker; `broker_code` is the broker's error code."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -134,12 +134,14 @@ class CommitRefused(InvalidError):
 
 
 class SinkOwnerChanged(FencedError):
-    """Commits of the application by another query: a checkpoint was copied or replaced."""
+    """Application whose earlier commits came from another query: a checkpoint was copied or
+    replaced.
+    """
 
     code: ClassVar[str] = "producer_fenced"
 
 
 class CommitUnfinished(RetriableError):
-    """Timeout of the commit; the same batch may be written again."""
+    """Commit that did not finish in time; the same batch may be written again."""
 
     code: ClassVar[str] = "request_timed_out"

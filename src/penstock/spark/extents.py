@@ -1,11 +1,13 @@
-"""Extents from the admin address: the bytes of files or objects that hold an offset range.
+"""Extents from the admin address: byte ranges of files or objects that hold an offset range.
 
 The broker answers `GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` from its indexes,
-with one lookup per segment and no payload byte. Extents start at the batch that holds `start` and
-end with the batch that holds `end - 1`; readers cut to offsets. For a diskless topic they name
-objects, in pages; extents with a signed URL need no rights on the store
-(`penstock.objects.signed_store`). Any broker answers for a diskless topic, only the leader for
-another one. Extents are optional: offsets without extents are fetched from the leader.
+without reading any records. The first extent starts at the batch that contains `start`, and the
+last one ends with the batch that contains `end - 1`. Readers then skip the other offsets.
+
+Extents of a diskless topic name objects and come in pages. If an extent has a signed URL, its
+reader needs no access rights to the store (`penstock.objects.signed_store`). Any broker can answer
+for a diskless topic; for another topic only the leader can. Extents are optional: offsets without
+extents are fetched from the leader.
 """
 
 from __future__ import annotations
@@ -33,32 +35,32 @@ logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 LEADER_SECONDS: Final = 5.0
-"""Longest time that brokers are asked again for extents while none of them leads."""
+"""Longest time for which extents are requested again while no broker is the leader."""
 PAGES_MAX: Final = 10_000
-"""Most responses for one range of a diskless partition, of a thousand extents each."""
+"""Most pages for one range of a diskless partition; a page has up to a thousand extents."""
 _WITHOUT: Final = frozenset(
     {
         HTTPStatus.MISDIRECTED_REQUEST,
-        # A leader may lag behind the log's end, or retention came in between.
+        # A new leader may lag behind the log's end, or retention deleted the records.
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
     }
 )
-"""Status codes, beside 5xx, after which a range is read without extents."""
+"""Status codes, in addition to 5xx, after which a range is read without extents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionExtents:
-    """Extents of one range, and the partition's bounds at the time of the response."""
+    """Extents of one offset range, and the partition's log start offset at that time."""
 
     topic_id: str
     log_start_offset: int
     extents: tuple[Extent, ...]
     aborted: tuple[AbortedRange, ...] = ()
-    """Offset ranges of aborted transactions, for readers of committed records."""
+    """Aborted transactions in the range; read_committed readers skip their batches."""
     store: str = ""
-    """URL of the object store, for a diskless topic."""
+    """URL of the object store for a diskless topic, else empty."""
     signed: Mapping[str, SignedRange] = field(default_factory=dict)
-    """Ranges of objects with URLs, by the keys of their extents."""
+    """Byte ranges of objects with signed URLs, by the key of the extent."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,29 +68,29 @@ class PartitionExtents:
 
 
 class ExtentSource(Protocol):
-    """Source of the extents of an offset range."""
+    """Port that provides the extents of an offset range."""
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
-        """The extents of [start, end), which must lie within the log.
+        """Return the extents of the offsets [start, end), which must be within the log.
 
         Raises:
-            ExtentsUnavailable: the broker refused or could not be reached.
+            ExtentsUnavailable: the broker rejected the request or is unreachable.
         """
         ...
 
 
 def extents_of(options: SourceOptions) -> HttpExtents | None:
-    """Return the source of extents for these options; None if only the broker can be asked."""
+    """Return the source of extents for these options; None if no admin address is set."""
     if not options.admin_url:
         return None
     return HttpExtents(options.admin_url, options.isolation, admin_security(options.security))
 
 
 class HttpExtents:
-    """`ExtentSource` over admin addresses, separated by commas.
+    """Implementation of `ExtentSource` by HTTP requests to admin addresses.
 
-    `timeout_seconds` limits the wait while no broker responds, `leader_seconds` while none that
-    responds leads the partition.
+    `admin_urls` are addresses separated by commas. `timeout_seconds` limits retries while no broker
+    responds; `leader_seconds` limits them while brokers respond but none is the leader.
     """
 
     def __init__(
@@ -113,8 +115,8 @@ class HttpExtents:
         while pages[-1].next_start is not None:
             if len(pages) == PAGES_MAX:
                 raise ExtentsUnavailable(
-                    f"{at} offsets {start} to {end} need more than {PAGES_MAX} pages of extents:"
-                    " read less at a time, or let the brokers consolidate the topic first"
+                    f"{at}: offsets {start} to {end} have more than {PAGES_MAX} pages of extents."
+                    " Read fewer offsets at a time, or consolidate the topic first"
                 )
             pages.append(self._page(at, pages[-1].next_start, end))
         extents = tuple(
@@ -141,7 +143,7 @@ class HttpExtents:
         except AdminUnavailable as error:
             if not self._reached:
                 raise ExtentsUnavailable(
-                    f"{error}. Give the admin addresses of all brokers in penstock.admin.url"
+                    f"{error}. Set penstock.admin.url to the admin addresses of all brokers"
                 ) from error
             return self._without(at, str(error))
         self._reached = True
@@ -154,10 +156,13 @@ class HttpExtents:
         raise ExtentsUnavailable(f"{at} {refusal}")
 
     def _without(self, at: TopicPartition, reason: str) -> _Page:
-        """Return a page without extents; the next range does not wait for a leader either."""
+        """Return a page without extents, so that the range is fetched from the leader.
+
+        The request for the next range then does not wait for a leader.
+        """
         self._leaderless = True
         logger.warning(
-            "reading %s through its leader, since no broker returned its extents: %s", at, reason
+            "%s: fetching records from the leader: no broker returned extents: %s", at, reason
         )
         return _Page(PartitionExtents(topic_id="", log_start_offset=0, extents=()), None)
 
@@ -196,18 +201,19 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
         )
         next_start = answer.get("next_start")
         if next_start is not None and int(next_start) <= start:
-            raise ValueError(f"next_start = {next_start} does not advance")
+            raise ValueError(f"next_start = {next_start} must be greater than start = {start}")
         return _Page(found, None if next_start is None else int(next_start))
     except (KeyError, IndexError, TypeError, ValueError, NoExtent) as error:
-        raise ExtentsUnavailable(
-            f"{at}: the extents are not in the form expected: {error!r}"
-        ) from error
+        raise ExtentsUnavailable(f"{at}: the response has invalid extents: {error!r}") from error
 
 
 def _object_extent(
     item: Mapping[str, Any], answer: Mapping[str, Any], signed: dict[str, SignedRange]
 ) -> Extent:
-    """Return an extent; one with a URL becomes an object of its own in `signed`."""
+    """Return the extent of a JSON item.
+
+    If the item has a signed URL, the extent gets a key of its own, and `signed` the URL's range.
+    """
     extent = extent_from_json(item)
     if "url" not in item:
         return extent

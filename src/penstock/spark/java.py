@@ -1,17 +1,18 @@
-"""Launcher of Spark's Java process that hides warnings of normal runs.
+"""Launcher of Spark's Java process, which hides warnings of normal runs and archives classes.
 
-Java's warning about a module and Spark's first lines cannot be switched off. So the process writes
-its stderr to a pipe, and a thread forwards all lines except `USUAL`.
+Some warnings of Java and Spark's first log lines cannot be switched off. The process therefore
+writes its stderr to a pipe, and a thread forwards all lines except those in `USUAL`.
 
-Spark loads and verifies some 20,000 classes before a query's first batch, half of a session's start
-time. Java writes them to a class data sharing archive when a process ends, and later processes map
-it. Java ignores an archive of another Java or other jars; archives are named by both.
+Before a query's first batch Spark loads and verifies some 20,000 classes, which takes half of a
+session's start time. Java can write these classes to a class data sharing archive when a process
+ends, and map the archive in later processes. An archive is valid only for one Java and one set of
+jars, so its name is a digest of both:
 
-    <folder>/<Java and Spark's jars, 16 digits>.jsa
+    <folder>/<digest of Java and Spark's jars, 16 digits>.jsa
 
-The folder is PENSTOCK_JAVA_CLASSES; else `__pycache__/java` of this package, or
-~/.cache/penstock/java (XDG_CACHE_HOME) for a read-only package. `penstock pipeline prepare` runs a
-pipeline to write the archive.
+The folder is PENSTOCK_JAVA_CLASSES. By default it is `__pycache__/java` of this package or, if the
+package is read-only, ~/.cache/penstock/java (XDG_CACHE_HOME). `penstock pipeline prepare` runs a
+pipeline once to write the archive.
 
 Source: "Class Data Sharing" in the manual of the `java` command, JEP 350.
 """
@@ -38,18 +39,18 @@ STDERR: Final = 2
 FOLDER_VARIABLE: Final = "PENSTOCK_JAVA_CLASSES"
 _OWN: Final = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit")
 _SILENT: Final = "-Xlog:disable -Xlog:all=error:stderr"
-"""Option that suppresses Java's line for each class that it cannot archive."""
+"""Options that suppress Java's warning for each class that it cannot archive."""
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _FIRST_OPTIONS: Final = "spark.driver.defaultJavaOptions"
-"""Options before a user's, so that the user's win."""
+"""Setting whose options Java gets before those of `_OPTIONS`, so that the user's options win."""
 COMPILING: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Higher threshold for Java's thorough compiler: ten times the default number of calls.
+"""Thresholds of calls for Java's optimising compiler (C2), ten times the defaults.
 
-Methods called per row reach it within a second. Code that plans and starts queries does not:
-compiling it takes more processor time than a batch of a million rows.
+Methods that run once per row still reach them within a second. Code that plans and starts queries
+does not; compiling it would take more processor time than a batch of a million rows.
 """
 USUAL: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
@@ -61,30 +62,30 @@ USUAL: Final = (
     b" WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address",
     b" WARN ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming ",
 )
-"""Parts of lines that normal runs print."""
+"""Parts of the stderr lines that every normal run prints; such lines are dropped."""
 
 
 class JavaMissing(UnavailableError):
-    """Spark needs a Java runtime, and none is installed."""
+    """Missing Java runtime, which Spark needs."""
 
 
 def require_java() -> None:
-    """Check that Java is installed.
+    """Check that a Java runtime is installed.
 
     Raises:
-        JavaMissing: no `java` on the path and no JAVA_HOME.
+        JavaMissing: there is no `java` on the path, and JAVA_HOME has none.
     """
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") or (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)):
         return
     raise JavaMissing(
-        "Spark needs a Java runtime, version 17 or newer, and there is no `java` on the path: "
-        "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+        "no `java` is on the path, but Spark needs a Java runtime of version 17 or newer. Install "
+        "one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
     )
 
 
 def start(settings: Mapping[str, Any]) -> None:
-    """Start the process with these settings; the next session runs in it."""
+    """Start Spark's Java process with these settings; the next session uses it."""
     conf = SparkConf()
     for name, value in settings.items():
         conf.set(name, _text(value))
@@ -102,16 +103,16 @@ def start(settings: Mapping[str, Any]) -> None:
 
 
 def end(seconds: float) -> None:
-    """Stop the process that `start` started, and wait for it.
+    """Stop the Java process, and wait until it has ended.
 
     Raises:
-        subprocess.TimeoutExpired: it has not ended in this time.
+        subprocess.TimeoutExpired: the process did not end within `seconds`.
     """
     gateway: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
     if gateway is not None:
         gateway.shutdown()
-        gateway.proc.stdin.close()  # Spark's sign to end
+        gateway.proc.stdin.close()  # makes the process exit
         gateway.proc.wait(seconds)
 
 
@@ -127,7 +128,7 @@ def _relay(descriptor: int) -> None:
 
 
 def with_archive(options: str) -> str:
-    """Return Java's options with the archive, if it exists and they name none themselves."""
+    """Return Java's options with the class archive, if there is one and they name no other."""
     found = next((path for path in _candidates() if path.exists()), None)
     if found is None or any(own in options for own in _OWN):
         return options
@@ -135,12 +136,12 @@ def with_archive(options: str) -> str:
 
 
 def writing(path: Path) -> str:
-    """Return the options of a process that writes its classes to this file when it ends."""
+    """Return the Java options that make a process write its classes to this file when it ends."""
     return f"-XX:ArchiveClassesAtExit={path} {_SILENT}"
 
 
 def destination() -> Path:
-    """Return the path to which to write an archive of this Java and this Spark.
+    """Return the path for a new archive of this Java and this Spark.
 
     Raises:
         OSError: no folder is writable.
@@ -158,7 +159,7 @@ def _candidates() -> list[Path]:
 
 @lru_cache(maxsize=1)
 def _classes() -> str:
-    """Return the name of an archive of this Java and these jars."""
+    """Return the digest that names the archive of this Java and these jars."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
     jars = spark_home() / "jars"

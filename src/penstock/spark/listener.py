@@ -1,9 +1,10 @@
 """Listeners that commit a stream's end offsets to a consumer group after each batch.
 
-Spark keeps progress in its checkpoint, where lag tools cannot see it. A query whose source has the
-option `groupId` has group and address in its positions. The group is for monitoring only: Spark
-restarts from its checkpoint. A failed commit is logged and repeated at the next event of any query,
-unless a later batch's commit covers it.
+Spark stores its progress in a checkpoint, which tools for consumer lag cannot read. A query whose
+source has the option `groupId` stores group and bootstrap address in its positions, and the
+listener commits the offsets. The group is for monitoring only: Spark restarts from its checkpoint.
+If a commit fails, it is logged and retried at the next event of any query, unless a later commit
+covers it.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ReportListener(StreamingQueryListener):
-    """Listener that gets each report of a batch as one text.
+    """Listener that receives the progress report of each batch as one JSON text.
 
-    PySpark's own makes a call to Java for every number: more than a small batch takes by itself.
+    PySpark's own listener calls Java for every number, which takes longer than a small batch.
     """
 
     @property
@@ -56,7 +57,7 @@ class _ByText(JStreamingQueryListener):
 
 
 class GroupCommitListener(ReportListener):
-    """Listener that commits the positions of every `penstock` source with a group."""
+    """Listener that commits the positions of every `penstock` source with the option `groupId`."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
@@ -64,10 +65,10 @@ class GroupCommitListener(ReportListener):
         self._failed: dict[tuple[str, str], Positions] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Do nothing."""
+        """Do nothing; nothing has been read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Commit the batch's end offsets, once for each source of the query."""
+        """Commit the batch's end offsets for each source of the query."""
         self._commit_failed()
         for source in event.progress.sources:
             positions = positions_of(source.endOffset)
@@ -78,7 +79,7 @@ class GroupCommitListener(ReportListener):
         self._commit_failed()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Retry failed commits; the last batch was committed when it ended."""
+        """Retry commits that failed; the end of the last batch has already been handled."""
         self._commit_failed()
 
     def close(self) -> None:
@@ -102,7 +103,7 @@ class GroupCommitListener(ReportListener):
         try:
             self._client(positions.bootstrap).commit_offsets(key[1], offsets)
         except (PenstockError, OSError) as error:
-            _LOG.warning("group %s: offsets were not committed: %s", key[1], error)
+            _LOG.warning("group %s: will retry, cannot commit offsets: %s", key[1], error)
             self._failed[key] = positions
             return
         self._committed[key] = positions
@@ -122,7 +123,7 @@ class GroupCommitListener(ReportListener):
 
 
 def positions_of(end_offset: str | None) -> Positions | None:
-    """Return the positions in a source's progress; None for another kind of source."""
+    """Return the positions in a source's progress; None if the source is not `penstock`."""
     try:
         body = json.loads(end_offset or "null")
     except ValueError:

@@ -1,6 +1,6 @@
-"""Log as the Spark driver uses it: topics, offsets and the resolution of options to positions.
+"""Access of the Spark driver to a log: topics, offsets, and offsets for the source's options.
 
-`Log` is the port; `BrokerLog` implements it by Penstock's client.
+`Log` is the port; `BrokerLog` implements it with Penstock's client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.spark.positions import Position, Positions
 
 NOT_FOUND = -1
 BEHIND_SECONDS_MAX: Final = 30.0
-"""Longest time for which a replicated partition may report an end below a known offset."""
+"""Longest time for which a partition with replicas may report an end below a known offset."""
 BEHIND_PAUSE_SECONDS: Final = 0.2
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """Topic id, leader epoch of each partition, and number of replicas."""
+    """Topic id, leader epoch of each partition, and replication factor of a topic."""
 
     topic_id: str
     leader_epochs: Mapping[int, int]
@@ -41,31 +41,33 @@ class TopicState:
 
 
 class Log(Protocol):
-    """Port by which the driver queries a broker."""
+    """Port through which the driver requests topics and offsets."""
 
     def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
-        """Return the existing topics of these names; all that are not internal for None."""
+        """Return those of the topics that exist; for None, all topics that are not internal."""
         ...
 
     def offsets(self, topic: str, at: int) -> Mapping[int, int]:
-        """Return the offset per partition at `EARLIEST`, `LATEST` or a timestamp in ms (-1: none).
+        """Return the offset of each partition at `EARLIEST`, `LATEST` or a timestamp in
+        milliseconds.
 
-        For read_committed, the end is the last stable offset.
+        For a timestamp after the last record the offset is -1. With read_committed, `LATEST` is the
+        last stable offset.
         """
         ...
 
     def written(self, topic: str) -> Mapping[int, int]:
-        """Return the end offset per partition, open transactions included."""
+        """Return the end offset of each partition, including records of open transactions."""
         ...
 
     def pause(self, seconds: float) -> None: ...
 
 
 def selected(log: Log, options: SourceOptions) -> Mapping[str, TopicState]:
-    """Return the topics and partitions that the options name, as they are now.
+    """Return the topics and partitions that the options select now.
 
     Raises:
-        UnknownTopics: a topic or partition named does not exist.
+        UnknownTopics: a topic or partition that the options name does not exist.
     """
     if options.pattern is not None:
         matches = re.compile(options.pattern).fullmatch
@@ -85,12 +87,12 @@ def latest(log: Log, options: SourceOptions) -> Positions:
 
 
 def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
-    """Return the position in every selected partition of a starting or ending option.
+    """Return the position of a start or end option in every selected partition.
 
     Raises:
-        InvalidOption: the option leaves out a partition, names one that is not read, is outside
-            of the log, or is a time after which nothing was written.
-        UnknownTopics: a topic or partition named does not exist.
+        InvalidOption: the option omits a selected partition or names another one, an offset is
+            beyond the log's end, or no record is as recent as its timestamp.
+        UnknownTopics: a topic or partition that the options name does not exist.
     """
     topics = selected(log, options)
     if bound.each is not None:
@@ -110,9 +112,10 @@ def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
 
 
 def written(log: Log, start: Positions, now: Positions) -> Positions:
-    """Return the end of the log: `now` or, for a reader ahead of it, with open transactions.
+    """Return the ends of the log to compare with a reader's start.
 
-    A read_committed reader is ahead if it read records of an open transaction as read_uncommitted.
+    These are the ends `now`. If the reader is ahead of them in a topic, they include open
+    transactions. A read_committed reader is ahead if the query ran as read_uncommitted before.
     """
     partitions = dict(now.partitions)
     for topic in {at.topic for at in partitions if _ahead(start, now, at)}:
@@ -129,11 +132,12 @@ def _ahead(start: Positions, now: Positions, at: TopicPartition) -> bool:
 
 
 def check_lineage(start: Positions, now: Positions, *, require_progress: bool = True) -> None:
-    """Check that this log is the one that `start` was taken from.
+    """Check that the log is still the one that `start` was taken from.
 
     Raises:
-        TopicRecreated: a topic's id changed.
-        OffsetWentBack: a partition ends before the position in it.
+        TopicRecreated: a topic's id has changed.
+        OffsetWentBack: a partition ends before its position in `start`; not checked without
+            `require_progress`.
     """
     for topic, topic_id in start.topic_ids.items():
         actual = now.topic_ids.get(topic)
@@ -148,10 +152,10 @@ def check_lineage(start: Positions, now: Positions, *, require_progress: bool = 
 
 
 def caught_up(log: Log, attempt: Callable[[], T], clock: Clock = SYSTEM_CLOCK) -> T:
-    """Return the result of `attempt`, retried until leaders report current end offsets.
+    """Return the result of `attempt`, retried while a new leader reports an end that is too low.
 
-    During a change of leadership a broker may report an older end for a moment. An end that is too
-    low is requested again; with one replica it is an error at once.
+    After a change of leadership a broker may report an older end offset for a moment. The attempt
+    is repeated for topics with replicas; otherwise its error is raised at once.
 
     Raises:
         OffsetWentBack, OffsetBeyondEnd: the last error, after `BEHIND_SECONDS_MAX`.
@@ -168,7 +172,7 @@ def caught_up(log: Log, attempt: Callable[[], T], clock: Clock = SYSTEM_CLOCK) -
 
 
 class _Resolver:
-    """Offsets of one topic for one bound, with one request per timestamp."""
+    """Offsets of one topic for one start or end option, with one request per timestamp."""
 
     def __init__(self, log: Log, topic: str, bound: Bound, missing_is_latest: bool) -> None:
         self._log = log
@@ -178,7 +182,7 @@ class _Resolver:
         self._known: dict[int, Mapping[int, int]] = {}
 
     def offset(self, partition: int) -> int:
-        """Return the offset of the bound in one partition."""
+        """Return the offset for one partition."""
         bound = self._bound
         wanted = bound.everywhere if bound.each is None else bound.each[self._topic][partition]
         if bound.kind == "offset":
@@ -189,8 +193,8 @@ class _Resolver:
         if not self._missing_is_latest:
             raise InvalidOption(
                 bound.option, wanted,
-                f"{self._topic}-{partition} holds no record of that time or later "
-                "(startingOffsetsByTimestampStrategy=latest starts at its end)",
+                f"{self._topic}-{partition} has no record with that timestamp or a later one. Set "
+                "startingOffsetsByTimestampStrategy=latest to start at its end",
             )  # fmt: skip
         return self._at(LATEST)[partition]
 
@@ -199,7 +203,7 @@ class _Resolver:
         if offset > high and not self._bound.option.startswith("ending"):
             high = self._log.written(self._topic)[partition]
         if offset > high:
-            reason = f"{self._topic}-{partition} holds offsets {low} to {high}"
+            reason = f"{self._topic}-{partition} has offsets {low} to {high}"
             raise OffsetBeyondEnd(self._bound.option, offset, self._topic, reason)
         return offset
 
@@ -212,7 +216,7 @@ class _Resolver:
 def _assigned(name: str, state: TopicState, numbers: tuple[int, ...]) -> TopicState:
     if missing := [number for number in numbers if number not in state.leader_epochs]:
         count = len(state.leader_epochs)
-        raise UnknownTopics(f"topic {name} has partitions 0 to {count - 1}, not {missing}")
+        raise UnknownTopics(f"topic {name} has partitions 0 to {count - 1}, but not {missing}")
     epochs = {number: state.leader_epochs[number] for number in numbers}
     return replace(state, leader_epochs=epochs)
 
@@ -226,8 +230,8 @@ def _check_complete(bound: Bound, topics: Mapping[str, TopicState]) -> None:
         for index in state.leader_epochs
     }
     if lacking := sorted(there - asked):
-        raise InvalidOption(bound.option, each, f"leaves out {', '.join(map(str, lacking))}")
+        raise InvalidOption(bound.option, each, f"lacks {', '.join(map(str, lacking))}")
     if extra := sorted(asked - there):
         raise InvalidOption(
-            bound.option, each, f"names {', '.join(map(str, extra))}, which is not read"
+            bound.option, each, f"names {', '.join(map(str, extra))}, which is not selected"
         )

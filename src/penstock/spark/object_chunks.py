@@ -1,13 +1,14 @@
-"""Reader of batches from objects of their store, in a task.
+"""Reader of batches from an object store, in a Spark task.
 
-Slices come object by object and are read in windows, each object's ranges as one (`FetchPaths`'
-path for old data: no cache, retries, hedging, bounded concurrent requests). Batches are assembled
-as a broker does it, with offsets and append times stamped and every checksum verified. A slice
-whose bytes are missing (deleted object, unreachable store) ends early, and the caller fetches the
-rest from the broker. Wrong bytes are an error.
+Slices are sorted by object. They are read in windows, and adjacent ranges of an object are merged
+into one request. Reads use the cold path (`FetchPaths`): no cache, but retries, hedging and a
+limited number of concurrent requests. Batches are then assembled as a broker does it: offsets and
+append times are stamped, and every checksum is verified. If bytes of a slice are missing (deleted
+object, unreachable store), the slice ends early, and the caller fetches the rest from the broker.
+Wrong bytes are an error.
 
-The store is opened with the options of the source and the environment of the executor. A directory
-must exist already. Slices with URLs are read by these alone.
+The store is opened with the options of the source and the environment of the executor. A store that
+is a local directory must already exist. Slices with signed URLs are read only through these URLs.
 """
 
 from __future__ import annotations
@@ -48,37 +49,42 @@ from penstock.spark.slices import Slice
 logger = logging.getLogger(__name__)
 
 WINDOW_BYTES: Final = 16 << 20
-"""Bytes of batches read at once, in memory twice. A range with a URL is read as a whole."""
+"""Bytes of batches that one window reads; a task holds them twice in memory.
+
+A range with a signed URL is read as a whole, even if it is larger.
+"""
 
 WINDOW_SLICES: Final = 1_000
-"""Slices of one window, each with at least one request to the store."""
+"""Most slices of one window; each takes at least one request to the store."""
 
 REQUESTS_AT_ONCE: Final = 16
 REQUEST_TIMEOUT_MS: Final = 60_000
-"""Longest time of one request, which may return many megabytes."""
+"""Timeout of one request, which may return many megabytes."""
 
 LONG_AGO_MS: Final = 0
-"""Age that makes every read bypass the cache."""
+"""Timestamp of the requested data; one this old makes every read take the cold path."""
 
 _NOT_HERE: Final = (ObjectNotFound, ObjectTruncated, LaggingConsumerRejected)
 _NO_STORE: Final = (StoreUnavailable, StoreRefused)
 
 
 class Part(NamedTuple):
-    """Adjacent batches of one slice, read in one window."""
+    """Adjacent batches of one slice that one window reads."""
 
     slice_index: int
     pieces: list[Piece]
 
 
 def object_chunks(url: str, options: Mapping[str, str], items: Sequence[Slice]) -> Iterator[Found]:
-    """Yield the batches of slices from the store of a URL; those of each slice by offset.
+    """Yield chunks of slices from the store at `url`; the chunks of each slice come in offset
+    order.
 
-    A slice that cannot be read to its end ends early. The slices of one call have URLs all or none.
+    If a slice cannot be read to its end, it ends early. Either all slices of a call have signed
+    URLs, or none.
 
     Raises:
         CorruptObject: the bytes differ from the batch index.
-        InvalidOption: an unknown option of the store.
+        InvalidOption: an option of the store is unknown.
     """
     signed = {item.extents[0].key: item.signed for item in items if item.signed is not None}
     store = _Store(url, options, signed)
@@ -113,7 +119,7 @@ def _in_memory(run: Run | None) -> Iterator[Chunk]:
 
 
 class _Store:
-    """Reader of pieces of the objects of one store; for one thread, closed by its creator."""
+    """Reader of ranges from the objects of one store; for one thread, closed by its creator."""
 
     def __init__(
         self, url: str, options: Mapping[str, str], signed: Mapping[str, SignedRange]
@@ -137,7 +143,7 @@ class _Store:
             await self._store.close()
 
     def read(self, pieces: Sequence[Piece]) -> list[Result]:
-        """Return the bytes of each piece, or the reason that there are none."""
+        """Return the bytes of each piece, or the error of reading it."""
         plan = merge(pieces)
         ranges = [ObjectRange(part.key, part.start, part.size_bytes, -1) for part in plan.ranges]
         answers: Sequence[Result]
@@ -153,7 +159,7 @@ class _Store:
     def _opened(self) -> FetchPaths:
         if self._given_up:
             place = without_credentials(self._url)
-            raise StoreUnavailable(f"the store {place} is not used any more: a read of it failed")
+            raise StoreUnavailable(f"an earlier read from the store {place} failed")
         if self._paths is None:
             self._store = (
                 SignedStore(
@@ -175,17 +181,18 @@ class _Store:
         return self._paths
 
     def _note(self, answers: Sequence[Result]) -> None:
-        # A store that does not respond is not tried again: every request takes its time.
+        # A store that failed is not tried again, because every request could take its full timeout.
         failed = next((answer for answer in answers if isinstance(answer, _NO_STORE)), None)
         if failed is not None and not self._given_up:
             self._given_up = True
-            logger.warning("cannot read from the store, reading from the broker: %s", failed)
+            logger.warning("reading from the broker: cannot read from the store: %s", failed)
 
 
 def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
-    """Yield the parts to read at once; slices that are `done` by then are skipped.
+    """Yield windows: lists of parts to read at once.
 
-    A slice whose extents end before it ends with a part without pieces.
+    Slices whose index is in `done` are skipped; the caller may add to it. If a slice's extents end
+    before the slice does, its last part has no pieces.
     """
     window: list[Part] = []
     left = WINDOW_BYTES
@@ -213,11 +220,11 @@ def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
 
 
 def open_here(url: str, options: Mapping[str, str]) -> ObjectStore:
-    """Open a store in this process, with these options and the environment.
+    """Open a store in this process, with these options and the process's environment.
 
     Raises:
-        StoreUnavailable: it cannot be opened from here.
-        InvalidOption: an unknown option.
+        StoreUnavailable: this machine cannot open the store.
+        InvalidOption: an option of the store is unknown.
     """
     parts, place = urlsplit(url), without_credentials(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():

@@ -1,8 +1,8 @@
-"""Decoding of values while a task reads records, as two more columns.
+"""Decoding of values while a task reads records, into two more columns.
 
-A reader of `penstock.formats` makes a struct of each value, or an error, while the record's columns
-are still in Arrow in the worker. Spark gets only the selected fields; every value is checked as a
-whole all the same.
+A reader of `penstock.formats` converts each value to a struct, or reports an error, while the
+worker still has the records in Arrow. Spark receives only the selected fields, but every value is
+checked as a whole.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ if TYPE_CHECKING:  # its modules are loaded where a value is opened, and nowhere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Reader and selected fields of a value; may be pickled."""
+    """Decoder of values: a reader of one format, and the selected fields; it can be pickled."""
 
     reader: Reader
     value: StructType
 
     @property
     def schema(self) -> tuple[StructField, StructField]:
-        """The two columns: the struct, and the error of a value that has none."""
+        """The two columns that the decoder adds: the value as a struct, and the error of an invalid
+        value.
+        """
         return StructField(VALUE, self.value), StructField(ERROR, StringType())
 
     def only(self, names: Iterable[str]) -> Opening:
-        """Return the opening with some of the fields.
+        """Return a decoder for some of the fields.
 
         Raises:
-            InvalidOption: the field does not exist.
+            InvalidOption: no field is named, or a field does not exist.
         """
         wanted = set(names)
         unknown = sorted(wanted.difference(self.value.names))
         if unknown or not wanted:
             raise InvalidOption(
                 "valueFields", ", ".join(unknown) or "[]",
-                f"a value has the fields {', '.join(self.value.names)}; name some of them",
+                f"must name at least one of the fields {', '.join(self.value.names)}",
             )  # fmt: skip
         kept = [field for field in self.value.fields if field.name in wanted]
         return replace(self, value=StructType(kept))
 
     def arrow_fields(self) -> tuple[pa.Field, pa.Field]:
-        """The two columns' Arrow fields, exactly as Spark checks them."""
+        """Return the Arrow fields of the two columns, with exactly the types that Spark expects."""
         return (
             pa.field(VALUE, to_arrow_type(self.value, timezone="UTC")),
             pa.field(ERROR, pa.string()),

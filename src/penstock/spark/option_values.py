@@ -1,7 +1,7 @@
-"""Options as Spark passes them: names in any case, values as text, checked by their declarations.
+"""Parsing of Spark options: names in any case, values as text, checked against declarations.
 
-Unknown options are rejected by name. Options are declared as settings are
-(`penstock.base.settings`); `docs/reference/spark-options.md` is generated from the declarations.
+Unknown options are rejected. Options are declared like settings (`penstock.base.settings`), and
+`docs/reference/spark-options.md` is generated from the declarations.
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ _ENVIRONMENT: Final = {
 def named(
     kinds: Iterable[type[Any]], raw: Mapping[str, str], aliases: Mapping[str, str], unknown: str
 ) -> dict[str, str]:
-    """Return options by their declared names, with defaults from the environment.
+    """Return options by their declared names, with defaults from environment variables.
+
+    Args:
+        kinds: classes that declare the options.
+        raw: options as given to Spark.
+        aliases: other names of options, with the declared name for each.
+        unknown: beginning of the message for an unknown option; the list of options follows.
 
     Raises:
-        InvalidOption: the option is unknown (`unknown` begins the message), or given twice.
+        InvalidOption: an option is unknown, or given twice with different values.
     """
     known = [name for kind in kinds for name in by_name(kind)]
     canonical = {name.lower(): name for name in (*known, *aliases)}
@@ -43,7 +49,7 @@ def named(
             raise InvalidOption(name, value, f"{unknown} {', '.join(known)}")
         target = aliases.get(written, written)
         if given.setdefault(target, value) != value:
-            raise InvalidOption(written, value, f"{target} is given twice, with other values")
+            raise InvalidOption(written, value, f"{target} is already set to another value")
     for name in known:
         found = os.environ.get(_ENVIRONMENT.get(name, ""))
         if name not in given and found:
@@ -52,10 +58,10 @@ def named(
 
 
 def checked(kind: type[T], given: Mapping[str, object]) -> T:
-    """Return the options of one class; options that are not given keep their defaults.
+    """Return the options of one declaring class; missing options get their defaults.
 
     Raises:
-        InvalidOption: values that are not allowed, all of them.
+        InvalidOption: values are invalid; the message lists all of them.
     """
     values: dict[str, Any] = {}
     wrong: list[InvalidOption] = []
@@ -95,7 +101,7 @@ def word_of(*words: str) -> Kind:
 def _servers(value: object) -> str:
     text = str(value or "").strip()
     if not text:
-        raise ValueError("give the broker's address as HOST:PORT (or kafka.bootstrap.servers)")
+        raise ValueError("must be the address of a broker as HOST:PORT")
     return text
 
 
@@ -109,7 +115,7 @@ def _topic(value: object) -> str:
 def _duration_ms(value: object) -> int:
     match = _DURATION.fullmatch(str(value).strip().lower())
     if match is None:
-        raise ValueError("must be a time such as 500ms, 30s or 15m")
+        raise ValueError("must be a duration such as 500ms, 30s or 15m")
     return int(match.group(1)) * _UNIT_MS[match.group(2)]
 
 
@@ -128,7 +134,7 @@ def _pattern(value: object) -> str:
     try:
         re.compile(str(value))
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from error
+        raise ValueError(f"must be a regular expression: {error}") from error
     return str(value)
 
 
@@ -137,9 +143,9 @@ def _url(value: object) -> str | None:
 
 
 TEXT: Final = Kind("text", _text)
-SERVERS: Final = Kind("`host:port`, with commas between several", _servers)
+SERVERS: Final = Kind("`host:port`, separated by commas", _servers)
 URL: Final = Kind("URL", _url)
 TOPIC: Final = Kind("topic", _topic)
 PATTERN: Final = Kind("regular expression", _pattern)
-DURATION: Final = Kind("time", _duration_ms)
+DURATION: Final = Kind("duration", _duration_ms)
 FLAG: Final = Kind("true or false", _flag)

@@ -1,9 +1,9 @@
-"""Options of the source, read once and checked by name.
+"""Options of the source: names, defaults and checks.
 
-Names and meanings are those of Spark's Kafka source; Penstock adds `bootstrap`,
+Options that Spark's Kafka source also has keep its names and meanings. Penstock adds `bootstrap`,
 `penstock.admin.url`, `penstock.store.options.*`, `columns`, `groupId`, `parallelism`,
-`maxBytesPerTrigger`, `maxRecordsPerTrigger`, `wakeFile` and options of the value's format, which
-begin with `value`.
+`maxBytesPerTrigger`, `maxRecordsPerTrigger`, `wakeFile`, and the options of the value's format,
+whose names begin with `value`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.spark.security import taken_from
 
 PARALLELISM_MAX: Final = 10_000
 STORE_OPTIONS: Final = "penstock.store.options."
-"""Prefix of an object store option, such as `aws_endpoint`."""
+"""Prefix of object store options, such as `penstock.store.options.aws_endpoint`."""
 
 ALIASES: Final = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -39,17 +39,17 @@ ALIASES: Final = {
 _AS_JSON: Final = Kind("JSON", str)
 _COUNT: Final = option_values.whole()
 _TIMESTAMP: Final = option_values.whole(0)
-_UNKNOWN: Final = f"unknown option; allowed are {STORE_OPTIONS}* and"
+_UNKNOWN: Final = f"unknown option. Allowed are {STORE_OPTIONS}* and"
 
 PartitionMap = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Start or end of the range to read.
+    """Start or end of the range to read, as one option sets it.
 
-    `everywhere` is an offset (`EARLIEST`, `LATEST`) or a timestamp for every partition; `each`, if
-    not None, has one per partition instead.
+    `everywhere` is an offset (`EARLIEST`, `LATEST`) or a timestamp for all partitions. If `each` is
+    not None, it has an offset or timestamp for every partition instead.
     """
 
     option: str
@@ -60,54 +60,62 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Independent options. Unit and default are in the field's name and value."""
+    """Options that do not depend on each other."""
 
     bootstrap: str = setting(
-        "", "Brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
+        "", "Addresses of the brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
     )
     admin_url: str | None = setting(
-        None, "Admin addresses; allows direct reads.", name="penstock.admin.url",
+        None, "Admin addresses of the brokers, separated by commas. With them, tasks read files and"
+        " objects directly.", name="penstock.admin.url",
         kind=option_values.URL, shown="`PENSTOCK_ADMIN_URL`, else none",
     )  # fmt: skip
     pattern: str | None = setting(
         None,
-        "The topics whose whole name matches.",
+        "Topics to read: those whose whole name matches.",
         name="subscribePattern",
         kind=option_values.PATTERN,
     )
     isolation: str = setting(
-        "read_committed", "Whether records of open and of aborted transactions are left out; with"
-        " `read_uncommitted` all that is in the log is read.", name="isolationLevel",
+        "read_committed", "`read_committed` skips records of open and aborted transactions;"
+        " `read_uncommitted` reads all records.", name="isolationLevel",
         kind=option_values.word_of("read_committed", "read_uncommitted"),
     )  # fmt: skip
     fail_on_data_loss: bool = setting(
-        True, "Stop when records were deleted before they were read.", name="failOnDataLoss",
+        True, "Whether to fail if records were deleted before they were read.",
+        name="failOnDataLoss",
         kind=option_values.FLAG,
     )  # fmt: skip
     trigger_records_max: int | None = setting(
         None, "Most records of a micro-batch.", name="maxRecordsPerTrigger", kind=_COUNT
     )
     trigger_bytes_max: int | None = setting(
-        None, "Most stored bytes of a micro-batch.", name="maxBytesPerTrigger", kind=_COUNT
+        None,
+        "Most bytes of a micro-batch, as stored in the log.",
+        name="maxBytesPerTrigger",
+        kind=_COUNT,
     )
     trigger_records_min: int | None = setting(
-        None, "Wait for so many records, but at most `maxTriggerDelay`.",
+        None, "Fewest records of a micro-batch; it waits for them for at most `maxTriggerDelay`.",
         name="minRecordsPerTrigger", kind=_COUNT,
     )  # fmt: skip
     trigger_delay_max_ms: int = setting(
-        15 * 60_000, "`500ms`, `30s`, `15m`.", name="maxTriggerDelay", kind=option_values.DURATION,
-        shown="`15m`",
+        15 * 60_000, "Longest wait for `minRecordsPerTrigger`, such as `500ms`, `30s` or `15m`.",
+        name="maxTriggerDelay", kind=option_values.DURATION, shown="`15m`",
     )  # fmt: skip
     group_id: str | None = setting(
-        None, "Show progress as this consumer group.", name="groupId", kind=option_values.TEXT
+        None,
+        "Consumer group to which the query's progress is committed, for monitoring only.",
+        name="groupId",
+        kind=option_values.TEXT,
     )
     parallelism: int = setting(
-        os.cpu_count() or 1, "Tasks to plan for.", kind=option_values.whole(most=PARALLELISM_MAX),
-        shown="slots of the session",
+        os.cpu_count() or 1, "Number of tasks that can run at the same time.",
+        kind=option_values.whole(most=PARALLELISM_MAX), shown="slots of the session",
     )  # fmt: skip
     wake_file: str | None = setting(
         None,
-        "A file with the time of the next batch, if no record comes.",
+        "File with the time at which a micro-batch runs even if there are no new records.",
         name="wakeFile",
         kind=option_values.TEXT,
     )
@@ -115,86 +123,113 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Interdependent options, as given."""
+    """Options that depend on each other, as the caller set them."""
 
     subscribe: str | None = setting(
-        None, "Topics, with commas between them. Exactly one of this, `subscribePattern` and"
-        " `assign`.", kind=Kind("topics", str),
+        None, "Topics to read, separated by commas. Set exactly one of `subscribe`,"
+        " `subscribePattern` and `assign`.", kind=Kind("topics", str),
     )  # fmt: skip
-    assign: str | None = setting(None, 'Partitions: `{"topic": [0, 1]}`.', kind=_AS_JSON)
+    assign: str | None = setting(None, 'Partitions to read: `{"topic": [0, 1]}`.', kind=_AS_JSON)
     starting: str | None = setting(
-        None, 'A word, or `{"topic": {"0": 42}}`; -2 earliest, -1 latest.', name="startingOffsets",
+        None, 'First offsets: `earliest`, `latest`, or by partition `{"topic": {"0": 42}}`, where'
+        " -2 is the earliest offset and -1 the latest.", name="startingOffsets",
         kind=_AS_JSON, shown="batch `earliest`, stream `latest`",
     )  # fmt: skip
     ending: str | None = setting(
-        None, "Batch only.", name="endingOffsets", kind=_AS_JSON, shown="`latest`"
+        None,
+        'End of a batch read: `latest`, or by partition `{"topic": {"0": 42}}`, the offset'
+        " after the last record.",
+        name="endingOffsets",
+        kind=_AS_JSON,
+        shown="`latest`",
     )
     starting_at: int | None = setting(
-        None, "Milliseconds, for every partition.", name="startingTimestamp", kind=_TIMESTAMP
+        None,
+        "Timestamp of the first record to read in every partition, in milliseconds since 1970.",
+        name="startingTimestamp",
+        kind=_TIMESTAMP,
     )
     ending_at: int | None = setting(
-        None, "Milliseconds, for every partition.", name="endingTimestamp", kind=_TIMESTAMP
+        None,
+        "Timestamp at which a batch read ends in every partition, in milliseconds since 1970.",
+        name="endingTimestamp",
+        kind=_TIMESTAMP,
     )
     starting_each: str | None = setting(
-        None, "Milliseconds per partition.", name="startingOffsetsByTimestamp", kind=_AS_JSON
+        None,
+        "`startingTimestamp` for each partition.",
+        name="startingOffsetsByTimestamp",
+        kind=_AS_JSON,
     )
     ending_each: str | None = setting(
-        None, "Milliseconds per partition.", name="endingOffsetsByTimestamp", kind=_AS_JSON
+        None,
+        "`endingTimestamp` for each partition.",
+        name="endingOffsetsByTimestamp",
+        kind=_AS_JSON,
     )
     missing: str = setting(
-        "error", "Whether a timestamp that no record has is an error or the end.",
+        "error", "If no record has the starting timestamp or a later one: `error` fails the query,"
+        " `latest` starts at the end of the partition.",
         name="startingOffsetsByTimestampStrategy", kind=option_values.word_of("error", "latest"),
     )  # fmt: skip
     columns: str | None = setting(
-        None, "Columns to read; Spark does not pass a query's columns to a Python source.",
+        None, "Columns to read, separated by commas. Spark does not inform a Python source which"
+        " columns a query uses.",
         kind=Kind("columns", str), shown="all but headers",
     )  # fmt: skip
     headers: bool = setting(
-        False, "The column `headers` too.", name="includeHeaders", kind=option_values.FLAG
+        False,
+        "Whether to add the column `headers`.",
+        name="includeHeaders",
+        kind=option_values.FLAG,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """Decoding of values: a `ValueFormat`, and the selected fields."""
+    """Options for decoding values: the fields of a `ValueFormat`, and the selected fields."""
 
     kind: str = setting(
-        "raw", "Adds the columns `_value`, a struct of the value's fields, and `_error`, which says"
-        " what is wrong with a value that could not be read. `raw` adds none.", name="valueFormat",
+        "raw", "Format in which values are decoded. It adds the columns `_value`, a struct of the"
+        " value's fields, and `_error`, the reason why a value is invalid. `raw` decodes nothing.",
+        name="valueFormat",
         kind=option_values.word_of("raw", "json", "json-schema", "avro", "protobuf"),
     )  # fmt: skip
     schema: str | None = setting(
-        None, "Of `json`, required: a schema as Spark writes it in JSON"
-        ' (`StructType.fromDDL("id bigint").json()`).', name="valueSchema", kind=_AS_JSON,
+        None, "Schema of values, as Spark writes it in JSON"
+        ' (`StructType.fromDDL("id bigint").json()`). Required for `json`.', name="valueSchema",
+        kind=_AS_JSON,
     )  # fmt: skip
     schema_file: Path | None = setting(
-        None, "Of `json-schema`, `avro` and `protobuf`, required: a file on the driver's machine.",
+        None, "Schema file on the driver's machine. Required for `json-schema`, `avro` and"
+        " `protobuf`.",
         name="valueSchemaFile", kind=Kind("path", Path),
     )  # fmt: skip
     message: str | None = setting(
-        None, "Of `protobuf`, required: the full name of the message.", name="valueMessage",
+        None, "Full name of the message. Required for `protobuf`.", name="valueMessage",
         kind=option_values.TEXT,
     )  # fmt: skip
     framing: str = setting(
-        "none", "`confluent` skips the bytes that a schema registry's serialisers write first.",
+        "none", "`confluent` skips the prefix that serialisers of a schema registry write.",
         name="valueFraming", kind=option_values.word_of("none", "confluent"),
     )  # fmt: skip
     unknown_fields: str = setting(
-        "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
+        "ignore", "For `json` and `json-schema`: `reject` makes a field that is not in the schema"
+        " an error.",
         name="valueUnknownFields", kind=option_values.word_of("ignore", "reject"),
     )  # fmt: skip
     decimals: str = setting(
-        "exact", "How a value is read that has more digits than its column. `exact` makes it an"
-        " error; `round` rounds decimals half up, and cuts fractions of a second behind"
-        " microseconds.", name="valueDecimals", kind=option_values.word_of("exact", "round"),
+        "exact", "Treatment of a value with more digits than its column. `exact` makes it an error."
+        " `round` rounds decimals half up, and truncates times to microseconds.",
+        name="valueDecimals", kind=option_values.word_of("exact", "round"),
     )  # fmt: skip
     zone: str | None = setting(
-        None, "Of `json`: the zone of times without a zone; UTC without one.",
-        name="valueZone", kind=option_values.TEXT,
+        None, "For `json`: time zone of times that have none.",
+        name="valueZone", kind=option_values.TEXT, shown="UTC",
     )  # fmt: skip
     fields: str | None = setting(
-        None, 'The fields that `_value` is to have, as `["id", "at"]`; the others are checked all'
-        " the same.", name="valueFields", kind=_AS_JSON, shown="all",
+        None, 'Fields of `_value`, such as `["id", "at"]`. All fields are checked, even if they are'
+        " not selected.", name="valueFields", kind=_AS_JSON, shown="all",
     )  # fmt: skip
 
 
@@ -211,9 +246,9 @@ class SourceOptions(Limits):
     value_format: ValueFormat = field(default_factory=ValueFormat)
     value_fields: tuple[str, ...] | None = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Object store options of tasks; may be credentials, so never shown."""
+    """Object store options for the tasks; excluded from `repr`, because they may be credentials."""
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Security of connections to brokers and admin addresses; secrets, so never shown."""
+    """Security options of connections to brokers and admin addresses; excluded from `repr`."""
 
     @property
     def isolation_level(self) -> int:
@@ -226,10 +261,10 @@ class SourceOptions(Limits):
 
 
 def parse(raw: Mapping[str, str]) -> SourceOptions:
-    """Parse Spark's options (names in any case).
+    """Return checked options from Spark's options, whose names may be in any case.
 
     Raises:
-        InvalidOption: unknown name, malformed value, or options that exclude each other.
+        InvalidOption: an option is unknown or malformed, or options exclude each other.
     """
     security, raw = taken_from(raw)
     store = {
@@ -262,7 +297,7 @@ def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None
 
 
 def named_as_option(error: InvalidFormat) -> InvalidOption:
-    """Return the error of a value's format, by the name of its option."""
+    """Convert an error of a value format to the error of the option that sets it."""
     names = {info.attribute: info.name for info in describe(Values)}
     return InvalidOption(names.get(error.name, "valueFormat"), str(error.value), error.reason)
 
@@ -288,7 +323,7 @@ def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
     if len(chosen) != 1:
         raise InvalidOption(
             "subscribe", given.get("subscribe"),
-            f"give one of subscribe, subscribePattern and assign; given: {chosen or 'none'}",
+            f"set exactly one of subscribe, subscribePattern and assign, not {chosen or 'none'}",
         )  # fmt: skip
     name, value = chosen[0], given[chosen[0]]
     if name == "subscribePattern":
@@ -321,7 +356,7 @@ def _bound(
     value = given[offsets].strip()
     word = {"earliest": EARLIEST, "latest": LATEST}.get(value.lower())
     if word == EARLIEST and side == "ending":
-        raise InvalidOption(offsets, value, "nothing ends at the earliest offset")
+        raise InvalidOption(offsets, value, "cannot be earliest; use latest, or offsets in JSON")
     if word is not None:
         return Bound(option=offsets, kind="offset", everywhere=word)
     floor = EARLIEST if side == "starting" else LATEST
@@ -337,7 +372,10 @@ def _partition_map(name: str, value: str, floor: int) -> PartitionMap:
             whole = isinstance(number, int) and not isinstance(number, bool)
             if not whole or not partition.isdecimal() or not floor <= number <= LONG_MAX:
                 raise InvalidOption(
-                    name, value, f"{topic}: {partition!r}: {number!r} is no partition and number"
+                    name,
+                    value,
+                    f"topic {topic}: {partition!r}: {number!r} must be a partition and a number"
+                    f" from {floor}",
                 )
             parsed.setdefault(topic, {})[int(partition)] = number
     return parsed
@@ -353,7 +391,7 @@ def _columns(choices: Choices) -> tuple[str, ...]:
         if name is None:
             raise InvalidOption(
                 "columns", choices.columns,
-                f"there is no column {word.strip()!r}; there are {', '.join(COLUMN_NAMES)}",
+                f"column {word.strip()!r} must be one of {', '.join(COLUMN_NAMES)}",
             )  # fmt: skip
         names[name] = None
     if choices.headers:
@@ -372,7 +410,7 @@ def _json(name: str, value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise InvalidOption(name, value, f"is no JSON: {error}") from error
+        raise InvalidOption(name, value, f"must be JSON: {error}") from error
 
 
 def _is_partition(item: object) -> bool:

@@ -1,20 +1,20 @@
-"""Outbox in Spark: payloads of pointer records on the executors, and the tree as a table.
+"""Outbox in Spark: payloads of its pointer records, and the whole tree of files as a table.
 
     records = spark.readStream.format("penstock").option("includeHeaders", "true")….load()
     payloads = read_outbox(records, "/mnt/outbox")            # batch or stream
     events = json_lines(payloads, "carrier string, delay int")
     tree = outbox_tree(spark, "/mnt/outbox", year=2026, month=5)
 
-`read_outbox` opens the files on executors that have the root mounted, so only pointers travel
-through the broker. A payload that is missing or does not match its pointer becomes a row with an
-`error` and no payload; `fail_on_error` fails the query instead. A file system that keeps failing
-fails the task, which Spark retries.
+`read_outbox` opens the files on executors, which must have the outbox's root mounted. Only pointers
+travel through the broker. If a payload is missing or does not match its pointer, its row has an
+`error` instead of a payload; `fail_on_error` fails the query instead. If the file system keeps
+failing, the task fails, and Spark retries it.
 
-`outbox_tree` reads complete payload files of the tree with Spark's own file sources. Year, month,
-day, hour or partition ids as arguments restrict the directories that are listed.
+`outbox_tree` reads the complete payload files of the tree with Spark's own file sources. The
+arguments year, month, day, hour and partition ids limit which directories are listed.
 
-Delivery is at least once: a batch that was published twice is two rows. To remove duplicates use
-partition id and batch id (`dropDuplicatesWithinWatermark` in a stream).
+Delivery is at least once: a batch that was published twice gives two rows. To remove duplicates,
+compare partition id and batch id (in a stream with `dropDuplicatesWithinWatermark`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from penstock.records.header import Codec
 from penstock.spark.errors import InvalidOption
 
 PAYLOAD_BYTES_MAX: Final = 256 << 20
-"""Largest payload by default: a row is in the memory of the Java process as a whole."""
+"""Default limit of a payload in bytes: the Java process holds a whole row in memory."""
 OUTPUT_BYTES: Final = 32 << 20
-"""Payload bytes passed to Spark in one Arrow batch, unless one payload is larger."""
+"""Payload bytes at which an Arrow batch is passed to Spark."""
 PASSED_ON: Final = ("topic", "partition", "offset", "timestamp")
 NEEDED: Final = ("key", "value", "headers")
 PAYLOAD_SCHEMA: Final = (
@@ -66,32 +66,32 @@ def read_outbox(
     bytes_max: int = PAYLOAD_BYTES_MAX,
     policy: ReadPolicy | None = None,
 ) -> DataFrame:
-    """Return the payloads of an outbox topic's records, of a batch or a stream.
+    """Return the payloads that an outbox topic's records name, for a batch or a stream.
 
-    The result has those of the columns `topic`, `partition`, `offset` and `timestamp` that
-    `records` has, and `PAYLOAD_SCHEMA`. A row has a payload or an error, never both.
+    The result has the columns of `PAYLOAD_SCHEMA`, and before them `topic`, `partition`, `offset`
+    and `timestamp`, if `records` has them. A row has either a payload or an error.
 
     Args:
-        records: with columns key, value and headers: the `penstock` source with `includeHeaders`,
-            or Spark's Kafka source.
-        root: the outbox's root as executors see it.
-        decompress: undo the codecs gzip and zstd, so that `codec` is none; a payload of another
-            codec is an error then.
+        records: records with columns key, value and headers, from the `penstock` source with
+            `includeHeaders` or from Spark's Kafka source.
+        root: the outbox's root directory as executors see it.
+        decompress: decompress payloads in gzip and zstd; other codecs become errors. Decompressed
+            rows have the codec none.
         fail_on_error: fail the task at the first error.
-        bytes_max: largest payload, before and after it is decompressed.
-        policy: how long a payload that is missing or cannot be read is tried.
+        bytes_max: most bytes of a payload, both compressed and decompressed.
+        policy: how often and how long a missing or unreadable payload is retried.
 
     Raises:
-        InvalidOption: a column is missing, or an invalid number.
+        InvalidOption: a column is missing, or `bytes_max` is invalid.
     """
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
         raise InvalidOption(
             "records", ", ".join(records.columns),
-            f"there is no column {missing[0]}; read them with option includeHeaders=true",
+            f"the column {missing[0]} is missing. Read the topic with option includeHeaders=true",
         )  # fmt: skip
     if isinstance(bytes_max, bool) or not isinstance(bytes_max, int) or bytes_max < 1:
-        raise InvalidOption("bytes_max", bytes_max, "must be a whole number from 1 up")
+        raise InvalidOption("bytes_max", bytes_max, "must be a whole number above 0")
     kept = [name for name in PASSED_ON if name in records.columns]
     fields = [records.schema[name] for name in kept]
     made = cast("StructType", StructType.fromDDL(PAYLOAD_SCHEMA))
@@ -109,10 +109,11 @@ def read_outbox(
 def json_lines(
     payloads: DataFrame, schema: str | StructType, *, keep: Sequence[str] = ()
 ) -> DataFrame:
-    """Return the JSON objects of payloads with one object per line, as columns.
+    """Parse payloads with one JSON object per line; return one row per line, with its fields.
 
-    Columns named in `keep` come first. A line that does not match the schema gives nulls, as in
-    Spark's JSON reader. A row with an error or a compressed payload fails the query.
+    Columns of `payloads` that `keep` names come first. A line that does not match the schema gives
+    nulls, as in Spark's JSON reader. If a row has an error or a compressed payload, the query
+    fails.
     """
     why = F.coalesce("error", F.concat(F.lit("codec "), F.col("codec")))
     name = F.coalesce("batch_id", F.lit("without batch id"))
@@ -139,14 +140,14 @@ def outbox_tree(
     schema: str | StructType | None = None,
     **options: str,
 ) -> DataFrame:
-    """Return all payloads in the tree, read by one of Spark's file formats.
+    """Return the payload files of the whole tree, read by one of Spark's file formats.
 
-    The columns `partition_id`, `year`, `month`, `day`, `hour` and `batch_id` come first, then those
-    of the format: `path`, `modificationTime`, `length` and `content` of `binaryFile`, `value` (a
-    line each) of `text`, the fields of `json`.
+    The first columns are `partition_id`, `year`, `month`, `day`, `hour` and `batch_id`. The
+    format's columns follow: `path`, `modificationTime`, `length` and `content` for `binaryFile`,
+    `value` (one row per line) for `text`, the fields for `json`.
 
     Raises:
-        AnalysisException: Spark finds no file at all (PATH_NOT_FOUND).
+        AnalysisException: there is no matching file (PATH_NOT_FOUND).
     """
     chosen = dict(zip(_PARTITION_COLUMNS, (year, month, day, hour), strict=True))
     parts = [
@@ -162,8 +163,9 @@ def outbox_tree(
     # partition ids, which have no name of their own.
     reader = spark.read.format(format).options(recursiveFileLookup="true", **options)
     if len(globs) == 1:
-        # A single path Spark takes for one that a stream may have written: it looks for a file of
-        # this name, stars and all, and prints the stack of not finding it. Files are listed once.
+        # Spark checks whether a single path was written by a stream. It looks for a file with this
+        # name, including the asterisks, and prints a stack trace if there is none. With the path
+        # given twice it does not, and still lists each file once.
         globs *= 2
     frame = (reader if schema is None else reader.schema(schema)).load(globs)
     path = F.col("_metadata.file_path")
@@ -249,7 +251,7 @@ class _Resolver:
                 start, size_bytes, payloads, errors = row + 1, 0, [], []
 
     def _times(self, table: pa.Table) -> list[int]:
-        """Return when records were written, in milliseconds; long ago if unknown."""
+        """Return the time of each record in milliseconds since 1970; 0 if unknown."""
         if "timestamp" not in self.kept:
             return [0] * table.num_rows
         column = table.column("kept_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -282,7 +284,7 @@ class _Resolver:
         number = _CODECS.get(codec)
         if number is None:
             known = ", ".join(_CODECS)
-            return None, self._refuse(f"unknown-codec: {codec}; decompress knows {known}")
+            return None, self._refuse(f"unknown-codec: {codec}, but decompress supports {known}")
         try:
             return bytes(decompress_bytes(number, payload, max_bytes=self.bytes_max)), None
         except (CorruptError, InvalidError) as error:
@@ -299,7 +301,7 @@ class _Resolver:
         if self.decompress:
             at = len(self.kept) + _FIELDS.index("codec")
             columns[at] = pc.if_else(pc.is_valid(payloads), "none", columns[at])
-        # Spark hands values over as it likes; the declared type is plain binary.
+        # Spark may pass values in another Arrow type than the declared plain binary.
         columns += [payloads.cast(pa.binary()), errors]
         made = pa.table(columns, names=[*self.kept, *_FIELDS, "payload", "error"])
         yield from made.combine_chunks().to_batches()

@@ -1,17 +1,18 @@
-"""Tasks from extents: pure arithmetic over bytes.
+"""Planning of Spark tasks from extents.
 
-A Python task of Spark costs 32 to 80 ms, so small ranges are packed together and large ones cut. A
-task is a list of slices, each one run of bytes in one file or object with its selected offsets.
-Objects are cut at batches. Files are cut at offsets, whose byte positions the broker's index has; a
-batch that spans a cut is opened by both sides. A range with a URL of its own is never cut.
+A Python task of Spark costs 32 to 80 ms of overhead, so small ranges are packed together and large
+ones are cut. A task is a list of slices. A slice is a run of bytes in one file or object, and the
+offsets to read from it. Objects are cut between batches. Files are cut at offsets, because the
+broker's index knows their byte positions; a batch that spans a cut is read by both tasks. A range
+with its own signed URL is never cut.
 
-Slices of files are shared out evenly. A write-ahead object mixes partitions, so tasks are filled
-object by object: one request reads all of them.
+Slices of files are distributed evenly over the tasks. A write-ahead object has records of many
+partitions, so tasks are filled object by object: one request then reads all of them.
 
     objects in order of commit   [p0 p1 p2][p0 p2][p1 p2 ...]
     tasks                        |─── task 0 ────|── task 1 ─|
 
-Within a task a partition's records come in order of offsets, because objects are in commit order.
+Within a task the records of a partition come in offset order, because objects are in commit order.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from penstock.spark.slices import Slice, Task, overlapping
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 512 << 20
-"""Bytes of a task: some seconds of work, which a failed task repeats."""
+"""Most bytes of a task: some seconds of work, which a retried task repeats."""
 
 Range = tuple[int, int]
 _NONE_SIGNED: Final[Mapping[str, SignedRange]] = {}
@@ -42,24 +43,24 @@ _NONE_SIGNED: Final[Mapping[str, SignedRange]] = {}
 def plan(
     ranges: Mapping[TopicPartition, Range], source: ExtentSource | None, *, parallelism: int
 ) -> list[Task]:
-    """Return tasks that read every range once.
+    """Return tasks that together read every range once.
 
     Args:
-        ranges: offsets [start, end) per partition; empty ones are left out.
+        ranges: offsets [start, end) by partition; empty ranges get no task.
         source: source of extents; None if only the broker can be asked.
-        parallelism: tasks that can run at the same time.
+        parallelism: number of tasks that can run at the same time.
 
     Raises:
-        ExtentsUnavailable: as `ExtentSource.extents`.
+        ExtentsUnavailable: as in `ExtentSource.extents`.
     """
     slices = [item for at in sorted(ranges) for item in slices_of(at, *ranges[at], source)]
     target = task_bytes(sum(item.load_bytes for item in slices), parallelism)
     pieces = [piece for item in slices for piece in _cut(item, target, source)]
-    # Of the slices before they were cut: pieces may share batches.
+    # Pieces may share batches, so the slices before cutting are summed.
     file_bytes = sum(item.size_bytes for item in slices if not item.store)
     files = _evenly([item for item in pieces if not item.store], -(-file_bytes // target))
     objects = _object_by_object([item for item in pieces if item.store], target)
-    if len(files) == len(objects) == 1:  # one task for both where both are little
+    if len(files) == len(objects) == 1:  # one task is enough if both are small
         both = (*files[0].slices, *objects[0].slices)
         if sum(item.size_bytes for item in both) <= target:
             return [Task(both)]
@@ -67,12 +68,12 @@ def plan(
 
 
 def renewed(slices: Sequence[Slice], source: ExtentSource) -> list[Slice]:
-    """Return the slices of a task with new URLs instead of their old ones.
+    """Return the slices of a task, with new signed URLs for those that have one.
 
-    The extents, and so the slices, may have changed since.
+    The extents, and so the slices, may have changed since the task was planned.
 
     Raises:
-        ExtentsUnavailable: as `ExtentSource.extents`.
+        ExtentsUnavailable: as in `ExtentSource.extents`.
     """
     runs: list[tuple[TopicPartition, int, int]] = []
     for item in sorted(slices, key=lambda item: (item.at, item.start)):
@@ -89,14 +90,17 @@ def renewed(slices: Sequence[Slice], source: ExtentSource) -> list[Slice]:
 
 
 def task_bytes(total_bytes: int, parallelism: int) -> int:
-    """Return the bytes of one task: one task per slot, or equally many for each."""
+    """Return the target size of a task: one task per slot, or several of equal size.
+
+    It is at least `TASK_BYTES_MIN` and at most `TASK_BYTES_MAX`.
+    """
     share = -(-total_bytes // max(1, parallelism))
     tasks_of_a_slot = max(1, -(-share // TASK_BYTES_MAX))
     return max(TASK_BYTES_MIN, -(-share // tasks_of_a_slot))
 
 
 def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | None) -> list[Slice]:
-    """Return the slices of [start, end), by offset and without gaps."""
+    """Return slices that cover the offsets [start, end) in order and without gaps."""
     if start >= end:
         return []
     if source is None:
@@ -114,9 +118,10 @@ def _slices(
     aborted: Sequence[AbortedRange],
     signed: Mapping[str, SignedRange] = _NONE_SIGNED,
 ) -> Iterator[Slice]:
-    """Yield a slice for each extent of a file, and for each run of extents in one object.
+    """Yield a slice for each extent of a file, and for each run of adjacent extents in an object.
 
-    Offsets without an extent (compacted, or not in a file yet) become slices for the broker.
+    Offsets without an extent (removed by compaction, or not in a file yet) become slices that are
+    read from the broker.
     """
     runs: list[list[Extent]] = []
     for extent in sorted(extents, key=lambda extent: extent.base_offset):
@@ -150,7 +155,7 @@ def _slices(
 
 
 def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
-    # A fifth of the target is not worth another part: another Python task would cost more.
+    # An excess of up to a fifth of the target gets no task of its own, which would cost more.
     parts = -(-(item.size_bytes * 5 - target) // (target * 5))
     if parts <= 1 or item.signed is not None:
         return [item]
@@ -164,7 +169,10 @@ def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
 
 
 def _edges(item: Slice, parts: int) -> list[int]:
-    """Return offsets that cut a slice in about as many parts, of equal bytes if known."""
+    """Return offsets that cut a slice into about `parts` parts.
+
+    The parts have equal bytes in objects, and equal numbers of offsets in files.
+    """
     numbers = np.arange(1, parts, dtype=np.int64)
     if item.store:
         batches = np.concatenate([batches_of(extent) for extent in item.extents])
@@ -178,7 +186,7 @@ def _edges(item: Slice, parts: int) -> list[int]:
 
 
 def _evenly(slices: Sequence[Slice], count: int) -> list[Task]:
-    # Largest first into the emptiest task: even tasks, and never more of them than planned.
+    # The next largest slice goes into the smallest task, so that tasks are of similar size.
     if not slices:
         return []
     loads = [(0, index) for index in range(max(1, min(count, len(slices))))]
@@ -191,7 +199,7 @@ def _evenly(slices: Sequence[Slice], count: int) -> list[Task]:
 
 
 def _object_by_object(slices: Sequence[Slice], target: int) -> list[Task]:
-    # Tasks of about `target` bytes.
+    # The tasks have about `target` bytes each.
     if not slices:
         return []
     total = sum(item.load_bytes for item in slices)
@@ -206,7 +214,7 @@ def _object_by_object(slices: Sequence[Slice], target: int) -> list[Task]:
 
 
 def _in_order(slices: Sequence[Slice]) -> Iterator[Slice]:
-    """Return slices object by object, such that every partition's are by offset."""
+    """Yield slices object by object, so that the slices of each partition are in offset order."""
     by_object: dict[str, list[Slice]] = {}
     last_of: dict[TopicPartition, str] = {}
     order: TopologicalSorter[str] = TopologicalSorter()

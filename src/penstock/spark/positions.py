@@ -1,11 +1,12 @@
-"""Positions of a stream in every partition: the JSON that Spark keeps in its checkpoint.
+"""Positions of a stream in every partition: the JSON that Spark stores in its checkpoint.
 
     {"bootstrap": "host:9092", "group": "billing", "topics":
       {"orders": {"id": "7f0c…", "partitions": {"0": {"epoch": 3, "offset": 4711}}}}}
 
-Spark compares positions as text, so keys have one order: names by alphabet, partitions by number.
-`wake` is the time for which the source was last woken by its `wakeFile`. The topic's id identifies
-a recreated topic. The driver's listener commits the offsets to group and address.
+Spark compares positions as text, so keys are always in the same order: topics by name, partitions
+by number. The topic's id reveals a recreated topic. `bootstrap` and `group` are for the driver's
+listener where to commit the offsets. An optional `wake` is the time (milliseconds since 1970) of
+the last batch that a `wakeFile` requested.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TOPICS: Final = "topics"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Next offset to read in one partition, and the leader epoch of its record."""
+    """Next offset to read in one partition, and the partition's leader epoch at that time."""
 
     offset: int
     leader_epoch: int
@@ -30,7 +31,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """Positions in every partition of every topic read, with the topics' ids."""
+    """Positions in every partition of all topics of a stream, with the topics' ids."""
 
     topic_ids: Mapping[str, str]
     partitions: Mapping[TopicPartition, Position]
@@ -39,12 +40,12 @@ class Positions:
     wake_ms: int = 0
 
     def offset(self, at: TopicPartition) -> int | None:
-        """Return the next offset to read, or None for a missing partition."""
+        """Return the next offset to read in a partition; None if the partition is unknown."""
         position = self.partitions.get(at)
         return None if position is None else position.offset
 
     def same_offsets(self, other: Positions) -> bool:
-        """Whether both have the same offsets, whatever the leader epochs."""
+        """Whether both have the same topic ids and offsets; leader epochs may differ."""
         return self.topic_ids == other.topic_ids and dict(_offsets(self)) == dict(_offsets(other))
 
     def same_place(self, other: Positions) -> bool:
@@ -71,10 +72,10 @@ class Positions:
 
 
 def from_json(body: Mapping[str, Any]) -> Positions:
-    """Read what `to_json` wrote.
+    """Decode the result of `to_json`.
 
     Raises:
-        InvalidOption: the object is not a position of this source (another source's checkpoint).
+        InvalidOption: the JSON is not a position of this source, but perhaps another source's.
     """
     try:
         topics = body[TOPICS]
@@ -93,7 +94,7 @@ def from_json(body: Mapping[str, Any]) -> Positions:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidOption(
-            "checkpointLocation", str(body)[:200], "holds no position of this source"
+            "checkpointLocation", str(body)[:200], "must be a checkpoint of the penstock source"
         ) from error
 
 

@@ -1,9 +1,10 @@
-"""Reader of a Spark task: bytes to Arrow batches in the source's schema, by columns.
+"""Reader of a Spark task: converts batch bytes to Arrow batches with the source's columns.
 
-A slice's batches come from its file (`chunks`) or its store (`object_chunks`). CRCs are checked,
-headers select batches, and the selected ones are decoded by columns in one go. If the bytes are
-missing or end early, the rest of the slice is fetched from the broker. Signed URLs that expire soon
-are renewed before a task begins; if that fails, the broker serves the records.
+The batches of a slice come from a local file (`chunks.py`) or an object store (`object_chunks.py`).
+Checksums are verified, and batches are selected by their headers and decoded by columns. If the
+bytes of a slice are missing or end early, the rest of the slice is fetched from the broker. If
+signed URLs expire soon, they are renewed before the task begins. If that fails, the records are
+fetched from the broker.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ logger = logging.getLogger(__name__)
 
 MICROSECONDS_PER_MILLISECOND: Final = 1_000
 TIME_MS_MAX: Final = LONG_MAX // MICROSECONDS_PER_MILLISECOND
-"""Latest time in Spark, in the year 294247; the earliest is as far before 1970."""
+"""Latest timestamp in Spark in milliseconds, in the year 294247; the earliest is its negative."""
 URL_MARGIN_MS: Final = 30_000
-"""Remaining validity that a task's URLs need when it begins."""
+"""Least remaining validity of signed URLs when a task begins; else they are renewed."""
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 _DECODED: Final = frozenset({"key", "value", "offset", "timestamp", HEADERS})
 
 
 class Fetcher(Protocol):
-    """Client that fetches whole batches from a broker."""
+    """Port that fetches whole batches from a broker."""
 
     def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
-        """Return whole batches from the one that holds `offset`, or else the next one, on.
+        """Return whole batches, from the one that contains `offset` or the next higher one.
 
         Raises:
             DataLoss: the log starts after `offset`.
-            NotServed: the broker returns no records although it has some.
+            NotServed: the broker returned no records although the log has some.
         """
         ...
 
@@ -83,7 +84,7 @@ def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
 
 
 class TaskReader:
-    """Reader of tasks; connects to a broker only if a file is not enough."""
+    """Reader of a task's records; it connects to a broker only if files and objects lack some."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class TaskReader:
         opening: Opening | None = None,
         extents: Callable[[], HttpExtents | None] = lambda: None,
     ) -> None:
-        """`extents` opens the source of renewed URLs."""
+        """Create the reader; `extents` opens the source from which signed URLs are renewed."""
         self._columns = tuple(columns)
         self._bootstrap = bootstrap
         self._fail_on_data_loss = fail_on_data_loss
@@ -112,7 +113,9 @@ class TaskReader:
         self._schema = pa.schema([*arrow_schema(self._columns), *added])
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """Yield the task's records by offset in each slice, at most `BATCH_ROWS_MAX` a batch."""
+        """Yield a task's records in batches of at most `BATCH_ROWS_MAX`; each slice in offset
+        order.
+        """
         slices = self._with_urls(task.slices)
         kinds = itertools.groupby(slices, key=lambda item: (item.store, item.signed is None))
         try:
@@ -125,7 +128,10 @@ class TaskReader:
                 self._fetcher = None
 
     def _with_urls(self, slices: Sequence[Slice]) -> Sequence[Slice]:
-        """Return the slices, with renewed URLs if theirs expire and new ones are available."""
+        """Return the slices, with new signed URLs if the old ones expire soon.
+
+        If new URLs are not available, the slices are returned unchanged.
+        """
         ends = [item.signed.expires_ms for item in slices if item.signed is not None]
         if not ends or min(ends) > SYSTEM_CLOCK.now_ms() + URL_MARGIN_MS:
             return slices
@@ -138,7 +144,7 @@ class TaskReader:
             return renewed(slices, source)
         except ExtentsUnavailable as error:
             logger.warning(
-                "the signed URLs of a task expired, and new ones are not available: %s", error
+                "the signed URLs of a task expire, and no new ones are available: %s", error
             )
             return slices
         finally:
@@ -174,9 +180,9 @@ class TaskReader:
             chunk = whole_batches(memoryview(found.data))
             if chunk.next_offset <= here:
                 raise NotServed(
-                    f"{item.at}: a broker was asked for offset {here} and answered with"
-                    f" {len(found.data)} bytes in which no batch goes beyond it; offsets up to"
-                    f" {item.end} are to be read"
+                    f"{item.at}: the response to a fetch of offset {here} has {len(found.data)}"
+                    " bytes, but no batch that contains this offset or follows it. The task needs"
+                    f" offsets up to {item.end - 1}"
                 )
             here = chunk.next_offset
             yield replace(chunk, aborted=found.aborted)
@@ -223,7 +229,7 @@ def _column(name: str, piece: pa.RecordBatch, item: Slice, chunk: Chunk) -> pa.A
 
 
 def _instants(times: pa.Int64Array) -> pa.TimestampArray:
-    """Return milliseconds as Spark's timestamps; null where Spark has no such time."""
+    """Convert milliseconds to Spark's timestamps; times outside of Spark's range become null."""
     try:
         microseconds = pc.multiply_checked(times, MICROSECONDS_PER_MILLISECOND)
     except pa.ArrowInvalid:

@@ -1,8 +1,8 @@
 """Schema of the source, in Spark's types and in Arrow's.
 
-The columns are those of Spark's Kafka source, in its order. Spark compares the schema of Arrow
-batches with exact equality, so both forms are declared here. Every column is nullable; `timestamp`
-is in microseconds UTC; `headers` is optional.
+The columns are those of Spark's Kafka source, in the same order. Spark requires that the schema of
+Arrow batches is exactly equal, so both forms are declared here. Every column is nullable.
+`timestamp` is in microseconds, UTC. `headers` is included only on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_ROWS_MAX: Final = 65_536
 HEADERS: Final = "headers"
 VALUE: Final = "_value"
 ERROR: Final = "_error"
-"""Columns of a value that the source opens: see `opening.py`."""
+"""Columns that the source adds if it decodes values: the struct, and the error (`opening.py`)."""
 
 _HEADER_SPARK: Final = StructType(
     [StructField("key", StringType()), StructField("value", BinaryType())]
@@ -56,15 +56,15 @@ DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != HEADERS)
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """Return the schema that `load()` shows, for some of `COLUMN_NAMES`, in the order given."""
+    """Return the Spark schema of these columns, in the given order."""
     return StructType([StructField(name, _COLUMNS[name][0], nullable=True) for name in columns])
 
 
 def quoted(column: str) -> str:
-    """Return a column's name quoted for Spark's SQL."""
+    """Return a column's name, quoted for Spark's SQL."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the same schema in Arrow, exactly as Spark checks it."""
+    """Return the Arrow schema of these columns, equal to the one that Spark expects."""
     return pa.schema([pa.field(name, _COLUMNS[name][1], nullable=True) for name in columns])

@@ -1,9 +1,9 @@
-"""Security options, named as in Spark's Kafka source: `kafka.ssl.…`, `kafka.sasl.…` and
-`kafka.security.protocol`.
+"""Security options of the source and the sink, with the names that Spark's Kafka source uses.
 
-They apply to admin addresses too. Without them, those of the properties file apply that
-`PENSTOCK_CLIENT_CONFIG` names on the driver, so no secret has to be in a program. Values travel to
-tasks with the read or the write and are never shown.
+These are `kafka.ssl.…`, `kafka.sasl.…` and `kafka.security.protocol`. They apply to brokers and to
+admin addresses. If none is set, the options of the properties file apply that
+`PENSTOCK_CLIENT_CONFIG` names on the driver, so that programs need not contain secrets. Values are
+sent to tasks with the read or the write, and are never shown.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ Options = Mapping[str, str]
 
 
 def taken_from(raw: Options) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options of security, without their prefix, and all others.
+    """Return the security options, without the prefix `kafka.`, and separately all other options.
+
+    If there are no security options, those of the properties file are returned.
 
     Raises:
-        InvalidOption: a value is not allowed, or the option does not exist; no value is shown.
+        InvalidOption: a security option is unknown or invalid; the message hides its value.
     """
     security: dict[str, str] = {}
     rest: dict[str, str] = {}
@@ -49,10 +51,10 @@ def taken_from(raw: Options) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def environment_options() -> dict[str, str]:
-    """Return the options of the file that the environment names; none without it.
+    """Return the options of the file that PENSTOCK_CLIENT_CONFIG names; none if it is not set.
 
     Raises:
-        InvalidSetting: it cannot be read.
+        InvalidSetting: the file cannot be read.
     """
     try:
         return client_options()

@@ -1,7 +1,7 @@
-"""Settings of every session: local, on a cluster, or of Spark Connect.
+"""Settings for every Spark session: local, on a cluster, or with Spark Connect.
 
-Each setting has a measured reason (see the comments); settings of the caller win. The source's
-parallelism travels by environment, because Spark passes a Python source only its options.
+Settings of the caller take precedence. The source's parallelism is passed in an environment
+variable, because Spark passes only its options to a Python source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOPBACK_SETTINGS: Final = {
 
 
 def listen(spark: SparkSession) -> None:
-    """Add the consumer group listener, once per session."""
+    """Add the listener that commits consumer group offsets, once per session."""
     if "_penstock_listener" not in vars(spark):
         listener = GroupCommitListener()
         spark.streams.addListener(listener)

@@ -1,7 +1,8 @@
-"""Slices: runs of bytes for a task, each with its selected offsets.
+"""Slices: runs of bytes for a task to read, each with the offsets to select.
 
-The bytes are those of extents: adjacent whole batches in a file of this machine, or in an object.
-Extents of objects are trimmed to the selected batches; for files the broker is asked again.
+The bytes are adjacent whole batches in a local file or in an object, as extents describe them.
+Extents of an object are trimmed to the selected batches. For a file, the broker returns new extents
+when a slice is cut.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ REQUEST_BYTES: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Offsets [start, end) of a partition, and the bytes that hold them.
+    """Offsets [start, end) of a partition, and the location of the bytes that contain them.
 
-    `extents` are adjacent and of one object of the store with URL `store`, or the one extent of a
-    file if `store` is empty. Without any the broker serves the records, as it does if the bytes are
-    unreadable. Batches in `aborted` are left out. With `signed` the one extent is a range that is
-    read by a URL, as a whole.
+    If `store` is set, `extents` are adjacent and in one object of the store with that URL. If it is
+    empty, there is one extent, of a file. Without extents, and if the bytes cannot be read, the
+    records are fetched from the broker. Batches in `aborted` are skipped. With `signed`, the only
+    extent is read as a whole through a signed URL.
     """
 
     at: TopicPartition
@@ -46,12 +47,12 @@ class Slice:
 
     @property
     def load_bytes(self) -> int:
-        """Cost of the slice in bytes, with the price of a request to a store."""
+        """Cost of reading the slice in bytes; for a store at least that of one request."""
         return max(self.size_bytes, REQUEST_BYTES) if self.store else self.size_bytes
 
 
 class Task(InputPartition):
-    """Work of one Spark task: slices, read in order."""
+    """Input of one Spark task: slices, read in order."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         super().__init__(tuple(slices))
@@ -63,7 +64,7 @@ class Task(InputPartition):
 
 
 def overlapping(ranges: Sequence[AbortedRange], start: int, end: int) -> tuple[AbortedRange, ...]:
-    """Return the ranges that have an offset in [start, end)."""
+    """Return the ranges of aborted transactions that have an offset in [start, end)."""
     return tuple(
         [range_ for range_ in ranges if range_.first_offset < end and range_.last_offset >= start]
     )

@@ -5,9 +5,9 @@
 
     orders.writeStream.format("penstock").option("topic", "orders-clean")….start()
 
-Spark creates an instance at `load()`, pickles it, and makes readers from copies of it in other
-processes. The ends of a batch read must be the same in all of them, so `schema()` requests them,
-which Spark calls once before it pickles.
+Spark creates an instance at `load()`, pickles it, and creates readers from copies in other
+processes. All copies must read up to the same end offsets. Therefore `schema()` requests the end
+offsets: Spark calls it once, before it pickles the instance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ hush_planner()
 
 
 class PenstockSource(DataSource):
-    """Format `penstock`: batch and micro-batch reads of a Penstock (or Kafka) log, and writes."""
+    """Data source `penstock`: reads a Penstock or Kafka log in batches and streams, and writes to
+    it.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -46,7 +48,7 @@ class PenstockSource(DataSource):
 
     @cached_property
     def _parsed(self) -> SourceOptions:
-        # Parsed later: reads and writes have other options, and Spark does not report which it is.
+        # Reads and writes have different options, and Spark does not say here which one this is.
         return parse(self._given)
 
     @cached_property
@@ -58,7 +60,7 @@ class PenstockSource(DataSource):
         return opening_of(self._parsed)
 
     def schema(self) -> StructType:
-        """Return the selected columns, and fix the ends of a batch read."""
+        """Return the schema of the selected columns, and fix the end offsets of a batch read."""
         self._end = self._resolved_end()
         return self._schema()
 
@@ -67,7 +69,7 @@ class PenstockSource(DataSource):
         return StructType([*spark_schema(self._parsed.columns), *added])
 
     def reader(self, schema: StructType) -> PenstockReader:
-        """Return a batch reader up to the ends fixed at `load()`."""
+        """Return a batch reader that ends at the offsets fixed by `load()`."""
         self._check_schema(schema)
         end = self._end or self._resolved_end()
         return PenstockReader(self._parsed, end, self._opening)
@@ -76,12 +78,12 @@ class PenstockSource(DataSource):
         self._check_schema(schema)
         if self._parsed.end is not None:
             raise InvalidOption(
-                self._parsed.end.option, "set", "a stream has no end; use it with spark.read"
+                self._parsed.end.option, "set", "a stream has no end; use this only in spark.read"
             )
         return PenstockStreamReader(self._parsed, self._opening)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return a batch writer: one commit for the whole frame."""
+        """Return a batch writer, which makes one commit for the whole data frame."""
         from penstock.spark.sink.options import parse as parse_sink
         from penstock.spark.sink.writer import LogBatchWriter
 
@@ -90,7 +92,7 @@ class PenstockSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Return a streaming writer: one commit for each micro-batch."""
+        """Return a streaming writer, which makes one commit for each micro-batch."""
         from penstock.spark.sink.options import parse as parse_sink
         from penstock.spark.sink.writer import LogStreamWriter
 
@@ -109,5 +111,5 @@ class PenstockSource(DataSource):
         if schema != expected:
             raise InvalidOption(
                 "schema", schema.simpleString(),
-                f"the schema is fixed: {expected.simpleString()}; choose with option columns",
+                f"must be {expected.simpleString()}. Select columns with the option columns",
             )  # fmt: skip

@@ -1,14 +1,17 @@
 """Spark home with an unpacked Python library, so that Spark's Python processes start faster.
 
-Spark starts a Python process for each stream with `python/lib/pyspark.zip` of its home first on the
-path, and Python compiles modules of an archive again at each start, for about a second. In this
-home that name is a folder with a link to the installed package; the other entries are links:
+Spark starts a Python process for each stream, with `python/lib/pyspark.zip` of its home first on
+the module path. Python does not cache compiled modules of a zip archive and compiles them at each
+start, for about a second. In this home, `pyspark.zip` is a directory that links to the installed
+package, and all other entries are links:
 
-    <folder>/<Spark's home, 16 digits>/jars, bin, …                     -> the installed ones
-    <folder>/<Spark's home, 16 digits>/python/lib/pyspark.zip/pyspark   -> the installed package
+    <folder>/<digest of the installed home, 16 digits>/
+        jars, bin, …                     -> the installed ones
+        python/lib/pyspark.zip/pyspark   -> the installed package
 
-PENSTOCK_SPARK_HOMES names the folder; without it, `base/shared_cache.py` chooses one. A home in
-SPARK_HOME is used as it is.
+PENSTOCK_SPARK_HOMES sets the folder. Otherwise it is `__pycache__/spark` of this package or, if the
+package is read-only, ~/.cache/penstock/spark (XDG_CACHE_HOME). A home that SPARK_HOME names is used
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,11 +36,11 @@ _LINKED: Final = ("bin", "conf", "data", "jars", "licenses", "sbin")
 
 
 def spark_home() -> Path:
-    """Return the home for sessions of this machine; create it if it is missing.
+    """Return the Spark home for sessions of this machine; create it if it is missing.
 
     Returns:
-        The installed home if the environment names one, if Spark is no package of this Python, and
-        if no folder is writable.
+        The installed home if SPARK_HOME is set, if Spark is not installed as a Python package, or
+            if no folder is writable.
     """
     installed = Path(_find_spark_home())
     package = Path(pyspark.__file__).parent
@@ -70,6 +73,6 @@ def _unpacked(package: Path) -> Path | None:
             (library / archive.name).symlink_to(archive)
     try:
         made.rename(place)
-    except OSError:  # another process was faster
+    except OSError:  # another process created it first
         shutil.rmtree(made)
     return place

@@ -1,12 +1,12 @@
-"""Spark session set up for this source: `spark = penstock.spark.session()`.
+"""Spark session that is set up for this source: `spark = penstock.spark.session()`.
 
     session()                                        this machine, every core
     session(master="spark://host:7077")              a cluster; also yarn, k8s://…
     session(master="sc://host:15002")                a Spark Connect server (`connect_session.py`)
     session(SparkSession.builder.…)                  any of these, by a builder of your own
 
-On a cluster the workers need penstock, at the path that PYSPARK_PYTHON names (by default that of
-this Python). A first task checks that, and the number of slots is requested.
+On a cluster, the workers need penstock in the Python that PYSPARK_PYTHON names (by default the path
+of this Python). A first task checks that, and the session then counts the cluster's slots.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, stable_s
 _SHUFFLES: Final = "spark.sql.shuffle.partitions"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Variable set by spark-submit, which chose the master itself."""
+"""Variable that spark-submit sets; it has already chosen the master."""
 
 
 def session(
@@ -46,18 +46,18 @@ def session(
     """Return a session with all settings of the source and the sinks.
 
     Args:
-        builder: a builder of your own (master, jars, secrets).
-        master: a master as Spark names it, or `sc://…`; instead of a builder. None runs on this
-            machine (below spark-submit, on its master).
-        application: the name shown by Spark; for a builder that has none.
+        builder: builder of your own, for example with jars or secrets.
+        master: Spark master, or `sc://…`; cannot be combined with a builder. None means this
+            machine or, under spark-submit, its master.
+        application: application name that Spark shows, unless the builder has one.
         cores: slots of a local session; None uses every core. Ignored with a builder or master.
-        settings: Spark settings that win over ours.
+        settings: Spark settings that take precedence over all others.
         wait_seconds: longest time until a first task has run on a cluster.
 
     Raises:
-        JavaMissing: no `java` on the path and no JAVA_HOME.
-        WorkersUnready: a cluster whose workers cannot run our code, or that has none.
-        ConnectMissing, ServerSetting: see `connect_session.py`.
+        JavaMissing: no `java` is on the path or in JAVA_HOME.
+        WorkersUnready: the cluster's workers cannot run this package, or it has no workers.
+        ConnectMissing, ServerSetting: as in `connect_session.connect`.
     """
     chosen = _chosen(builder, master, cores) | dict(settings or {})
     chosen.setdefault("spark.app.name", application)
@@ -80,7 +80,7 @@ def _chosen(
     builder: SparkSession.Builder | None, master: str | None, cores: int | None
 ) -> dict[str, Any]:
     if builder is not None and master is not None:
-        raise InvalidOption("master", master, "a builder names its own; give one of the two")
+        raise InvalidOption("master", master, "cannot be combined with a builder; set it there")
     if master is not None:
         return {"spark.remote" if master.startswith("sc://") else "spark.master": master}
     if builder is not None:
@@ -96,7 +96,7 @@ def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = SETTINGS | chosen
     inherits = SparkContext._gateway is None
-    if inherits:  # the Java process is yet to start, and hands our environment to the planners
+    if inherits:  # the Java process starts now and passes this environment to the planners
         os.environ.update(facts(slots), SPARK_HOME=str(spark_home()))
         java.start(wanted)
     spark = built(wanted)
@@ -130,7 +130,7 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
 
 
 def _driver_settings(master: str) -> dict[str, str]:
-    """Return settings that bind a driver with loopback masters to the loopback."""
+    """Return settings that bind the driver to the loopback address if all masters are there."""
     if not master.startswith("spark://"):
         return {}
     hosts = {urlsplit(f"spark://{host}").hostname for host in master[len("spark://") :].split(",")}

@@ -1,11 +1,11 @@
-"""Staged batch of a sink, invisible before it is committed, and the batch's query.
+"""Staged batch of a sink, which stays invisible until it is committed.
 
-The end of a pass may reject a batch. So sinks first make everything that takes long (files, blobs,
-sorted rows), and then commit in one short step. `discard` deletes what was staged; after a crash it
-is deleted by age.
+A batch may still be rejected after its last row was read. Sinks therefore first do everything that
+takes long (writing files and blobs, sorting rows), and then commit in one short step. `discard`
+deletes the staged data; after a crash it is deleted by age.
 
-Spark stores a query's id in its checkpoint, so it identifies the checkpoint. Inside `foreachBatch`
-it is a local property of the thread.
+Each batch also has the id of its streaming query. Spark stores the id in the checkpoint, so it
+identifies the checkpoint. Inside `foreachBatch` it is a local property of the thread.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ T = TypeVar("T")
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 
 
-def _nothing() -> None:
-    """Do nothing: there is nothing to discard, or to check."""
+def _nothing() -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged(Generic[T]):
-    """Staged output of a batch. `rows` is 0 for one that was committed before (`replayed`).
+    """Staged output of a batch, with the functions that finish it.
 
-    `check` raises the error with which `commit` would fail now; several sinks are checked before
-    the first commit. `once` means that each row was read once: observed counts are exact.
+    `commit` makes the output visible. `discard` deletes it. `check` raises the error with which
+    `commit` would fail now; it is called for all sinks of a batch before the first commit.
+    `replayed` is true if the batch was committed before; `rows` is then 0. `once` is true if each
+    row was read only once, so that Spark's observed counts are exact.
     """
 
     rows: int
@@ -43,7 +44,7 @@ class Staged(Generic[T]):
 
 
 def query_of(batch: DataFrame) -> str | None:
-    """Return the id of the streaming query of a `foreachBatch` call."""
+    """Return the id of the streaming query inside `foreachBatch`; None elsewhere."""
     context = SparkContext._active_spark_context
     if context is None:  # a client of a Spark server: the property stays on the server
         return None

@@ -1,16 +1,17 @@
-"""Micro-batch reader of a stream: initial position, end of each trigger, and tasks.
+"""Micro-batch reader of a stream: start position, end of each micro-batch, and tasks.
 
-Spark requests the next position at every trigger; an unchanged text means no batch, so an idle
-trigger returns its start. A batch's range is in the checkpoint before it runs, so a replay reads
-the same offsets. The reader keeps only the target of `Trigger.AvailableNow` and the time of the
-last batch (for `maxTriggerDelay`). A query with work at a given time names a `wakeFile`: at that
-time the position changes and a batch without records runs. Progress is shown by the driver's
-listener (`penstock.spark.listener`), since Spark calls `commit` one batch late.
+At every trigger Spark asks for the end of the next batch. If it equals the start, no batch runs.
+Spark stores a batch's range in the checkpoint before the batch runs, so a repeated batch reads the
+same offsets. The reader itself keeps only the target of `Trigger.AvailableNow` and the time of the
+last batch (for `maxTriggerDelay`).
 
-A limit of a trigger is shared over the partitions in proportion to their backlogs, so that event
-time stays aligned between them. Every partition with a backlog advances by at least one record. As
-in Spark's Kafka source the record limit counts offsets, which is the number of records unless the
-topic is compacted.
+A query that has work at a certain time requests it in a `wakeFile`. At that time the position
+changes, and a batch runs even without records. The driver's listener (`penstock.spark.listener`)
+commits the progress to a consumer group, because Spark calls the reader's `commit` one batch late.
+
+A limit per trigger is divided among the partitions in proportion to their backlogs, so that their
+event times stay close together. As in Spark's Kafka source, the record limit counts offsets. That
+is the number of records unless the topic is compacted.
 
 Source: the rate limit of Spark's `KafkaMicroBatchStream`.
 """
@@ -51,7 +52,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a stream by triggers, in the planner process of one query run."""
+    """Reader of a stream, in the planner process of one query run."""
 
     def __init__(
         self,
@@ -68,16 +69,16 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_at = clock.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the start of a query without a checkpoint: by default the end of the log."""
+        """Return the start of a query without a checkpoint; by default the end of the log."""
         start = self._options.start or TO_END
         return caught_up(self._log, lambda: resolve(self._log, self._options, start)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return whether options limit a trigger; `latestOffset` decides how much."""
+        """Return whether a micro-batch is limited; `latestOffset` applies the limits themselves."""
         return ReadMaxRows(LONG_MAX) if self._options.limited else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the target of the whole run: the present end of the log."""
+        """Fix the end of the whole run at the present end of the log."""
         self._frozen = latest(self._log, self._options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -87,7 +88,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch; `start` itself if there is nothing to read.
 
         Raises:
-            TopicRecreated, OffsetWentBack: the log is not the one `start` was taken from.
+            TopicRecreated, OffsetWentBack: the log is not the one that `start` was taken from.
         """
         begin = from_json(start)
         if self._frozen is None:
@@ -108,8 +109,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of the batch from `start` to `end`.
 
         Raises:
-            TopicRecreated: the topic in the checkpoint is gone.
-            DataLoss: records of the batch were deleted (see `failOnDataLoss`).
+            TopicRecreated: the topic in the checkpoint was deleted and created again.
+            DataLoss: records of the batch were deleted (see the option `failOnDataLoss`).
         """
         begin, stop = from_json(start), from_json(end)
         first = resolve(self._log, self._options, FROM_START)
@@ -126,8 +127,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan(ranges, self._extents, parallelism=self._options.parallelism)
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Return a task's records; called on an executor."""
-        from penstock.spark.reading import reader_of  # planners do without what opens records
+        """Return a task's records; Spark calls this on an executor."""
+        from penstock.spark.reading import reader_of  # planners do not need its imports
 
         return reader_of(self._options, self._opening).read(partition)
 
@@ -144,9 +145,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         PenstockStreamReader.__init__(self, state["options"], state["opening"])
 
     def _woken(self, before_ms: int) -> int:
-        """Return the newest wake time that has passed; the one before if none has.
+        """Return the wake time of the `wakeFile` if it has passed, else the previous one.
 
-        It may be earlier than the one before, if the clock was set back.
+        The new wake time is lower than the previous one if the clock was set back.
         """
         if self._options.wake_file is None:
             return before_ms
@@ -164,7 +165,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         froms = {at: position.offset for at, position in begin.partitions.items()}
         added = [at for at in now.partitions if at not in froms]
-        if added:  # partitions and topics that came since are read from their start
+        if added:  # new partitions and topics are read from their start
             first = resolve(self._log, self._options, FROM_START)
             froms.update({at: first.partitions[at].offset for at in added})
         tos = {at: position.offset for at, position in now.partitions.items()}
@@ -204,13 +205,13 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = max(start, floor)
         if low >= end:
             return 0
-        # Of a broker that names neither files nor objects no size is known.
+        # Without extents the size in bytes is unknown.
         known = self._extents.extents(at, low, end).size_bytes
         return known or (end - low) * RECORD_BYTES_GUESS
 
 
 def _moved(begin: Positions, now: Positions, ends: Mapping[TopicPartition, int]) -> Positions:
-    # A deleted topic keeps its position; a recreated one has another id.
+    # The position of a deleted topic is kept: if the topic is recreated, it has another id.
     partitions = dict(begin.partitions)
     for at, offset in ends.items():
         partitions[at] = Position(offset=offset, leader_epoch=now.partitions[at].leader_epoch)
@@ -223,12 +224,16 @@ def _moved(begin: Positions, now: Positions, ends: Mapping[TopicPartition, int])
 
 
 def backlog(start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Return the offsets not yet read per partition; never negative."""
+    """Return the number of unread offsets by partition; never negative."""
     return {at: max(0, end - start[at]) for at, end in latest.items()}
 
 
 def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[TopicPartition, int]:
-    """Return end offsets with about `records_max` offsets between start and end in all."""
+    """Return end offsets such that at most `records_max` offsets are read in total.
+
+    Each partition gets a share in proportion to its backlog, at least one record. Partitions that
+    come last by name and number get none if the limit is already used up.
+    """
     waiting = backlog(start, latest)
     total = sum(waiting.values())
     if total <= records_max:
@@ -247,10 +252,10 @@ def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[Top
 def share_bytes(
     start: Offsets, latest: Offsets, sizes_bytes: Mapping[TopicPartition, int], bytes_max: int
 ) -> dict[TopicPartition, int]:
-    """Return end offsets with about `bytes_max` bytes of log between start and end in all.
+    """Return end offsets such that about `bytes_max` bytes of the log are read in total.
 
-    `sizes_bytes` are the stored (compressed) sizes of [start, latest) of each partition; records
-    are assumed to have equal size. Every partition with a backlog advances.
+    `sizes_bytes` has the stored (compressed) size of [start, latest) by partition. All records are
+    assumed to have equal size. Every partition with a backlog advances by at least one record.
     """
     total = sum(sizes_bytes.values())
     if total <= bytes_max:
@@ -265,5 +270,5 @@ def share_bytes(
 def worth_waiting(
     start: Offsets, latest: Offsets, *, records_min: int, waited_ms: int, delay_max_ms: int
 ) -> bool:
-    """Whether to skip a trigger because its backlog is small and it is early."""
+    """Whether to skip a trigger, because the backlog is small and the wait is not over."""
     return sum(backlog(start, latest).values()) < records_min and waited_ms < delay_max_ms

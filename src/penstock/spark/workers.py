@@ -1,9 +1,10 @@
-"""Checks of the Python workers of a cluster or a Spark server: their packages and their number.
+"""Checks of the Python workers of a cluster or a Spark Connect server, and their number.
 
-A worker without our package fails each task with a trace. So a session on a cluster first runs one
-small task that imports our modules, and reports what is missing. The same job detects a cluster
-without free executors, where Spark waits without end. Executors register one after the other, so
-their number is used once it has been stable for a moment.
+If a worker lacks this package, each task fails with a stack trace. A session on a cluster therefore
+first runs one small task that imports the package, and reports what is missing. The same task
+detects a cluster without free executors, for which Spark would wait endlessly. Executors register
+one after the other, so the number of slots is used only after it has not changed for
+`SETTLED_SECONDS`.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
 
 WAIT_SECONDS_DEFAULT: Final = 120.0
-"""Longest time until a first task has run: a cluster starts a Java process for it."""
+"""Longest time until a first task has run; a cluster first starts a Java process."""
 SETTLED_SECONDS: Final = 1.0
 SETTLING_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.1
 RANGE_ROWS: Final = 100_000
-"""Rows of a range that Spark splits over all slots."""
+"""Rows of a data frame that Spark divides over all slots."""
 _WORKER_PYTHON: Final = "PYSPARK_PYTHON"
 
 
 class WorkersUnready(UnavailableError):
-    """Workers that cannot run our code, or none at all."""
+    """Workers that cannot run this package, or a cluster without workers."""
 
 
 class NotShipped(InvalidError):
@@ -42,11 +43,11 @@ class NotShipped(InvalidError):
 
 
 def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> None:
-    """Run one task that imports our code.
+    """Run one task that imports this package, and compare its version with the driver's.
 
     Raises:
-        WorkersUnready: Python or penstock is missing or has another version; or no task ran in
-            `wait_seconds`.
+        WorkersUnready: the workers lack Python or penstock, have another version of one, or ran no
+            task within `wait_seconds`.
     """
     tag = f"penstock-{SYSTEM_RANDOMNESS.uuid().hex}"
     mark, unmark, interrupt = _tagging(spark)
@@ -54,7 +55,7 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
 
     def give_up() -> None:
         late.set()
-        while not ended.is_set():  # what Spark has not begun yet cannot be ended
+        while not ended.is_set():  # repeated, because a job that has not begun cannot be cancelled
             interrupt(tag)
             ended.wait(POLL_SECONDS)
 
@@ -64,7 +65,7 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
     timer.start()
     try:
         versions = spark.range(1, numPartitions=1).mapInArrow(_versions, "version string")
-        # Not toArrow: its job runs in a thread that has not our tag.
+        # `toArrow` would run the job in another thread, without this thread's tag.
         found = versions.collect()[0]["version"]
     except Exception as error:
         raise WorkersUnready(
@@ -77,48 +78,54 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
     here = metadata.version("penstock")
     if found != here:
         raise WorkersUnready(
-            f"the workers' Python has penstock {found} and the driver's has {here}:"
-            " install the same on both"
+            f"the workers' Python has penstock {found}, but the driver's has {here}. Install the"
+            " same version on both"
         )
 
 
 def _tagging(spark: SparkSession) -> tuple[Callable[[str], Any], ...]:
-    """Return how jobs of this thread are tagged, untagged, and ended from another thread."""
+    """Return three functions: tag jobs of this thread, remove the tag, and cancel jobs by tag.
+
+    The last one may be called from another thread.
+    """
     if is_connect(spark):
         return spark.addTag, spark.removeTag, spark.interruptTag
-    # A session's own tags are known in the thread that set them only.
+    # Tags of the session itself could be used only in the thread that set them.
     context = spark.sparkContext
     return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
 
 
 def reason_of(trace: str) -> str:
-    """Return the reason for the failure of a first task, in a sentence."""
+    """Return a sentence with the cause of the first task's failure, from its stack trace."""
     python = os.environ.get(_WORKER_PYTHON, "python3")
-    choose = f"or name another with {_WORKER_PYTHON}, at one path on driver and workers"
+    choose = f"or set {_WORKER_PYTHON} to another Python, at the same path on all machines"
     if "No module named 'penstock" in trace:
         return (
-            f"the workers' Python ({python}) has no penstock: install penstock[spark] for it on"
+            f"the workers' Python ({python}) has no penstock. Install penstock[spark] for it on"
             f" every worker, {choose}"
         )
     if "No module named 'py" in trace:
-        return f"the workers' Python ({python}) lacks pyarrow or pyspark: install them, {choose}"
+        return f"the workers' Python ({python}) lacks pyarrow or pyspark. Install them, {choose}"
     if "Cannot run program" in trace:
-        return f"a worker has no Python at {python}: install it there, {choose}"
+        return f"a worker has no Python at {python}. Install it there, {choose}"
     if "PYTHON_VERSION_MISMATCH" in trace:
         return (
-            f"the workers' Python ({python}) has another version than the driver's: use one minor"
-            f" version of Python for both, {choose}"
+            f"the workers' Python ({python}) has another version than the driver's. Use the same"
+            f" minor version of Python, {choose}"
         )
     return f"the workers' Python ({python}) failed its first task: {trace.strip()[:2000]}"
 
 
 def slots(spark: SparkSession) -> int:
-    """Return how many tasks run at once now, for a stream's option `parallelism`."""
+    """Return the number of tasks that can run at once now, for the option `parallelism`."""
     return server_slots(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
 def stable_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Return how many tasks run at once, when no more executors register."""
+    """Return the number of tasks that can run at once, after no more executors register.
+
+    The number must not change for `SETTLED_SECONDS`; the wait ends after `SETTLING_SECONDS_MAX`.
+    """
     context = spark.sparkContext
     begin = since = clock.monotonic()
     found = context.defaultParallelism
@@ -132,22 +139,26 @@ def stable_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
 
 
 def server_slots(spark: SparkSession) -> int:
-    """Return `stable_slots` of a Spark Connect server, by the partitions of a range."""
+    """Return the number of tasks that a Spark Connect server can run at once.
+
+    It is the number of partitions into which the server splits a range of rows.
+    """
     parts = spark.range(RANGE_ROWS).select(F.spark_partition_id().alias("part"))
     return int(parts.agg(F.max("part").alias("part")).toArrow()["part"][0].as_py()) + 1
 
 
 def ship(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Make Python files importable on the workers by their names; repeating it is harmless.
+    """Make Python files importable on the workers under their names; repeated calls are harmless.
 
-    Functions of a module that the driver imported reach the workers by reference, so the workers
-    must be able to import it.
+    Spark pickles functions of an imported module by reference, so the workers must be able to
+    import the module.
 
     Args:
-        paths: `.py`, `.zip` or `.egg`.
+        spark: session whose workers get the files.
+        paths: files that end with `.py`, `.zip` or `.egg`.
 
     Raises:
-        NotShipped: a path that is no such file, or two files of one name.
+        NotShipped: a path is not such a file, or two files have the same name.
     """
     files = list(_files(paths))
     if is_connect(spark):
@@ -167,20 +178,21 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
     for given in paths:
         file = Path(given).resolve()
         if file.suffix not in {".py", ".zip", ".egg"} or not file.is_file():
-            raise NotShipped(f"{given}: not a Python file (.py, .zip, .egg) that workers can load")
+            raise NotShipped(f"{given} must be an existing file that ends with .py, .zip or .egg")
         known = names.setdefault(file.name, file)
         if known != file:
             raise NotShipped(
-                f"{known} and {file} have one name: workers find modules by it, rename one"
+                f"{known} and {file} have the same name, but workers find modules by name. Rename"
+                " one of them"
             )
         yield file
 
 
 def _no_task(wait_seconds: float) -> str:
     return (
-        f"no task ran in {wait_seconds:g} s: the cluster has no executor for this application."
-        " Look whether its workers are up and have cores and memory free"
-        " (spark.cores.max, spark.executor.memory), and reach the driver's address"
+        f"no task ran in {wait_seconds:g} s, because the cluster has no executor for this"
+        " application. Check that its workers are running, have free cores and memory"
+        " (spark.cores.max, spark.executor.memory), and can reach the driver's address"
         " (spark.driver.host)"
     )
 

@@ -1,1 +1,1 @@
-"""Persisted formats, one per file, each with its layout at the top and without store access."""
+"""Persisted formats, one per module, with the layout at its top; they do not access a store."""

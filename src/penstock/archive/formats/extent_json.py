@@ -20,11 +20,11 @@ from penstock.base.settings import LONG_MAX
 from penstock.records.extents import Extent
 
 Long = Annotated[int, msgspec.Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
-"""Signed number of 64 bits."""
+"""Signed integer of 64 bits."""
 
 
 class _Extent(msgspec.Struct):
-    """Fields of `Extent`, in its order."""
+    """Fields of `Extent` in the same order, for validation of the JSON."""
 
     object_id: Long
     key: str
@@ -39,7 +39,7 @@ class _Extent(msgspec.Struct):
 
 
 class NoExtent(InvalidError):
-    """The JSON is not an extent."""
+    """JSON that is not a valid extent."""
 
     code: ClassVar[str] = "invalid_request"
 
@@ -60,9 +60,13 @@ def extent_to_json(extent: Extent) -> dict[str, Any]:
 
 
 def extent_from_json(item: Mapping[str, Any]) -> Extent:
-    """Decode the result of `extent_to_json`; raises NoExtent."""
+    """Decode the result of `extent_to_json`.
+
+    Raises:
+        NoExtent: the JSON is not a valid extent.
+    """
     try:
         found = msgspec.convert(item, _Extent)
     except (msgspec.ValidationError, ValueError) as error:
-        raise NoExtent(f"an extent is not in the form expected: {error}") from None
+        raise NoExtent(f"invalid extent in JSON: {error}") from None
     return Extent(*msgspec.structs.astuple(found))

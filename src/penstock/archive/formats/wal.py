@@ -18,7 +18,7 @@ Little endian, like the layouts of the batch index:
         20      4      number of its batches
         24      8      byte offset of its body in the object
         32      8      size of its body
-         …         layouts in the same order, per batch: its bytes i32, offsets that it takes i32
+         …         layouts in the same order, per batch: its size i32, its number of offsets i32
     trailer, 32 bytes, the last of the object
          0      4  number of partitions
          4      4  number of batches of all
@@ -27,11 +27,13 @@ Little endian, like the layouts of the batch index:
         20      4  CRC32C of the footer and of the 20 bytes before this field
         24      8  "PNSTKEND"
 
-Batches are as producers sent them: their base offsets are in the control plane, and follow from the
-order within a partition. Every batch has its own checksum; the footer's layout states its position,
-so that the fields before its checksum can be verified too.
+Batches are stored as producers sent them. Their base offsets are in the control plane; within a
+partition the batches are in offset order. A batch's own checksum does not cover its first fields.
+The footer's layout gives the position and size of each batch, so that these fields can be verified
+too.
 
-A reader takes the last `FOOTER_TAIL_BYTES`, and `CutFooter` states how many it needs.
+A reader first reads the last `FOOTER_TAIL_BYTES`. If the footer is longer, `CutFooter` has the
+number of bytes that it needs.
 
 Source: Aiven's Inkless (objects that mix partitions); Parquet's footer at the end.
 """
@@ -50,9 +52,9 @@ from penstock.base.crc import Readable, crc32c
 from penstock.base.errors import BugError
 
 OBJECT_BATCHES_MAX: Final = 100_000
-"""Maximum number of batches in one object; the footer takes 8 bytes for each."""
+"""Most batches in one object; the footer has 8 bytes for each."""
 FOOTER_PARTITIONS_MAX: Final = 100_000
-"""Maximum number of partitions in one object; a higher number is rejected as damage."""
+"""Most partitions in one object; a footer with a higher number is rejected as corrupt."""
 
 HEADER_BYTES: Final = 32
 TRAILER_BYTES: Final = 32
@@ -72,14 +74,17 @@ _BATCH_BYTES_MIN: Final = 61
 
 
 class WalHeader(NamedTuple):
-    """Writer and id of an object."""
+    """Header of an object: its id, and the broker that wrote it."""
 
     object_id: int
     broker_id: int
 
 
 class WalRange(NamedTuple):
-    """Body of one partition; `layout` as in `BatchEntry`."""
+    """Body of one partition in an object.
+
+    `layout` has two numbers for each batch, its size in bytes and its number of offsets, as i32.
+    """
 
     topic_id: UUID
     partition: int
@@ -93,7 +98,7 @@ class WalRange(NamedTuple):
 
 
 class WalFooter(NamedTuple):
-    """Bodies of an object, in their order, and its size."""
+    """Footer of an object: the bodies in their order, and the object's size."""
 
     ranges: tuple[WalRange, ...]
     size_bytes: int
@@ -105,9 +110,13 @@ def encode_header(header: WalHeader) -> bytes:
 
 
 def decode_header(data: Readable) -> WalHeader:
-    """Decode the header at the beginning of `data`; raises CorruptObject."""
+    """Decode the header at the beginning of an object.
+
+    Raises:
+        CorruptObject: the header is cut, or its magic, checksum or version is wrong.
+    """
     if len(data) < HEADER_BYTES:
-        raise CorruptObject(f"a header has {HEADER_BYTES} bytes, {len(data)} are there")
+        raise CorruptObject(f"a header has {HEADER_BYTES} bytes, but there are {len(data)}")
     magic, version, broker_id, object_id = _HEADER.unpack_from(data)
     checksum, zero = _HEADER_CRC.unpack_from(data, _HEADER.size)
     if magic != MAGIC:
@@ -116,17 +125,17 @@ def decode_header(data: Readable) -> WalHeader:
     if actual != checksum or zero:
         raise CorruptObject(f"the header has checksum {actual:#010x}, expected {checksum:#010x}")
     if version != VERSION:
-        raise CorruptObject(f"the object has version {version}, this broker reads {VERSION}")
+        raise CorruptObject(f"the object has version {version}, but only {VERSION} is supported")
     return WalHeader(object_id, broker_id)
 
 
 def encode_footer(ranges: Sequence[WalRange]) -> bytes:
-    """Return footer and trailer of an object with these adjacent bodies behind the header."""
+    """Return the footer and trailer of an object whose bodies follow the header without gaps."""
     end = HEADER_BYTES
     rows: list[bytes] = []
     for topic_id, partition, byte_offset, size_bytes, layout in ranges:
         if byte_offset != end:
-            raise BugError(f"a body at byte {byte_offset} follows one that ends at {end}")
+            raise BugError(f"a body begins at byte {byte_offset}, but the previous ends at {end}")
         batches = len(layout) // PAIR_BYTES
         rows.append(_ROW.pack(topic_id.bytes, partition, batches, byte_offset, size_bytes))
         end += size_bytes
@@ -141,23 +150,26 @@ def decode_footer(tail: Readable) -> WalFooter:
     """Decode the footer from the last bytes of an object, or from the whole object.
 
     Raises:
-        CutFooter: the footer begins before `tail`; the error states how many bytes are needed.
-        CorruptObject: the data is truncated, magic or checksum is wrong, or ranges are invalid.
+        CutFooter: the footer begins before `tail`; the error has the number of bytes needed.
+        CorruptObject: the data is truncated, magic or checksum is wrong, or the rows are invalid.
     """
     data = memoryview(tail)
     if len(data) < TRAILER_BYTES:
-        raise CorruptObject(f"a trailer has {TRAILER_BYTES} bytes, {len(data)} are there")
+        raise CorruptObject(f"a trailer has {TRAILER_BYTES} bytes, but there are {len(data)}")
     at = len(data) - TRAILER_BYTES
     partitions, batches, size_bytes, footer_bytes = _TRAILER.unpack_from(data, at)
     checksum, magic = _TRAILER_CRC.unpack_from(data, at + _TRAILER_CRC_AT)
     if magic != END_MAGIC:
         raise CorruptObject(f"the object ends with {magic!r}, not {END_MAGIC!r}")
     if not 0 < partitions <= min(batches, FOOTER_PARTITIONS_MAX) or batches > OBJECT_BATCHES_MAX:
-        raise CorruptObject(f"the trailer states {partitions} partitions and {batches} batches")
+        raise CorruptObject(
+            f"the trailer declares {partitions} partitions and {batches} batches; there must be at"
+            f" least one batch per partition and at most {OBJECT_BATCHES_MAX} batches"
+        )
     if footer_bytes != partitions * ROW_BYTES + batches * PAIR_BYTES:
         raise CorruptObject(
-            f"the trailer states {footer_bytes} bytes for {partitions} partitions"
-            f" and {batches} batches"
+            f"the trailer declares a footer of {footer_bytes} bytes, which does not match"
+            f" {partitions} partitions and {batches} batches"
         )
     needed_bytes = footer_bytes + TRAILER_BYTES
     if size_bytes < HEADER_BYTES + needed_bytes + _BATCH_BYTES_MIN * batches:
@@ -176,14 +188,21 @@ def decode_footer(tail: Readable) -> WalFooter:
 def _ranges(
     rows: Iterable[tuple[bytes, int, int, int, int]], layouts: memoryview, bodies_end: int
 ) -> tuple[WalRange, ...]:
-    """Return the rows with their layouts; raises CorruptObject unless they fill the object."""
+    """Return the footer's rows with their layouts.
+
+    Raises:
+        CorruptObject: a row is invalid, or the bodies do not fill the object exactly.
+    """
     ranges: list[WalRange] = []
     seen: set[tuple[bytes, int]] = set()
     end, at = HEADER_BYTES, 0
     for topic_id, partition, batches, byte_offset, size_bytes in rows:
         layout = bytes(layouts[at : at + batches * PAIR_BYTES])
         if len(layout) != batches * PAIR_BYTES or not batches:
-            raise CorruptObject(f"the row of partition {partition} states {batches} batches")
+            raise CorruptObject(
+                f"the row of partition {partition} declares {batches} batches, but there is no"
+                " layout for them"
+            )
         at += len(layout)
         pairs = np.frombuffer(layout, "<i4").reshape(-1, 2)
         if (
@@ -195,11 +214,14 @@ def _ranges(
             or int(pairs[:, 0].sum(dtype=np.int64)) != size_bytes
         ):
             raise CorruptObject(
-                f"partition {partition} cannot have {size_bytes} bytes at byte {byte_offset}"
+                f"the row of partition {partition} is invalid: {size_bytes} bytes at byte"
+                f" {byte_offset}"
             )
         seen.add((topic_id, partition))
         end += size_bytes
         ranges.append(WalRange(UUID(bytes=topic_id), partition, byte_offset, size_bytes, layout))
     if at != len(layouts) or end != bodies_end:
-        raise CorruptObject(f"the bodies end at byte {end}, the footer begins at byte {bodies_end}")
+        raise CorruptObject(
+            f"the bodies end at byte {end}, but the footer begins at byte {bodies_end}"
+        )
     return tuple(ranges)

@@ -1,1 +1,1 @@
-"""Avro's binary encoding, decoded by columns, without Spark."""
+"""Decoder of Avro's binary encoding into columns, without Spark."""

@@ -1,4 +1,4 @@
-"""Columns of Avro schemas."""
+"""Conversion of Avro schemas to column trees."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def valued(node: Union) -> list[Node]:
 
 
 def plain_union(branches: list[Node]) -> pa.DataType | None:
-    """Return the one number type that holds all of several branches, as in Spark's own reader."""
+    """Return the number type of a union of int and long, or of float and double; else None.
+
+    Spark's own reader uses the same types.
+    """
     if len(branches) < 2:
         return None
     if _LONGS.issuperset(branches):

@@ -1,10 +1,9 @@
-"""Decoder of Avro's binary encoding: a schema becomes a program that a kernel runs over every
-value.
+"""Decoder of Avro's binary encoding: a kernel runs a program, made from the schema, on each value.
 
     decoded, errors = decode(schema, values)
 
-A datum must end where its value does. A value that does not decode is null, and its error names the
-wrong field. `kernels/avro.py` has the steps of a program.
+An Avro datum must fill its value, so bytes after it are an error. A value that cannot be decoded
+becomes null, and its error names the field. `kernels/avro.py` describes the steps of a program.
 
 Source: the Avro 1.12 specification, "Binary Encoding".
 """
@@ -62,10 +61,9 @@ _WORDS: Final = {
 
 
 def decode(schema: Record, values: Values) -> tuple[pa.StructArray, pa.StringArray]:
-    """Decode values, and return the errors of those that cannot be decoded.
+    """Decode values to structs, and return an error text for each value that cannot be decoded.
 
-    Shapes: one struct of its column's type and one error per value, in order; both are null for a
-    null value.
+    Both arrays have one element per value, in order. For a null value both elements are null.
     """
     program = _program(schema)
     leaves = Leaves(root=program.root, rows=len(values), size_bytes=values.size_bytes)
@@ -88,7 +86,7 @@ class _Program:
     steps: list[tuple[int, ...]] = field(default_factory=list)
     labels: list[str] = field(default_factory=lambda: list(PLACES))
     decimals: dict[int, str] = field(default_factory=dict)
-    """Types of decimals by the number of their step."""
+    """Type of each decimal, by the number of its step."""
 
     def words(self, place: int, reason: int) -> str:
         more = self.decimals[place] if reason == kernel.NO_DECIMAL else ""
@@ -103,12 +101,12 @@ class _Program:
         self.add("", kernel.JUMP, column, step)
 
     def go_on(self, step: int) -> None:
-        """Make an earlier step continue at the next one."""
+        """Make an earlier step jump to the step that is added next."""
         operation, column, _, *more = self.steps[step]
         self.steps[step] = (operation, column, len(self.steps), *more)
 
     def read(self, node: Node, column: int, where: str) -> int:
-        """Add the steps that read a value into a column; return the number after its parts."""
+        """Add the steps that read a value into a column; return the column after its parts."""
         match node:
             case Primitive(kind=kind, logical=logical):
                 self.add(where, _OPERATIONS[logical or kind], column)
@@ -169,7 +167,11 @@ class _Program:
         return behind
 
     def _member(self, node: Union, number: int, column: int, where: str) -> int:
-        """Read one branch: as the column, or as its member and nothing into the others."""
+        """Add the steps of one branch of a union; return the column after the union.
+
+        A union of several types is a struct with a member per branch. The members of the other
+        branches become null.
+        """
         branch, branches = node.branches[number], valued(node)
         if len(branches) == 1:
             return self.read(branch, column, where)

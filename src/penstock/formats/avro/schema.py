@@ -1,8 +1,8 @@
-"""Avro schema as values, checked for the decoder.
+"""Avro schema as a tree of nodes, checked for the decoder.
 
-A named type that is used again is the same value again; recursive types are rejected, because a
-column has a type of fixed depth. So are arrays of items without bytes (null, or records of nothing
-else), whose number would be unbounded.
+A named type that is used several times is one shared node. Recursive types are rejected, because
+the type of a column has a fixed depth. Arrays of items without bytes (null, or records of nulls)
+are rejected too, because a few bytes could then encode any number of items.
 
 Source: the Avro 1.12 specification, "Schema Declaration" and "Logical Types".
 """
@@ -28,11 +28,11 @@ LOGICAL: Final[Mapping[str, frozenset[str]]] = {
     "local-timestamp-micros": frozenset({"long"}),
     "uuid": frozenset({"fixed"}),
 }
-"""Logical types that change what a value becomes, and what they stand on.
+"""Logical types that change a column's type, with the Avro types that they may annotate.
 
-`time-millis` and `time-micros` stay numbers (int and long, of the day), as in Spark's own reader;
-`uuid` on a string stays a string; decimal is read apart. Unknown ones are ignored, as the
-specification says.
+`time-millis` and `time-micros` stay numbers (int and long, counted within the day), as in Spark's
+own reader. `uuid` on a string stays a string. Decimals are parsed by `_decimal`. Unknown logical
+types are ignored, as the specification requires.
 """
 DECIMAL_DIGITS_MAX: Final = 38
 FIXED_BYTES_MAX: Final = 1 << 20
@@ -55,7 +55,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal:
-    """Decimal whose `size_bytes` is None for a decimal on bytes, with a length in front."""
+    """Decimal in a fixed of `size_bytes`; None for bytes, whose length is written before them."""
 
     precision: int
     scale: int
@@ -74,7 +74,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """Map from strings."""
+    """Map with string keys."""
 
     value: Node
 
@@ -93,19 +93,19 @@ Node = Primitive | Fixed | Decimal | Enum | Items | Named | Record | Union
 
 
 def parse(document: Any) -> Record:
-    """Return the schema of a value.
+    """Return the node of a schema document, which must describe a record.
 
     Raises:
-        InvalidFormat: it is malformed, not a record, or unsupported.
+        InvalidFormat: the schema is malformed, not a record, or not supported.
     """
     node = _Parser().node(document, "", "", 0)
     if not isinstance(node, Record):
-        raise InvalidFormat("schema_file", _kind(document), "the schema must be of a record")
+        raise InvalidFormat("schema_file", _kind(document), "the schema must be a record")
     return node
 
 
 def size_min(node: Node) -> int:
-    """Return the fewest bytes of a value."""
+    """Return the smallest encoded size of a value, in bytes."""
     fixed = size_fixed(node)
     if fixed is not None:
         return fixed
@@ -118,7 +118,10 @@ def size_min(node: Node) -> int:
 
 
 def size_fixed(node: Node) -> int | None:
-    """Return the bytes of every value; None if they differ, and for types with parts."""
+    """Return the encoded size in bytes if it is the same for all values; else None.
+
+    Types with parts (records, arrays, maps, unions) have no fixed size here.
+    """
     match node:
         case Primitive(kind="boolean"):
             return 1
@@ -147,7 +150,7 @@ class _Parser:
         if isinstance(document, list):
             return self._union(document, where, space, depth)
         if not isinstance(document, dict) or "type" not in document:
-            raise _refused(where, "is not a schema: an object with a type, a name, or a list")
+            raise _refused(where, "must be a schema: an object with a type, a name, or a list")
         return self._complex(document, where, space, depth)
 
     def _by_name(self, name: str, where: str, space: str) -> Node:
@@ -160,7 +163,7 @@ class _Parser:
         node = self._named[found]
         if node is None:
             raise _refused(
-                where, f"is the type {name!r} within itself; columns cannot be recursive"
+                where, f"uses the type {name!r} within itself, but columns cannot be recursive"
             )
         return node
 
@@ -238,7 +241,7 @@ class _Parser:
 def _full_name(document: dict[str, Any], where: str, space: str) -> str:
     name = document.get("name")
     if not isinstance(name, str) or not name:
-        raise _refused(where, f"is of type {document['type']} and has no name")
+        raise _refused(where, f"is of type {document['type']}, but has no name")
     if "." in name:
         return name
     own = document.get("namespace", space)
@@ -257,7 +260,7 @@ def _enum(document: dict[str, Any], where: str) -> Enum:
 def _fixed(document: dict[str, Any], where: str) -> Node:
     size = document.get("size")
     if type(size) is not int or not 0 < size <= FIXED_BYTES_MAX:
-        raise _refused(where, f"is a fixed of size {size!r}; it must be 1 to {FIXED_BYTES_MAX}")
+        raise _refused(where, f"is a fixed of size {size!r}, must be from 1 to {FIXED_BYTES_MAX}")
     logical = document.get("logicalType")
     if logical == "decimal":
         return _decimal(document, where, size)
@@ -276,10 +279,11 @@ def _decimal(document: dict[str, Any], where: str, size: int | None) -> Decimal:
     precision, scale = document.get("precision"), document.get("scale", 0)
     if type(precision) is not int or not 0 < precision <= DECIMAL_DIGITS_MAX:
         raise _refused(
-            where, f"is a decimal of precision {precision!r}; it must be 1 to {DECIMAL_DIGITS_MAX}"
+            where,
+            f"is a decimal of precision {precision!r}, must be from 1 to {DECIMAL_DIGITS_MAX}",
         )
     if type(scale) is not int or not 0 <= scale <= precision:
-        raise _refused(where, f"is a decimal of scale {scale!r}; it must be 0 to the precision")
+        raise _refused(where, f"is a decimal of scale {scale!r}, must be from 0 to {precision}")
     return Decimal(precision=precision, scale=scale, size_bytes=size)
 
 

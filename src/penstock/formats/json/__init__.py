@@ -1,1 +1,1 @@
-"""JSON values: their shapes, also from JSON Schema, and their readers."""
+"""JSON values: their shapes, also from JSON Schema, and their readers and writer."""

@@ -1,4 +1,6 @@
-"""Checks of a column's values that select the few for the slow reader.
+"""Fast checks of JSON Schema conditions on whole columns.
+
+Values that may fail are read again by the slow reader (`plain.py`), which decides exactly.
 
 Source: JSON Schema 2020-12, "Validation".
 """
@@ -33,10 +35,10 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def doubtful(checks: Sequence[Check], values: pa.Array, words: npt.NDArray[np.int64]) -> Flags:
-    """Return which values may fail a check; nulls are undefined.
+    """Return a flag for each value: whether it may fail a check. The flags of nulls are undefined.
 
     Args:
-        words: the values as the kernel wrote them.
+        words: the values as the kernel wrote them, in 64 bits each.
     """
     if values.type == pa.string():
         return _doubtful(checks, values, _text_holds)
@@ -45,7 +47,7 @@ def doubtful(checks: Sequence[Check], values: pa.Array, words: npt.NDArray[np.in
 
 
 def doubtful_sizes(checks: Sequence[Check], sizes: npt.NDArray[np.int64]) -> Flags:
-    """Return which arrays with so many items may fail a check."""
+    """Return a flag for each array size: whether an array of this size may fail a check."""
     return _doubtful(checks, sizes, _number_holds)
 
 
@@ -75,7 +77,11 @@ def _number_holds(values: Any, check: Check) -> Flags:
 
 
 def _is_multiple(values: Any, step: int | float) -> Flags:
-    """Return which values are the nearest double of a multiple; none with many digits."""
+    """Return a flag for each value: whether it is certainly a multiple of `step`.
+
+    A value is, if it is the nearest double of a multiple. All flags are False if `step` has more
+    than 15 digits.
+    """
     if values.dtype == np.int64 and isinstance(step, int):
         return np.asarray(values % step == 0, np.bool_)
     exact = Decimal(str(step))

@@ -1,7 +1,7 @@
-"""Decoder of arrays of JSON values to Arrow columns, with an error for each invalid value.
+"""Decoder of JSON values to Arrow columns, with an error text for each invalid value.
 
-The kernels read values that are certainly valid; the others are read slowly, one by one. Numbers
-that need exact arithmetic are noted by the kernel and converted by Arrow, all at once.
+Kernels read the values that are certainly valid. The slow reader (`plain.py`) reads the others one
+by one. Kernels only mark numbers that need exact arithmetic; Arrow converts these together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonReader:
-    """Reader of objects of one shape, framed or not."""
+    """Reader of JSON objects of one shape, with or without a registry's header (`framed`)."""
 
     record: Record
     framed: Framing = "none"
@@ -39,7 +39,10 @@ class JsonReader:
         return arrow_type(self.record)
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """Return the values, and the errors of invalid ones, which are null."""
+        """Return a struct per value, and the error text of each invalid value.
+
+        The struct of an invalid value is null.
+        """
         batch = _Batch(values, self.framed)
         arenas = Arenas(Program.of(self.record, self.conversion), len(values), batch.size_bytes)
         batch.parse(arenas)
@@ -83,7 +86,7 @@ class _Batch:
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
     def parse(self, arenas: Arenas) -> None:
-        """Run the kernel over all values, with more room whenever it has none left."""
+        """Run the kernel on all values; enlarge an array whenever it is full."""
         from penstock.kernels.json_values import read_values
 
         done = 0
@@ -98,7 +101,7 @@ class _Batch:
                 arenas.grow()
 
     def convert(self, arenas: Arenas) -> None:
-        """Convert the numbers that the kernel has noted."""
+        """Convert the numbers that the kernel has marked."""
         marks = arenas.marks[: arenas.state[layout.MARKS]]
         reals = arenas.words.view(np.float64)
         for single, data_type in ((0, pa.float64()), (1, pa.float32())):
@@ -109,7 +112,7 @@ class _Batch:
             try:
                 made = texts.cast(data_type).to_numpy(zero_copy_only=False).astype(np.float64)
             except pa.ArrowInvalid:
-                # Too large or too small for a number of the type: one by one.
+                # A number is too large or too small for the type, so convert one by one.
                 made = np.array([float(text) for text in texts.to_pylist()])
                 made[(made == 0) | (abs(made) > _SURE[data_type])] = np.inf
             reals[chosen[:, layout.MARK_WORD]] = made
@@ -137,7 +140,7 @@ class _Batch:
 
 
 _SURE = {pa.float64(): 1e308, pa.float32(): 0.0}
-"""Up to where a double that Python made of a text is that of the text."""
+"""Largest absolute value, by type, up to which Python's double of a text is used."""
 
 
 class _Columns:
@@ -147,7 +150,7 @@ class _Columns:
         self._shapes = arenas.program.shapes
 
     def rows(self) -> pa.Array:
-        """Return the records; null for nulls, and for rows of the slow reader."""
+        """Return a struct per row; null for null values and for rows of the slow reader."""
         parts = self._parts(0)
         return self._struct(0, parts, self._batch.status == layout.GOOD)
 
@@ -169,7 +172,7 @@ class _Columns:
         return pa.Array.from_buffers(made, len(there), [validity(there)], nulls, children=parts)
 
     def _doubt(self, node: int, wrong: Any) -> None:
-        """Leave rows whose values may fail a check to the slow reader."""
+        """Mark rows whose values may fail a check for the slow reader."""
         if wrong.any():
             level = int(self._arenas.nodes[node, layout.LEVEL])
             rows = self._rows_of(level)[wrong]

@@ -1,13 +1,15 @@
-"""Shapes from a JSON Schema: a type of Arrow, and the schema's conditions on values.
+"""Conversion of a JSON Schema to a shape: Arrow types, and the schema's conditions on values.
 
-Supported are drafts 7 and 2020-12 as far as they describe columns: `type` (one, or one and null),
+Drafts 7 and 2020-12 are supported as far as they describe columns: `type` (one, or one and null),
 `properties`, `required`, `additionalProperties`, `enum`, `const`, `items`, `minItems`, `maxItems`,
 `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, `multipleOf`, `minLength`,
 `maxLength`, `pattern`, `format` (date-time, date, uuid), `$ref` within the file, and `oneOf` or
-`anyOf` of one schema and null. Other keywords with conditions are rejected by their JSON pointer.
+`anyOf` of one schema and null. Other keywords that restrict values are rejected; the error has
+their JSON pointer.
 
-An object without `properties` is a map with the schema `additionalProperties`. `format` is checked.
-Patterns are Java's in Spark, found anywhere in the text.
+An object without `properties` is a map, whose values have the schema `additionalProperties`. Values
+are checked against `format`. Spark checks patterns, as Java's regular expressions; they may match
+anywhere in a text.
 
 Source: JSON Schema 2020-12, "Validation"; draft 7 where the two agree.
 """
@@ -38,7 +40,7 @@ NOTES: Final = frozenset(
     ("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default",
      "examples", "deprecated", "readOnly", "writeOnly")
 )  # fmt: skip
-"""Keywords that say nothing about which values are right."""
+"""Keywords that do not restrict values."""
 _NUMERIC: Final = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const",
      "format")
@@ -74,12 +76,12 @@ def record_of_json_schema(document: Any, *, closed: bool = False) -> Record:
     """Return the shape of the values of a schema.
 
     Args:
-        document: the schema, parsed.
-        closed: reject members that are not among the properties, whatever the schema says.
+        document: the parsed schema.
+        closed: reject members that are not among the properties, even if the schema allows them.
 
     Raises:
-        InvalidFormat: the schema is malformed, not of an object with properties, or has an
-            unsupported keyword; names its JSON pointer.
+        InvalidFormat: the schema is malformed, does not describe an object with properties, or has
+            an unsupported keyword. The error names its JSON pointer.
     """
     shape = _Reader(document, closed).shape(document, "#", ())
     if not isinstance(shape, Record):
@@ -100,7 +102,7 @@ class _Reader:
         if schema is True:
             return Leaf()
         if not isinstance(schema, dict):
-            raise _refused(pointer, "is not a schema: an object or true")
+            raise _refused(pointer, "must be a schema: an object or true")
         if len(pointer.split("/")) > 4 * DEPTH_MAX or len(above) > DEPTH_MAX:
             raise _refused(pointer, f"nests deeper than {DEPTH_MAX} levels")
         if "$ref" in schema:
@@ -126,13 +128,13 @@ class _Reader:
             raise _refused(f"{pointer}/$ref", f"{target!r} is not within this file")
         if target in above:
             raise _refused(
-                f"{pointer}/$ref", f"{target} is within itself; columns cannot be recursive"
+                f"{pointer}/$ref", f"{target} is within itself, but columns cannot be recursive"
             )
         found = self._document
         for part in target[1:].split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             if not isinstance(found, dict) or name not in found:
-                raise _refused(f"{pointer}/$ref", f"{target} is not there")
+                raise _refused(f"{pointer}/$ref", f"{target} does not exist")
             found = found[name]
         return self.shape(found, target, (*above, target))
 
@@ -149,7 +151,7 @@ class _Reader:
             raise _refused(at, 'must be of one schema and {"type": "null"}: a column has one type')
         inner = self.shape(choices[valued[0]], f"{at}/{valued[0]}", above)
         if keyword == "oneOf" and inner.nullable:
-            raise _refused(at, "allows null twice, so that null would be rejected")
+            raise _refused(at, "allows null in both schemas, so oneOf would reject null")
         return replace(inner, nullable=True)
 
     def _object(
@@ -213,7 +215,7 @@ def _escaped(name: str) -> str:
 
 
 def _type(schema: dict[str, Any], pointer: str) -> tuple[str | None, bool]:
-    """Return the one type that is not null (None: any), and whether null is one."""
+    """Return the type other than null (None: any type), and whether null is allowed."""
     given = schema.get("type")
     at = f"{pointer}/type"
     if given is None:
@@ -224,7 +226,7 @@ def _type(schema: dict[str, Any], pointer: str) -> tuple[str | None, bool]:
     kinds = given if isinstance(given, list) else [given]
     valued = [kind for kind in kinds if kind != "null"]
     if len(valued) != 1:
-        raise _refused(at, f"is {given!r}; a column has one type, with or without null")
+        raise _refused(at, f"is {given!r}, must be one type, with or without null")
     if valued[0] not in KEYWORDS:
         raise _refused(at, f"is {valued[0]!r}, which is not a type of JSON Schema")
     return valued[0], "null" in kinds
@@ -251,7 +253,7 @@ def _leaf(schema: dict[str, Any], kind: str, pointer: str, nullable: bool) -> Le
     if kind == "string":
         checks += _sizes(schema, pointer) + _pattern(schema, pointer)
     checks += _choices(schema, kind, pointer)
-    # Null is among the types, but must be among the values too where they are listed.
+    # If the schema lists values, null must be one of them.
     listed = [schema[word] for word in ("enum",) if word in schema]
     nullable = nullable and all(None in values for values in listed) and "const" not in schema
     return Leaf(
@@ -285,7 +287,7 @@ def _leaf_type(schema: dict[str, Any], kind: str, pointer: str) -> tuple[pa.Data
 def _number(schema: dict[str, Any], keyword: str, pointer: str) -> int | float:
     value = schema[keyword]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refused(f"{pointer}/{keyword}", f"is {value!r}, not a number")
+        raise _refused(f"{pointer}/{keyword}", f"is {value!r}, must be a number")
     return value
 
 
@@ -298,7 +300,7 @@ def _numbers(schema: dict[str, Any], pointer: str) -> list[Check]:
     if "multipleOf" in schema:
         step = _number(schema, "multipleOf", pointer)
         if step <= 0:
-            raise _refused(f"{pointer}/multipleOf", f"is {step}, not above 0")
+            raise _refused(f"{pointer}/multipleOf", f"is {step}, must be above 0")
         checks.append(Check(keyword="multipleOf", bound=step, words=f"not a multipleOf {step}"))
     return checks
 
@@ -309,7 +311,7 @@ def _sizes(schema: dict[str, Any], pointer: str) -> list[Check]:
         if keyword in schema:
             bound = schema[keyword]
             if type(bound) is not int or bound < 0:
-                raise _refused(f"{pointer}/{keyword}", f"is {bound!r}, not a number of 0 or more")
+                raise _refused(f"{pointer}/{keyword}", f"is {bound!r}, must be whole, 0 or more")
             checks.append(Check(keyword=keyword, bound=bound, words=f"{words} {bound}"))
     return checks
 

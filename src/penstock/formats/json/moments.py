@@ -1,10 +1,10 @@
 """Parser of dates and times, in all the forms that Spark's cast accepts.
 
-A date of ten characters may be followed by `T` or a blank and a time, whose minutes, seconds and
-fraction are optional and whose numbers may have one digit; then a zone: `Z`, an offset, `UTC`,
-`GMT` or `UT` with or without an offset, or a name of the zones' database. Six digits of a fraction
-count; `is_finer` finds texts with more. A time that clocks skip is read by the offset before, one
-that they show twice is the first.
+A date has ten characters. A time may follow after `T` or a blank. Its minutes, seconds and fraction
+are optional, and its numbers may have one digit. Then a zone may follow: `Z`, an offset, `UTC`,
+`GMT` or `UT` with or without an offset, or a name of the time zone database. Only six digits of a
+fraction are used; `is_finer` finds texts with more. At a change of clocks, a time that does not
+exist is read with the offset before the change, and a time that exists twice is the first one.
 
 Source: `stringToTimestamp` and `stringToDate` of Spark's SparkDateTimeUtils; java.time.ZoneId.
 """
@@ -41,20 +41,21 @@ _SHORT: Final = {
     "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
     "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
 }  # fmt: skip
-"""What java.time calls ZoneId.SHORT_IDS."""
+"""Short zone ids of Java: `ZoneId.SHORT_IDS`."""
 
 
 def days_of(text: str) -> int | None:
-    """Return days since 1970 of a date followed at most by the end of a line."""
+    """Return the days since 1970 of a date, which may have a line end; None for other texts."""
     found = _DAY.fullmatch(text)
     return None if found is None else _days(*map(int, found.groups()))
 
 
 def micros_of(text: str, zone: str | None) -> int | None:
-    """Return microseconds since 1970 of a date or of a date with a time.
+    """Return the microseconds since 1970 of a date with or without a time; None for other texts.
 
     Args:
-        zone: zone of a text without one; None for the clock's time, whatever the text says.
+        zone: the zone of a text without one. None returns the local time, and ignores a zone in the
+            text.
     """
     date = _DATE.match(text)
     days = None if date is None else _days(*map(int, date.groups()))
@@ -81,7 +82,10 @@ def is_finer(text: str) -> bool:
 
 
 def _days(year: int, month: int, day: int) -> int | None:
-    """Return days since 1970; the calendar repeats after 400 years, and Python's has no year 0."""
+    """Return the days since 1970 of a date; None if the date does not exist.
+
+    It is computed in another 400-year cycle of the calendar, because Python's has no year 0.
+    """
     era, of_era = divmod(year, 400)
     try:
         moved = datetime(2_000 + of_era, month, day, tzinfo=UTC)
@@ -104,7 +108,7 @@ def _time(text: str) -> tuple[int, str | None] | None:
 
 
 def _offset(zone: str, shown: int) -> int:
-    """Return seconds east of Greenwich, when clocks of the zone show this time.
+    """Return the offset of a zone from UTC in seconds, at the local time `shown` in microseconds.
 
     Raises:
         ValueError, OSError, LookupError: the zone does not exist.
@@ -129,17 +133,17 @@ def _zone(name: str) -> int | ZoneInfo:
         if name[len(prefix) : len(prefix) + 1] in ("+", "-") and name.startswith(prefix):
             return _seconds(name[len(prefix) :])
     if _REGION.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no zone")
+        raise ValueError(f"{name!r} is not a zone")
     return ZoneInfo(name)
 
 
 def _seconds(offset: str) -> int:
     found = _OFFSET.fullmatch(offset)
     if found is None:
-        raise ValueError(f"{offset!r} is no offset")
+        raise ValueError(f"{offset!r} is not an offset")
     parts = [int(part) for part in found.groups()[1:] if part is not None]
     hours, minutes, seconds = (*parts, 0, 0)[:3]
     total = (hours * 60 + minutes) * 60 + seconds
     if minutes > 59 or seconds > 59 or total > _OFFSET_SECONDS_MAX:
-        raise ValueError(f"{offset!r} is no offset")
+        raise ValueError(f"{offset!r} is not an offset")
     return total if found[1] == "+" else -total

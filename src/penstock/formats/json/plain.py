@@ -1,9 +1,9 @@
-"""Slow reader of one JSON value: its meaning, or its error in words.
+"""Slow reader of one JSON value: returns the decoded value, or its error as text.
 
-The kernels accept only certainly valid values; all others come here. A number is text until its
-column determines an integer or decimal (exact), a double or a float (nearest). The first error in
-the order of the schema is reported; members of a map and names outside the schema have the order of
-their UTF-16 units.
+Kernels accept only values that are certainly valid; this reader reads all others. A number stays
+text until its column determines how it is converted: an integer or decimal exactly, a double or
+float to the nearest. The first error in the order of the schema is reported. Members of a map, and
+names outside the schema, are ordered by their UTF-16 units.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from penstock.formats.json.shapes import Field, Items, Leaf, Named, Record, Shap
 from penstock.formats.limits import JSON_DEPTH_MAX, JSON_DIGITS_MAX
 
 SHOWN_CHARACTERS: Final = 60
-"""How much of a wrong value an error shows."""
+"""Most characters of an invalid value that an error shows."""
 NOT_TEXT: Final = "not UTF-8 text"
 NOT_JSON: Final = "not JSON"
 NOT_AN_OBJECT: Final = "not a JSON object"
 _EXPONENT_DIGITS: Final = 9
 _EXACT: Final = Context(prec=2 * JSON_DIGITS_MAX, Emax=10**10, Emin=-(10**10), traps=[])
-"""Arithmetic in which no digit of a number is lost."""
+"""Decimal arithmetic that keeps all digits of a number."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUMERAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _BLANKS: Final = "".join(map(chr, range(33)))
@@ -50,10 +50,10 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """Rules of a source for values that a column cannot hold as they are written.
+    """Rules for converting values that do not fit their column exactly.
 
-    `zone` is that of times without one. If `exact`, digits that do not fit are an error; otherwise
-    decimals are rounded half up and times are cut to microseconds.
+    `zone` is the zone of times without one. If `exact`, digits that do not fit are an error.
+    Otherwise decimals are rounded half up, and times are cut to microseconds.
     """
 
     zone: str = "UTC"
@@ -61,15 +61,15 @@ class Conversion:
 
 
 class Wrong(Exception):
-    """Error of a value that does not match its schema, in words."""
+    """Error of a value that does not match its schema, with a text for users."""
 
 
 class _Finer(Exception):
-    """Value with more digits than its column has."""
+    """Error of a value with more digits than its column has."""
 
 
 class Number(str):
-    """Text of a number."""
+    """Text of a JSON number."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ class Number(str):
 def read_plain(
     record: Record, content: bytes, how: Conversion
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the value for Arrow's conversion from Python, or the error."""
+    """Return a value as a Python dict that Arrow converts, and None; or None and the error text."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -117,10 +117,11 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def _parse(text: str) -> Any:
-    """Parse a text.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is not JSON, has a name twice or half a surrogate pair, or nests too deep.
+        ValueError: the text is not JSON, has a name twice or half a surrogate pair, or nests too
+            deep.
     """
     if text.count("{") + text.count("[") > JSON_DEPTH_MAX and _depth(text) > JSON_DEPTH_MAX:
         raise ValueError(f"nests deeper than {JSON_DEPTH_MAX}")
@@ -205,7 +206,7 @@ def _leaf(leaf: Leaf, value: Any, where: str, how: Conversion) -> Any:
     if made is None:
         shown = (value if type(value) is str else _json(value))[:SHOWN_CHARACTERS]
         quote = "'" if type(value) is str else ""
-        remedy = "" if reason == "is not" else '; decimals = "round" keeps what fits'
+        remedy = "" if reason == "is not" else '; decimals = "round" keeps the digits that fit'
         raise Wrong(
             f"field {where}: {quote}{shown}{quote} {reason} {type_name(leaf.data_type)}{remedy}"
         )
@@ -237,7 +238,7 @@ def _of_text(kind: Any, text: str, pattern: str | None, how: Conversion) -> Any:
         return days_of(text)
     if not pa.types.is_timestamp(kind):
         return None
-    # Java's end of a text may be followed by the end of a line; so may Python's, by one of these.
+    # Java's `$` also matches before a final line end, but Python's only before a line feed.
     if pattern is not None and re.search(pattern, text.removesuffix("\r"), re.ASCII) is None:
         return None
     made = micros_of(text, how.zone if kind.tz else None)
@@ -260,7 +261,7 @@ def _of_number(kind: pa.DataType, number: Number) -> Any:
 
 
 def _as_single(number: Number) -> float:
-    """Return the nearest float; by way of a double if the digits of one are the same."""
+    """Return the nearest single-precision float; infinity or zero if it is out of range."""
     try:
         return float(pa.scalar(str(number)).cast(pa.float32()).as_py())
     except pa.ArrowInvalid:  # above the largest or below the smallest float
@@ -277,10 +278,10 @@ def _exact(number: str) -> Decimal:
 
 
 def _as_decimal(kind: Any, value: Any, text_too: bool, exactly: bool) -> Decimal | None:
-    """Return a decimal of the type's scale, if its precision has room for it.
+    """Return a decimal with the scale of its type; None if it does not fit or is not a number.
 
     Raises:
-        _Finer: the number has more digits behind the point, and they must not be rounded.
+        _Finer: the number has more digits after the point, and `exactly` forbids rounding.
     """
     if isinstance(value, Number):
         return _fitted(_exact(value), kind.precision, kind.scale, exactly)
@@ -299,14 +300,14 @@ def _fitted(exact: Decimal, precision: int, scale: int, exactly: bool) -> Decima
     if made.adjusted() >= precision - scale and made != 0:
         return None
     if exactly and made != exact:
-        raise _Finer("has more digits behind the point")
+        raise _Finer("has more digits after the point")
     return made
 
 
 def _json(value: Any) -> str:
     parts: list[str] = []
     waiting: list[Any] = [value]
-    while waiting:  # without recursion: values nest deeper than Python's calls may
+    while waiting:  # no recursion, because values may nest deeper than Python's calls
         item = waiting.pop()
         if isinstance(item, Number):
             parts.append(item)
@@ -325,13 +326,13 @@ def _json(value: Any) -> str:
 
 
 def _is_multiple(value: Any, step: Any) -> bool:
-    """Compare by decimals, because 0.3 is no multiple of 0.1 in doubles."""
+    """Whether a value is a multiple as a decimal; in doubles, 0.3 is no multiple of 0.1."""
     fitted = _fitted(Decimal(str(value)), 38, 15, False)
     return fitted is not None and _EXACT.remainder(fitted, Decimal(str(step))) == 0
 
 
 def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Compare as doubles where one of the two is a double."""
+    """Return a comparison that converts both values to doubles if one of them is a double."""
 
     def compared(value: Any, bound: Any) -> bool:
         if isinstance(value, float) or isinstance(bound, float):
@@ -358,6 +359,6 @@ HOLDS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 def _check(checks: Sequence[Any], value: Any, where: str) -> None:
     for check in checks:
         if check.keyword not in HOLDS:
-            raise BugError(f"the check {check.keyword} of field {where} is not for this reader")
+            raise BugError(f"field {where}: this reader cannot check {check.keyword}")
         if not HOLDS[check.keyword](value, check.bound):
             raise Wrong(f"field {where}: {check.words}")

@@ -1,8 +1,9 @@
-"""Tables of numbers that describe a shape to the kernels, and the arrays that they fill.
+"""Tables of numbers that describe a shape to the kernels, and the arrays that kernels fill.
 
-Every node of the schema has a column of flags and, except for objects, of words; columns are
-contiguous in two arenas. A column's length is that of its level: the rows, or the items of all
-lists of one node so far. A full level is doubled, and the kernel repeats the row.
+Each node of a shape has a column of flags and, unless it is an object, a column of words. All
+columns are in two contiguous arrays, the arenas. A column's length depends on the *level* of its
+node: level 0 counts the rows, and each list or map has a level that counts its items. When a level
+is full, its columns are doubled, and the kernel reads the row again.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ MARKS_FIRST: Final = 1_024
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """Return the type of a shape; everything in it is nullable.
+    """Return the Arrow type of a shape; all of its parts are nullable.
 
-    Any JSON and binary values become their text, which Spark converts.
+    Binary values, and values of any type, are text, which Spark converts.
     """
     match shape:
         case Leaf():
@@ -50,7 +51,7 @@ def arrow_type(shape: Shape) -> pa.DataType:
 
 
 def unsupported(shape: Shape, where: str = "") -> list[str]:
-    """List what the reader leaves to Spark, each with its field."""
+    """Return the parts of a shape that only Spark can read, each with its field and the reason."""
     match shape:
         case Leaf():
             return [f"field {where}: {reason}" for reason in _reasons(shape)]
@@ -84,7 +85,7 @@ def _reasons(leaf: Leaf) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Column of the arenas: its level, and the words of a value."""
+    """Column in the arenas: its level, and the number of words of each value."""
 
     level: int
     width: int
@@ -92,7 +93,7 @@ class Column:
 
 @dataclass(slots=True)
 class Program:
-    """Tables of a record; node 0 is the record itself."""
+    """Tables that describe a record to the kernels; node 0 is the record itself."""
 
     conversion: Conversion
     nodes: list[list[int]] = field(default_factory=list)
@@ -102,7 +103,7 @@ class Program:
     columns: list[Column] = field(default_factory=list)
     names: bytearray = field(default_factory=bytearray)
     lists: list[int] = field(default_factory=lambda: [0])
-    """The node whose items a level has; that of the rows has none."""
+    """Node of each level's list or map; level 0, which counts the rows, has none."""
 
     @classmethod
     def of(cls, record: Record, conversion: Conversion) -> Program:
@@ -196,7 +197,7 @@ def _table(rows: list[list[int]], width: int) -> Longs:
 
 
 class Arenas:
-    """Arguments of a kernel besides the values: the program's tables, and memory to write to."""
+    """Arguments of a kernel besides the values: tables of the program, and memory to write to."""
 
     def __init__(self, program: Program, rows: int, heap_bytes: int) -> None:
         self.program = program
@@ -241,14 +242,14 @@ class Arenas:
             count = int(self.levels[level, layout.COUNT])
             words[new_word : new_word + count * width] = self.words[word : word + count * width]
             flags[new_flag : new_flag + count] = self.flags[flag : flag + count]
-            # Marks name words that have moved.
+            # Marks have positions of words, which have moved.
             at = self.marks[: self.state[layout.MARKS], layout.MARK_WORD]
             moved = (at >= word) & (at < word + count * width)
             at[moved] += _OFFSET + new_word - word
         at[at >= _OFFSET] -= _OFFSET
 
     def grow(self) -> None:
-        """Double the full level or array."""
+        """Double the level, or the array of marks, that the kernel reported as full."""
         level = int(self.state[layout.LACKING])
         if level < 0:
             self.marks = np.concatenate([self.marks, np.zeros_like(self.marks)])
@@ -272,4 +273,4 @@ class Arenas:
 
 
 _OFFSET: Final = 1 << 48
-"""Added to what has moved already, so that it does not move twice."""
+"""Added to positions that have moved already, so that they do not move twice."""

@@ -1,7 +1,7 @@
-"""Shapes of JSON values and the columns that they become: a small tree of values.
+"""Shapes: a tree that describes valid JSON values and the columns that they become.
 
-JSON Schema (`json_schema.py`) and Spark's DDL are both read into this tree. A shape has the Arrow
-type of a value; a check is a further condition, with the words of its error.
+JSON Schemas (`json_schema.py`) and Spark's DDL are converted to shapes. A shape has the Arrow type
+of a value. A check is a further condition on the value, with an error text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Keyword = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Condition on a value that is not null; `words` are the error if it is false.
+    """Condition on a value that is not null; `words` is the error text if it is false.
 
     `bound` is the value of JSON Schema's keyword: a number, a pattern, or the allowed values.
     """
@@ -31,7 +31,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """Value without fields or items; one without a type is any JSON, read as its text."""
+    """Value without fields or items. Without `data_type` it is any JSON, which is read as text."""
 
     data_type: pa.DataType | None = None
     checks: tuple[Check, ...] = ()
@@ -39,14 +39,14 @@ class Leaf:
     text_too: bool = True
     """Whether a decimal may be written as a string."""
     pattern: str | None = None
-    """What the text of a date or time must look like, where it is not the usual."""
+    """Pattern that the text of a time must match; None allows all forms that Spark accepts."""
     collation: str | None = None
-    """How the strings of a column are compared, where its schema says that."""
+    """Spark collation of a string column; None if the schema sets none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """Named member of an object; `required` means present, and not null unless it may be."""
+    """Named member of an object. A `required` one must be present; `shape.nullable` allows null."""
 
     name: str
     shape: Shape
@@ -55,7 +55,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Object with fields; a `closed` one has no others."""
+    """Object with fields; a `closed` one must not have others."""
 
     fields: tuple[Field, ...]
     closed: bool = False
@@ -64,7 +64,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """Array; checks are on the array as a whole."""
+    """Array; its checks apply to the whole array."""
 
     item: Shape
     checks: tuple[Check, ...] = ()
@@ -73,7 +73,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """Object as a map from its names to values of one shape."""
+    """Object that is a map from names to values of one shape."""
 
     value: Shape
     nullable: bool = True

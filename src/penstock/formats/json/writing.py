@@ -1,9 +1,9 @@
-"""Writer of rows as JSON texts, by columns, with the result of Spark's `to_json`, without Java.
+"""Writer of rows as JSON texts, column by column, with the results of Spark's `to_json`.
 
-A null field is left out, a null element of a list or a map is `null`. Times are in UTC with
-milliseconds, and with finer digits unless they are 0 (Spark cuts them). Numbers may be spelled in
-another way than Spark's (`1e+10` for `1.0E10`). Invalid UTF-8 gets the replacement character. Arrow
-casts every column to text; a row is one join of names and texts.
+A null field is left out; a null element of a list or map is `null`. Times are in UTC with
+milliseconds. Finer digits are written too unless they are 0, whereas Spark cuts them. Numbers may
+have another notation than Spark's (`1e+10` for `1.0E10`). Invalid UTF-8 becomes the replacement
+character. Arrow casts every column to text, and joins names and texts to rows.
 
 Source: JacksonGenerator and JSONOptions of Spark; RFC 8259.
 """
@@ -23,20 +23,20 @@ _CONTROLS: Final = [
 ]
 _NOT_FINITE: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
 _FINER: Final = {"us": (1_000, 3), "ns": (1_000_000, 6)}
-"""Of a unit: how many are a millisecond, and the digits of the rest."""
+"""For a time unit: units in a millisecond, and digits after the milliseconds."""
 _YEARS: Final = (np.datetime64("0000", "ms"), np.datetime64("10000", "ms"))
-"""Those whose texts have four digits."""
+"""First year with a text of four digits, and the year after the last one."""
 
 
 def json_rows(rows: pa.StructArray) -> pa.StringArray:
     """Return each row as a JSON object; a null row is null.
 
     Args:
-        rows: of booleans, integers, floats, decimals, texts, dates, timestamps, and structs, lists
-            and maps (with texts for keys) of them.
+        rows: columns of booleans, integers, floats, decimals, texts, dates, timestamps, and
+            structs, lists and maps (with text keys) of these.
 
     Raises:
-        pa.ArrowNotImplementedError: another type.
+        pa.ArrowNotImplementedError: a column has another type.
     """
     parts: list[Any] = []
     columns = rows.flatten()
@@ -52,7 +52,7 @@ def json_rows(rows: pa.StructArray) -> pa.StringArray:
     if begun:
         parts[0] = "{" + parts[0][1:]
     joined = pc.binary_join_element_wise(*parts, pa.repeat("}", len(rows)), "")
-    if not begun:  # rows begin with a comma, or without fields with the brace
+    if not begun:  # rows begin with a comma, or if they have no fields with a brace
         opened = pc.binary_replace_slice(joined, 0, 1, "{")
         joined = pc.if_else(pc.equal(joined, "}"), "{}", opened)
     return pc.if_else(rows.is_valid(), joined, None) if rows.null_count else joined
@@ -88,7 +88,7 @@ def _elements(column: Any) -> Any:
 
 
 def _joined(lists: Any, texts: Any, opening: str, closing: str) -> Any:
-    """Return the texts of each list, which are contiguous in `texts`, as one."""
+    """Return one text for each list, joined from the texts of its elements."""
     inner = pc.binary_join(pa.ListArray.from_arrays(lists.offsets, texts), ",")
     outer = pc.binary_join_element_wise(opening, inner, closing, "")
     return pc.if_else(lists.is_valid(), outer, None) if lists.null_count else outer
@@ -105,7 +105,7 @@ def _escaped(column: Any) -> Any:
             text = pc.replace_substring(text, plain, escaped)
     try:
         return text.cast(pa.string())
-    except pa.ArrowInvalid:  # not UTF-8; no text contains a line feed here
+    except pa.ArrowInvalid:  # not UTF-8; line feeds in texts are escaped by now
         whole = _bytes_of(pc.binary_join_element_wise(text.fill_null(b""), b"\n", b""))
         mended = pa.array(whole.tobytes().decode("utf-8", "replace").split("\n")[:-1], pa.string())
         return pc.if_else(column.is_valid(), mended, None)
@@ -120,7 +120,7 @@ def _bytes_of(column: Any) -> Any:
 
 
 def _floats(column: Any) -> Any:
-    """Return texts of numbers that are recognisable as no integers."""
+    """Return floats as texts with a point or an exponent; NaN and infinities are quoted."""
     text = column.cast(pa.string())
     text = pc.if_else(
         pc.match_substring_regex(text, "^-?[0-9]+$"),
@@ -134,7 +134,7 @@ def _floats(column: Any) -> Any:
 
 
 def _moments(column: Any, unit: str, zone: str) -> Any:
-    """Return dates, or times; years of more than four digits have a sign."""
+    """Return dates or times as texts of ISO 8601; years of more than four digits have a sign."""
     times = unit != "D"
     counts = column.cast(pa.int64() if times else pa.int32()).fill_null(0).to_numpy()
     moments = counts.astype(f"M8[{unit}]").astype("M8[ms]" if times else "M8[D]")

@@ -1,1 +1,1 @@
-"""Protobuf's wire format, decoded by columns, without Spark."""
+"""Decoder of Protobuf's wire format into columns, without Spark."""

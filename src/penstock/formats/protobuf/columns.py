@@ -1,4 +1,4 @@
-"""Columns of Protobuf messages."""
+"""Conversion of Protobuf messages to column trees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SPECIAL: Final = {"timestamp": TIMESTAMP, "duration": pa.int64()}
 
 
 def column_of_message(message: Message) -> Column:
-    """Return the column of a message; times have their seconds and nanoseconds as parts."""
+    """Return the column of a message; a time's parts are its seconds and nanoseconds."""
     parts = [(field.name, column_of_field(field)) for field in message.fields]
     if message.special is None:
         return struct_of(parts)

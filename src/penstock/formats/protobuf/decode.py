@@ -1,9 +1,10 @@
-"""Decoder of Protobuf's wire format: a message type becomes tables for a kernel.
+"""Decoder of Protobuf's wire format: a kernel reads values by tables made from the message type.
 
     decoded, errors = decode(message, values)
 
-`kernels/protobuf.py` has the tables, and the rules for repeated fields. Rejected, unlike in some
-libraries, are groups among the unknown fields, and numbers of ten bytes with more than 64 bits.
+`kernels/protobuf.py` describes the tables, and the rules for repeated fields. Unlike some
+libraries, this decoder rejects groups among unknown fields, and varints of ten bytes with more than
+64 bits.
 
 Source: the Protocol Buffers guide "Encoding".
 """
@@ -39,15 +40,15 @@ _WORDS: Final = {
     **dict(enumerate(WORDS)),
     kernel.NO_TAG: "a tag without a field number",
     kernel.GROUP: "has a group",
-    kernel.WIRE_6: "has wire type 6, which there is not",
-    kernel.WIRE_7: "has wire type 7, which there is not",
+    kernel.WIRE_6: "has wire type 6, which does not exist",
+    kernel.WIRE_7: "has wire type 7, which does not exist",
     kernel.NO_TEXT: "text is not UTF-8",
     kernel.AGAIN: "the message comes more than once",
     kernel.NO_TIMESTAMP: "does not fit a timestamp",
     kernel.NO_DURATION: "does not fit a duration",
-    kernel.NO_NANOS: "has nanoseconds that are not those of one second",
+    kernel.NO_NANOS: "has nanoseconds beyond one second, or with the wrong sign",
     kernel.FINER: 'has a finer fraction of a second than microseconds; decimals = "round" keeps'
-    " what fits",
+    " the digits that fit",
 }
 _TABLES_MAX: Final = 64
 
@@ -55,12 +56,11 @@ _TABLES_MAX: Final = 64
 def decode(
     message: Message, values: Values, *, exact: bool = True
 ) -> tuple[pa.StructArray, pa.StringArray]:
-    """Decode values, and return the errors of those that cannot be decoded.
+    """Decode values to structs, and return an error text for each value that cannot be decoded.
 
-    With `exact`, nanoseconds that microseconds cannot hold are wrong; otherwise they are cut.
+    If `exact`, nanoseconds that microseconds cannot hold are an error; otherwise they are cut.
 
-    Shapes: one struct of the message's column and one error per value, in order; both are null for
-    a null value.
+    Both arrays have one element per value, in order. For a null value both elements are null.
     """
     tables = _tables(message, exact)
     leaves = Leaves(root=tables.root, rows=len(values), size_bytes=values.size_bytes)

@@ -1,8 +1,8 @@
-"""Descriptor of a message from a schema file.
+"""Loader of message descriptors from Protobuf schema files.
 
-A compiled descriptor set (`protoc --include_imports --descriptor_set_out`) is read as it is. A
-`.proto` file is compiled by the compiler of the package grpcio-tools, with imports from its own
-directory.
+A compiled descriptor set (`protoc --include_imports --descriptor_set_out`) is parsed. A `.proto`
+file is compiled first, by the compiler of the package grpcio-tools; its imports are searched in its
+own directory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _WELL_KNOWN: Final = (
 
 
 def load_message(path: Path, content: bytes, name: str | None) -> Descriptor:
-    """Return the descriptor of a message, by its full name.
+    """Return the descriptor of the message with the full name `name`.
 
-    Without a name the file must define exactly one message at its top.
+    If `name` is None, the file must define exactly one top-level message.
 
     Raises:
         InvalidFormat: the file does not compile, or has no such message.
@@ -119,13 +119,13 @@ def _compiled(path: Path) -> bytes:
         ]  # fmt: skip
         if protoc.main(arguments) != 0:
             raise InvalidFormat(
-                "schema_file", path, "does not compile; the compiler's own words are above"
+                "schema_file", path, "does not compile; the compiler's messages are above"
             )
         return made.read_bytes()
 
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
-    """Return the indexes of a message and its parents in their file, outermost first."""
+    """Return the positions of a message and its parents in their file, outermost first."""
     indexes: list[int] = []
     current: Descriptor | None = message
     while current is not None:

@@ -1,11 +1,17 @@
-"""Protobuf message as values, made from a descriptor and checked once.
+"""Protobuf message type, made from a descriptor and checked once.
 
-Types: int32, sint32, sfixed32 become int; uint32, fixed32 and the signed ones of 64 bits bigint;
-uint64, fixed64 decimal(20,0); enum its name (an unknown number as its digits); message struct; map
-map; repeated array. `google.protobuf.Timestamp` is a timestamp, `Duration` a bigint of microseconds
-(tables have no intervals), the wrappers the value they wrap, or null.
+The columns of fields have these Spark types; other scalars have the type of the same name:
 
-A missing field is null if presence is known (messages, `optional`, members of a oneof, all of
+    int32, sint32, sfixed32                       int
+    uint32, fixed32, int64, sint64, sfixed64      bigint
+    uint64, fixed64                               decimal(20,0)
+    enum                                          string: its name; the digits of an unknown number
+    message, map, repeated                        struct, map, array
+    google.protobuf.Timestamp                     timestamp
+    google.protobuf.Duration                      bigint of microseconds: tables have no intervals
+    google.protobuf.Int32Value, other wrappers    the wrapped value, or null
+
+A missing field is null if its presence is known (messages, `optional`, members of a oneof, all of
 proto2), and zero or empty otherwise. Groups and recursive messages are rejected.
 
 Source: the Protocol Buffers guides "Encoding" and "Field Presence".
@@ -65,7 +71,7 @@ _SPECIAL: Final[dict[str, Special]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """Scalar type; `names` and `numbers` are an enum's, by number."""
+    """Scalar type. An enum has `numbers` in ascending order, and the `names` of these."""
 
     kind: ScalarKind
     names: tuple[str, ...] = ()
@@ -82,7 +88,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Message; `special` is a well-known type that becomes one value instead of a struct."""
+    """Message type; `special` is a well-known type that becomes one value instead of a struct."""
 
     fields: tuple[Field, ...]
     special: Special | None = None
@@ -94,7 +100,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """Field; a missing one is null if it has `presence`. `oneof` is its group, if any."""
+    """Field of a message. With `presence`, a missing field is null. `oneof` names its group."""
 
     name: str
     number: int
@@ -106,10 +112,10 @@ class Field:
 
 
 def message_of(descriptor: Descriptor) -> Message:
-    """Return the message of a descriptor.
+    """Return the message type of a descriptor.
 
     Raises:
-        InvalidFormat: a group, a recursive message, one without fields, or too deep a nesting.
+        InvalidFormat: a message has a group, is recursive, has no fields, or nests too deep.
     """
     return _message(descriptor, "", ())
 
@@ -117,7 +123,7 @@ def message_of(descriptor: Descriptor) -> Message:
 def _message(descriptor: Descriptor, where: str, above: tuple[str, ...]) -> Message:
     full = descriptor.full_name
     if full in above:
-        raise _refused(where, f"is the message {full} within itself; columns cannot be recursive")
+        raise _refused(where, f"has message {full} within itself, but columns cannot be recursive")
     if len(above) >= DEPTH_MAX:
         raise _refused(where, f"nests deeper than {DEPTH_MAX} levels")
     if not descriptor.fields:
@@ -153,7 +159,7 @@ def _scalar(field: FieldDescriptor) -> Scalar:
     kind = _KINDS[field.type]
     if field.enum_type is None:
         return Scalar(kind=kind)
-    # Of several names of one number the first is its name.
+    # If a number has several names, the first one is used.
     names = {value.number: value.name for value in reversed(field.enum_type.values)}
     numbers = tuple(sorted(names))
     return Scalar(kind=kind, names=tuple(names[number] for number in numbers), numbers=numbers)

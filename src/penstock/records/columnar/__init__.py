@@ -1,6 +1,7 @@
-"""Columnar codec: batch bytes to Arrow and back, vectorised.
+"""Columnar codec: vectorised conversion between batch bytes and Arrow columns.
 
-The parts that need Arrow are loaded at first use: a broker walks records (`validation`) with NumPy.
+The parts that need Arrow are loaded when first used, because a broker needs only `validation`,
+which uses NumPy.
 """
 
 from importlib import import_module

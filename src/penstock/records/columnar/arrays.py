@@ -1,4 +1,4 @@
-"""Array types of the codec without Arrow, which brokers do not load."""
+"""NumPy array types of the codec; brokers import them without loading Arrow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Batches of a buffer: found, their checksums verified, and decompressed.
+"""Search for the batches in a buffer, verification of their checksums, and decompression.
 
-The result is a table of the batches as `kernels.records` describes it.
+Batches are described by a table with one row per batch, as `kernels.records` defines it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ _PRODUCER_ID: Final = np.arange(43, 51) - HEADER_BYTES
 
 _BUFFER_BYTES_MAX: Final = 2**31 - 1
 _JOINED_BYTES: Final = 1 << 20
-"""Unpacked batches smaller than this are joined: each buffer of an array costs its readers."""
+"""Decompressed batches are joined up to this size, because reading an array takes longer the more
+buffers it has.
+"""
 _MAGIC_AT: Final = 16
 _TABLE_ROWS: Final = 64
-"""Rows for batches before they are counted."""
+"""Rows of the table for the first attempt; if there are more batches, the search is repeated."""
 
 
 class Piece(NamedTuple):
-    """Bytes that contain the records of the batches `low` to `high`."""
+    """Bytes with the records of the batches from index `low` up to, but not including, `high`."""
 
     data: Bytes
     low: int
@@ -48,10 +50,12 @@ class Piece(NamedTuple):
 
 
 def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
-    """Return the batches with requested records, as the kernels' table.
+    """Return the table of the batches with offsets in [start, end).
+
+    With `control`, control batches are included.
 
     Raises:
-        CorruptBatch: an invalid header, also in a batch that is cut after its header.
+        CorruptBatch: a header is invalid, even if its batch is cut, or there are too many batches.
     """
     data = np.frombuffer(view, np.uint8)
     state = np.zeros(kernels.STATE_FIELDS, np.int64)
@@ -72,10 +76,10 @@ def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
 
 
 def check_crcs(view: memoryview, table: Ints) -> None:
-    """Verify the checksum of every batch.
+    """Verify the checksum of every batch in the table.
 
     Raises:
-        CorruptBatch: it differs from the header's.
+        CorruptBatch: a batch's checksum differs from the one in its header.
     """
     starts = table[:, kernels.BEGIN] - (HEADER_BYTES - CHECKED_FROM)
     for start, end, expected in zip(
@@ -87,12 +91,12 @@ def check_crcs(view: memoryview, table: Ints) -> None:
 
 
 def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
-    """Decompress batches; return the bytes from which to read the records.
+    """Decompress the batches of the table; return the bytes that contain their records.
 
     Raises:
-        CorruptBatch: more records than fit, or damaged compression.
-        RecordTooLarge: more bytes than the limit.
-        UnsupportedCodec: a codec that Kafka does not define.
+        CorruptBatch: a batch declares more records than fit, or its compressed data is damaged.
+        RecordTooLarge: the records have more bytes than the limit.
+        UnsupportedCodec: Kafka does not define the codec.
     """
     pieces = [Piece(np.frombuffer(view, np.uint8), 0, len(table))]
     codecs = table[:, kernels.ATTRIBUTES] & CODEC_MASK
@@ -101,7 +105,7 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
     total = sum(piece.data.size for piece in pieces)
     if total > _BUFFER_BYTES_MAX:
         raise RecordTooLarge(
-            f"records of {total} bytes in one call; the limit is {_BUFFER_BYTES_MAX}"
+            f"the records of one call have {total} bytes, but the limit is {_BUFFER_BYTES_MAX}"
         )
     sizes = table[:, kernels.END] - table[:, kernels.BEGIN]
     too_many = table[:, kernels.COUNT] * RECORD_BYTES_MIN > sizes
@@ -109,7 +113,7 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
         index = int(too_many.argmax())
         raise CorruptBatch(
             f"batch with base offset {table[index, kernels.BASE_OFFSET]} declares"
-            f" {table[index, kernels.COUNT]} records, in {sizes[index]} bytes"
+            f" {table[index, kernels.COUNT]} records, which do not fit into {sizes[index]} bytes"
         )
     return pieces
 
@@ -137,10 +141,11 @@ def _unpack(
 
 
 def aborted_batches(view: memoryview, table: Ints, ranges: Sequence[AbortedRange]) -> Flags:
-    """Return which batches of a table are of aborted transactions.
+    """Return a flag for each batch of the table: whether it belongs to an aborted transaction.
 
-    They are those within their producer's last range that begins no later: ranges and batches are
-    sorted together by producer and offset.
+    Ranges and batches are sorted together by producer and offset. A transactional batch belongs to
+    the nearest range of its producer that starts at or before it, if that range has not ended by
+    then.
     """
     data = np.frombuffer(view, np.uint8)
     producers = data[table[:, kernels.BEGIN, None] + _PRODUCER_ID].view(">i8")[:, 0]

@@ -1,12 +1,12 @@
-"""Decoder of batch bytes to Arrow columns, any number of batches at once.
+"""Decoder of batch bytes to Arrow columns, for any number of batches at once.
 
-1. Find the batches with requested records, and check their checksums; those of aborted
-   transactions are masked out.
-2. Decompress batches; uncompressed ones are read in place.
-3. Read all records in one pass (`kernels.records`). Values are copied into a buffer as large as
-   all batches.
-4. Copy keys and headers, whose sizes are known now; or return keys and values as views, whose array
-   keeps the given buffer.
+1. Find the batches with requested records, drop those of aborted transactions, and verify
+   checksums.
+2. Decompress batches; uncompressed batches are read in place.
+3. Read all records in one pass (`kernels.records`). Values are copied into one buffer, which is as
+   large as all batches.
+4. Copy keys and headers, whose sizes are now known. If views are requested, keys and values are
+   returned as views of the given buffer instead.
 
 Source: Kafka's `DefaultRecord`; KIP-82 (headers).
 """
@@ -41,28 +41,28 @@ def decode_batches(
     max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX,
     views: bool = False,
 ) -> pa.RecordBatch:
-    """Decode contiguous batches; a batch cut at the end of `buffer` is ignored.
+    """Decode adjacent batches; a batch that is cut at the end of `buffer` is ignored.
 
     Args:
-        columns: of `offset`, `timestamp`, `key`, `value`, `headers` and `timestamp_type`; the
-            result has these, in this order.
-        start_offset: the first offset to return; None for all.
-        end_offset: the offset after the last to return; None for all.
-        aborted: ranges of aborted transactions; their batches are not opened.
-        include_control: decode control batches (transaction markers) as records too.
-        check_crc: verify the checksum of every batch that is opened.
+        buffer: bytes of the batches.
+        columns: columns of the result, in its order: `offset`, `timestamp`, `key`, `value`,
+            `headers`, `timestamp_type`.
+        start_offset: first offset to return; None for all.
+        end_offset: offset after the last one to return; None for all.
+        aborted: ranges of aborted transactions, whose batches are skipped.
+        include_control: whether control batches (transaction markers) are decoded like records.
+        check_crc: whether the checksums of the decoded batches are verified.
         max_decompressed_bytes: limit for all compressed batches together.
-        views: return keys and values as `binary_view` elements of `buffer`, which they keep and
-            which must not change any more.
+        views: whether keys and values are `binary_view` elements of `buffer`. The result then keeps
+            `buffer` in memory, and the buffer must not change.
 
     Raises:
-        CorruptBatch: invalid or contradictory batches.
-        RecordTooLarge: compressed batches unpack to more than the limit, or the buffer has
-            more than 2 GiB.
-        UnsupportedCodec: a codec that Kafka does not define.
-        InvalidRecord: an unknown column.
+        CorruptBatch: a batch is invalid.
+        RecordTooLarge: the decompressed records exceed the limit, or 2 GiB.
+        UnsupportedCodec: Kafka does not define the codec of a batch.
+        InvalidRecord: a column does not exist.
     """
-    # Imported here because kernels take 0.3 s to load, which not every client needs.
+    # Imported here because the kernels take 0.3 s to load, and not every client needs them.
     from penstock.records.columnar.batches import (
         aborted_batches,
         check_crcs,
@@ -93,7 +93,7 @@ def _schema(columns: tuple[str, ...], views: bool) -> Any:
             fields.append(EXTRA_FIELDS[name])
         elif name not in RECORD_SCHEMA.names:
             known = ", ".join((*RECORD_SCHEMA.names, *EXTRA_FIELDS))
-            raise InvalidRecord(f"records have no column {name!r}; they have {known}")
+            raise InvalidRecord(f"records have no column {name!r}. Their columns are {known}")
         elif views and name in ("key", "value"):
             fields.append(pa.field(name, pa.binary_view()))
         else:

@@ -1,8 +1,8 @@
-"""Encoder of Arrow columns to batch bytes, cut into batches.
+"""Encoder of Arrow columns to record batches.
 
-A kernel cuts rows into batches and writes several at a time into one buffer
-(`kernels.record_writing`); each is complete once its header is filled in. Keys, values and headers
-are copied once.
+A kernel (`kernels.record_writing`) cuts the rows into batches and writes several batches at a time
+into one buffer. Each batch is complete when its header is filled in. Keys, values and headers are
+copied only once.
 
 Source: Kafka's `DefaultRecordBatch.writeHeader`.
 """
@@ -39,16 +39,16 @@ BATCH_RECORDS_MAX: Final = 20_000
 """Most records in an encoded batch."""
 
 PASS_BYTES: Final = 1 << 20
-"""Bytes of batches that are written together: a batch that is kept keeps the others."""
+"""Bytes of the batches that share one buffer. A batch that stays in memory keeps all of them."""
 PASS_BATCHES: Final = 4_096
 _INCOMPRESSIBLE_SHARE: Final = 64
-"""Reserve for codecs that add a little to incompressible bytes."""
+"""Part (1/64) of a batch kept free, because codecs enlarge incompressible bytes a little."""
 _RECORDS_BYTES_MAX: Final = 2**31 - 1 - HEADER_BYTES
 _SEQUENCE_MODULUS: Final = 2**31
 
 
 class EncodedBatch(Struct, frozen=True, kw_only=True):
-    """Whole batch with its header, and the header's values."""
+    """Whole encoded batch: its bytes, and its header."""
 
     data: memoryview
     header: BatchHeader
@@ -63,7 +63,7 @@ class EncodedBatch(Struct, frozen=True, kw_only=True):
 
 
 class _Plan(Struct, frozen=True, kw_only=True):
-    """Common values of all batches of one call, and the limits of each."""
+    """Values that all batches of one call have in common, and limits of each batch."""
 
     codec: Codec
     level: int | None
@@ -93,29 +93,30 @@ def encode_batches(
     aim_bytes: int | None = None,
     compress_large: bool = False,
 ) -> list[EncodedBatch]:
-    """Encode a pyarrow Table or RecordBatch as record batches, in row order.
+    """Encode the rows of a pyarrow Table or RecordBatch as record batches, in row order.
 
     Args:
-        data: column `value`, and optionally `key`, `timestamp` and `headers`; others are ignored.
-            Or the result of `read_input` for such a table.
-        now_ms: the timestamp of records that have none.
-        base_offset: offset of the first record; each batch continues from the last one.
-        base_sequence: idempotent sequence of the first record; likewise, wrapping at 2**31.
-        max_batch_bytes: no batch is larger.
-        records_per_batch: no batch has more records.
-        aim_bytes: size before compression at which a batch is closed, `max_batch_bytes` by
-            default; a larger record has a batch of its own.
-        compress_large: whether a record that is larger than `max_batch_bytes` is compressed by
-            zstd, which may make it fit.
+        data: table with a column `value`, and optionally `key`, `timestamp` and `headers` (other
+            columns are ignored), or the result of `read_input` for such a table.
+        now_ms: timestamp for records that have none.
+        base_offset: offset of the first record.
+        base_sequence: idempotent sequence of the first record; it continues with 0 after 2**31 - 1.
+        max_batch_bytes: most bytes of a batch, with its header.
+        records_per_batch: most records of a batch.
+        aim_bytes: size before compression at which a batch is closed, by default `max_batch_bytes`;
+            a larger record gets its own batch.
+        compress_large: whether a batch that exceeds `max_batch_bytes` is compressed with zstd,
+            after which it may fit.
 
     Raises:
-        RecordTooLarge: one record alone is larger than `max_batch_bytes`.
-        InvalidRecord: a column is missing or of a type that cannot be encoded.
-        UnsupportedCodec: an unknown codec or level.
+        RecordTooLarge: a single record exceeds `max_batch_bytes`.
+        InvalidRecord: a column is missing or has a type that cannot be encoded.
+        UnsupportedCodec: the codec or level is unknown.
     """
     if records_per_batch < 1 or max_batch_bytes <= HEADER_BYTES:
         raise InvalidRecord(
-            f"batches of {records_per_batch} records and {max_batch_bytes} bytes cannot be"
+            f"records_per_batch = {records_per_batch} must be at least 1, and max_batch_bytes ="
+            f" {max_batch_bytes} must be above {HEADER_BYTES}"
         )
     plan = _Plan(
         codec=Codec.of(codec),
@@ -134,7 +135,7 @@ def encode_batches(
 
 
 def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[EncodedBatch]:
-    # Imported here because kernels take 0.3 s to load, which not every client needs.
+    # Imported here because the kernels take 0.3 s to load, and not every client needs them.
     from penstock.kernels import record_writing as kernels
 
     room = max(1, plan.aim_bytes - HEADER_BYTES)
@@ -179,8 +180,8 @@ def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[Encode
 
 def _too_large(size_bytes: int, first: int, count: int, plan: _Plan) -> RecordTooLarge:
     return RecordTooLarge(
-        f"batch of {size_bytes} bytes from row {first} on, {count} records; the limit is "
-        f"{plan.max_batch_bytes} bytes"
+        f"the batch of {count} records from row {first} on has {size_bytes} bytes, but the limit "
+        f"is {plan.max_batch_bytes} bytes"
     )
 
 
@@ -198,7 +199,7 @@ def _seal(
     base_timestamp: int,
     max_timestamp: int,
 ) -> EncodedBatch:
-    """Fill in the header before the records of a batch, which are compressed if so planned."""
+    """Compress a batch's records as planned, and fill in its header."""
     codec, written = plan.codec, data
     if codec != Codec.NONE:
         written = _compressed(data, codec, plan.level)

@@ -1,8 +1,8 @@
-"""Shortening of records that are larger than the batches of their topic.
+"""Shortening of records that are too large for a batch of their topic.
 
-A dead letter or a replayed record gets headers, and may then exceed `max.message.bytes` of its
-topic. A record that does not fit even compressed is shortened: by `Pointer` to a record that names
-the original's location, by `WithoutHeaders` to the original record.
+A dead letter or a replayed record gets additional headers and may then exceed the topic's
+`max.message.bytes`. If it does not fit even when compressed, it is shortened. `Pointer` cuts it to
+a record that names the original's location; `WithoutHeaders` drops the additional headers again.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from penstock.records.errors import RecordTooLarge
 from penstock.records.header import HEADER_BYTES
 
 TRUNCATED: Final = "truncated"
-"""Header, behind its prefix: the parts that were cut, and their bytes."""
+"""Name of the header, after its prefix, that lists the parts that were cut and their bytes."""
 _NUMBERS_BYTES: Final = 64
-"""Most bytes of a record besides key, value and headers; and of each header, 10."""
+"""Upper bound of a record's bytes in addition to key, value and headers."""
 _HEADER_BYTES: Final = 10
+"""Upper bound of a header's bytes in addition to its key and value."""
 
 Row = dict[str, Any]
 Shorten = Callable[[Row, int], Row]
-"""Function that shortens a record to at most so many bytes."""
+"""Function that shortens a record to a number of bytes."""
 
 
 class Pointer(Struct, frozen=True, kw_only=True):
-    """Shortener that cuts the value, then headers without the prefix, then the key.
+    """Shortener that cuts first the value, then headers without the prefix, then the key.
 
-    A header `<prefix>truncated` is added, as `value=1048000,headers=512`: the parts that were cut,
-    and their bytes. Headers with the prefix have the original's location; they stay.
+    It adds a header `<prefix>truncated`, such as `value=1048000,headers=512`: the parts that were
+    cut, and their bytes. Headers with the prefix are kept, because they name the original's
+    location.
     """
 
     prefix: str
@@ -64,7 +66,7 @@ class Pointer(Struct, frozen=True, kw_only=True):
 
 
 class WithoutHeaders(Struct, frozen=True, kw_only=True):
-    """Shortener that drops the headers with the prefix."""
+    """Shortener that drops the headers whose key begins with the prefix."""
 
     prefix: str
 
@@ -75,11 +77,13 @@ class WithoutHeaders(Struct, frozen=True, kw_only=True):
 
 
 def fitting(rows: Any, *, limit_bytes: int, shorten: Shorten) -> Any:
-    """Return the rows; those that alone in a batch would exceed the limit are shortened.
+    """Return the rows; those that exceed the limit even alone in a batch are shortened.
 
     Args:
-        rows: a table or record batch with the columns `key`, `value` and `headers`; others stay.
-        limit_bytes: largest batch of the topic, compressed if that helps.
+        rows: table or record batch with the columns `key`, `value` and `headers`; other columns do
+            not change.
+        limit_bytes: largest batch of the topic; a record also fits if it does so when compressed.
+        shorten: function that shortens one row.
     """
     room = limit_bytes - HEADER_BYTES
     found: list[Any] = []
@@ -98,7 +102,7 @@ def fitting(rows: Any, *, limit_bytes: int, shorten: Shorten) -> Any:
 
 
 def fit(rows: Any, *, limit_bytes: int) -> npt.NDArray[np.bool_]:
-    """Return whether each row alone fits into a batch of so many bytes, compressed if needed."""
+    """Return a flag for each row: whether it fits alone into a batch, if needed compressed."""
     found = record_sizes(rows) <= limit_bytes - HEADER_BYTES
     for row in np.flatnonzero(~found).tolist():
         found[row] = _fits(rows.slice(row, 1), limit_bytes)
@@ -106,7 +110,7 @@ def fit(rows: Any, *, limit_bytes: int) -> npt.NDArray[np.bool_]:
 
 
 def record_sizes(rows: Any) -> npt.NDArray[np.int64]:
-    """Return an upper bound of each record's bytes in a batch."""
+    """Return an upper bound of the bytes of each row's record in a batch."""
 
     def lengths(column: Any) -> Any:
         return np.asarray(pc.fill_null(pc.binary_length(column), 0).to_numpy(), np.int64)
@@ -129,7 +133,7 @@ def record_sizes(rows: Any) -> npt.NDArray[np.int64]:
 
 
 def record_bytes(row: Row) -> int:
-    """Return an upper bound of a record's bytes in a batch."""
+    """Return an upper bound of the bytes of one record in a batch."""
     size = _NUMBERS_BYTES + len(row["key"] or b"") + len(row["value"] or b"")
     return size + _headers_bytes(row["headers"] or ())
 

@@ -1,8 +1,9 @@
-"""Input columns, converted to the few types of the encoder.
+"""Input columns of the encoder, converted to a few types.
 
-Keys and values may be any binary or text type, timestamps whole milliseconds or Arrow timestamps of
-any unit (rounded down to milliseconds), headers a list of key-value structs or a map. Nothing else
-is cast: Arrow makes nulls of members with other names.
+Keys and values may be any binary or text type. Timestamps are whole milliseconds, or Arrow
+timestamps of any unit, which are rounded down to milliseconds. Headers are a list of key-value
+structs or a map. Other types are rejected and not cast: for a struct with other field names,
+Arrow's cast would return nulls.
 """
 
 from __future__ import annotations
@@ -34,12 +35,11 @@ _TEXTS: Final = (
     pa.types.is_null,
 )  # fmt: skip
 _NUMBERS_BYTES_MAX: Final = 31
-"""Bytes of a record besides key, value and headers: length, attributes, timestamp, offset, counts.
-"""
+"""Upper bound of a record's bytes for length, attributes, timestamp, offset and counts."""
 
 
 class Column(NamedTuple):
-    """Elements in some bytes, as `kernels.record_writing` describes a column."""
+    """Column of byte strings in one buffer, as `kernels.record_writing` describes it."""
 
     data: Bytes = _NO_BYTES
     starts: Bounds = _NO_BOUNDS
@@ -48,7 +48,7 @@ class Column(NamedTuple):
     shift: int = 0
 
     def bytes_max(self) -> int:
-        """Upper bound of the bytes of all elements with their lengths."""
+        """Return an upper bound of the bytes of all elements, including their length fields."""
         taken = int(self.ends[-1]) - int(self.starts[0]) if self.starts.size else 0
         return taken + self.starts.size * _LENGTH_BYTES_MAX
 
@@ -57,7 +57,7 @@ _NULLS: Final = Column()
 
 
 class Headers(NamedTuple):
-    """Start of each row's headers among all, and all of their keys and values."""
+    """Headers of all rows: keys and values, and at which of them each row begins."""
 
     bounds: Bounds = _NO_BOUNDS
     keys: Column = _NULLS
@@ -68,7 +68,7 @@ _NO_HEADERS: Final = Headers()
 
 
 class Input(Struct, frozen=True, kw_only=True):
-    """Columns of the records to encode, of which `order` selects rows if it is not None."""
+    """Columns of the records to encode; `order` has the indexes of selected rows, None for all."""
 
     value: Column
     timestamps: Ints
@@ -81,12 +81,12 @@ class Input(Struct, frozen=True, kw_only=True):
         return self.timestamps.size if self.order is None else self.order.size
 
     def bytes_max(self) -> int:
-        """Upper bound of the bytes of all rows' records, if none is selected twice."""
+        """Return an upper bound of all records' bytes, if each row is selected at most once."""
         columns = (self.key, self.value, self.headers.keys, self.headers.values)
         return self.size * _NUMBERS_BYTES_MAX + sum(column.bytes_max() for column in columns)
 
     def select(self, rows: slice | Ints) -> Input:
-        """Return some rows: a slice, or numbers of rows in any order; only numbers are copied."""
+        """Return some of the rows, by a slice or by indexes in any order; values are not copied."""
         order = np.arange(self.timestamps.size) if self.order is None else self.order
         return replace(self, order=order[rows])
 
@@ -102,13 +102,17 @@ class Input(Struct, frozen=True, kw_only=True):
 def read_input(data: Any, now_ms: int) -> Input:
     """Convert the columns `value`, `key`, `timestamp` and `headers` of a table or record batch.
 
+    `now_ms` is the timestamp of rows that have none.
+
     Raises:
-        InvalidRecord: no column `value`, a column of another type, a timestamp that milliseconds
-            cannot hold, or a null header key.
+        InvalidRecord: there is no column `value`, a column has an unsupported type, a timestamp
+            does not fit into 64 bits, or a header or its key is null.
     """
     names = data.schema.names
     if "value" not in names:
-        raise InvalidRecord(f"there is no column 'value', only {', '.join(names) or 'none'}")
+        raise InvalidRecord(
+            f"the column 'value' is missing. The columns are {', '.join(names) or 'none'}"
+        )
     return Input(
         key=_binary("key", _whole(data, "key")) if "key" in names else _NULLS,
         value=_binary("value", _whole(data, "value")),
@@ -127,7 +131,7 @@ def _whole(data: Any, name: str) -> Any:
 
 
 def plain(array: Any) -> Any:
-    """Return an array, or chunks of one, without dictionaries and runs."""
+    """Return an array without dictionary or run-end encoding."""
     if pa.types.is_dictionary(array.type):
         return plain(array.cast(array.type.value_type))
     if pa.types.is_run_end_encoded(array.type):
@@ -136,18 +140,18 @@ def plain(array: Any) -> Any:
 
 
 def as_bytes(name: str, array: Any) -> Any:
-    """Return an array of text or bytes as one of `binary` or `string`.
+    """Return an array of any text or binary type as `binary` or `string`.
 
     Raises:
-        InvalidRecord: it is of another type, or has more bytes than such an array can hold.
+        InvalidRecord: the array has another type, or more bytes than 32-bit offsets can address.
     """
     if array.type in (pa.binary(), pa.string()):
         return array
     array = plain(array)
     if not _is_text(array.type):
         raise InvalidRecord(
-            f"column {name!r} is {array.type}; keys and values are bytes or text. Cast or serialise"
-            " it first"
+            f"column {name!r} has type {array.type}, but keys and values must be bytes or text."
+            " Cast or serialise it first"
         )
     try:
         return _cast(array, pa.binary())
@@ -156,7 +160,7 @@ def as_bytes(name: str, array: Any) -> Any:
 
 
 def _cast(array: Any, kind: Any) -> Any:
-    """Cast an array; copy a slice that is beyond the reach of 32-bit offsets."""
+    """Cast an array; if a slice exceeds 32-bit offsets, copy it first."""
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
@@ -191,22 +195,24 @@ def _timestamps(data: Any, now_ms: int) -> Ints:
 
 
 def as_milliseconds(name: str, array: Any) -> Any:
-    """Return timestamps as whole milliseconds, rounded down, before 1970 too.
+    """Return timestamps as whole milliseconds, rounded down even before 1970.
 
     Raises:
-        InvalidRecord: it is of another type, or 64 bits cannot hold a number.
+        InvalidRecord: the array has another type, or a value does not fit into 64 bits.
     """
     array = plain(array)
     if pa.types.is_timestamp(array.type):
         array = _milliseconds(name, array)
     if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
         raise InvalidRecord(
-            f"column {name!r} is {array.type}; it must be whole milliseconds or a timestamp"
+            f"column {name!r} has type {array.type}, but must be whole milliseconds or a timestamp"
         )
     try:
         return array.cast(pa.int64())
     except pa.ArrowInvalid as error:
-        raise InvalidRecord(f"column {name!r} has too many milliseconds: {error}") from error
+        raise InvalidRecord(
+            f"column {name!r} has milliseconds that do not fit into 64 bits: {error}"
+        ) from error
 
 
 def _milliseconds(name: str, array: Any) -> Any:
@@ -216,7 +222,7 @@ def _milliseconds(name: str, array: Any) -> Any:
             return pc.multiply_checked(numbers, 1000)
         except pa.ArrowInvalid as error:
             raise InvalidRecord(
-                f"column {name!r} has seconds that milliseconds of 64 bits cannot hold: {error}"
+                f"column {name!r} has seconds whose milliseconds do not fit into 64 bits: {error}"
             ) from error
     if unit == "ms":
         return numbers
@@ -228,14 +234,14 @@ def as_headers(name: str, array: Any) -> Any:
     """Return headers as an array of `HEADERS_TYPE`.
 
     Raises:
-        InvalidRecord: it is of another type, or has a key that is not UTF-8.
+        InvalidRecord: the array has another type, or a key is not UTF-8.
     """
     if array.null_count == len(array):
         return pa.nulls(len(array), HEADERS_TYPE)
     if not _pairs_texts(array.type):
         raise InvalidRecord(
-            f"column {name!r} is {array.type}; it must be a list of structs of key and value, both"
-            " text or bytes, or a map of these"
+            f"column {name!r} has type {array.type}, but must be a list of structs with the fields"
+            " key and value (text or bytes), or a map of text or bytes"
         )
     try:
         return _cast(array, HEADERS_TYPE)
@@ -251,10 +257,10 @@ def _headers(array: Any) -> Headers:
     if len(pairs) == 0:
         return _NO_HEADERS
     if pairs.null_count:
-        raise InvalidRecord("column 'headers' has a header that is null")
+        raise InvalidRecord("column 'headers' has a null header. Drop it from the list")
     keys, values = pairs.flatten()
     if keys.null_count:
-        raise InvalidRecord("column 'headers' has a header whose key is null")
+        raise InvalidRecord("column 'headers' has a header with a null key. Set a key, or drop it")
     counts = pc.list_value_length(array)
     if array.null_count:
         counts = counts.fill_null(0)

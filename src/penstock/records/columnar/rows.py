@@ -1,4 +1,4 @@
-"""Records of some batches as columns of Arrow, read and copied by kernels."""
+"""Records of batches as Arrow columns, read and copied by the kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
 
 
 class Rows:
-    """Records of some batches, read piece by piece."""
+    """Reader of the records of some batches into Arrow columns."""
 
     def __init__(self, pieces: list[Piece], table: Ints) -> None:
         self._pieces = pieces
@@ -40,10 +40,10 @@ class Rows:
         self.size = 0
 
     def read(self, columns: Sequence[str], start: int, end: int, *, views: bool) -> None:
-        """Read the selected columns.
+        """Read these columns of the records with offsets in [start, end).
 
         Raises:
-            CorruptBatch: records that do not match their batch.
+            CorruptBatch: the records do not match their batch's header.
         """
         wanted = sum({_WANTED[name] for name in columns}) | (kernels.VIEWS if views else 0)
         room = int(self._table[:, kernels.COUNT].sum())
@@ -140,7 +140,7 @@ def _array(kind: Any, size: int, *parts: Any, valid: Any = None) -> Any:
 
 
 def _text(count: int, bounds: Any, keys: Bytes) -> Any:
-    """Return keys as text; malformed UTF-8 is replaced, as Java's readers do."""
+    """Return header keys as text; invalid UTF-8 is replaced, as by Java's readers."""
     if keys.size == 0 or int(keys.max()) < 0x80:
         return _array(pa.string(), count, bounds, keys)
     array = _array(pa.binary(), count, bounds, keys)

@@ -1,7 +1,7 @@
-"""Columns of a record, in Arrow types.
+"""Schema of a record's columns, in Arrow types.
 
-`timestamp` is milliseconds since the epoch as a plain integer, because -1 (none) and values outside
-Arrow's own range are legal in a log. A record without headers has an empty list.
+`timestamp` is a plain integer, in milliseconds since 1970, because a log may contain -1 (none) and
+values outside of the range of Arrow's timestamps. A record without headers has an empty list.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ RECORD_SCHEMA: Final = pa.schema(
 )
 
 EXTRA_FIELDS: Final = {"timestamp_type": pa.field("timestamp_type", pa.int8())}
-"""Optional columns: 0 create time, 1 log append time."""
+"""Columns that are decoded only on request; `timestamp_type` is 0 (create) or 1 (log append)."""

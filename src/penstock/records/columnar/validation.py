@@ -1,9 +1,10 @@
-"""Validation of a batch's records against its header, before it is stored.
+"""Validation of a batch's records against its header, before the batch is stored.
 
-A batch with a right checksum and invalid records stops every consumer of its partition. Its records
-are read by the kernels (`kernels.records`) without keeping them; the offset deltas must be 0, 1, 2,
-… and the headers fill their records. A batch is valid for all readers, or rejected with the first
-wrong record. This module is loaded into brokers without Arrow, the kernels at first use.
+A batch with a correct checksum but invalid records would stop every consumer of its partition. The
+kernels (`kernels.records`) read its records without keeping them. The offset deltas must be 0, 1,
+2, …, and headers must fill their records exactly. The batch is then valid for all readers;
+otherwise it is rejected, and the error names the first invalid record. Brokers load this module
+without Arrow, and the kernels when they are first used.
 
 Source: Kafka's `LogValidator`, `DefaultRecordBatch.iterator` and `PartialDefaultRecord`.
 """
@@ -20,13 +21,15 @@ from penstock.records.framing import check_frame
 from penstock.records.header import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
 
 VALIDATED_BATCH_BYTES_MAX: Final = 64 << 20
-"""Most decompressed bytes of a batch that a broker validates."""
+"""Most decompressed bytes of a batch; a broker rejects a larger batch."""
 REFUSED_RECORDS_NAMED_MAX: Final = 100
-"""Records of a rejected batch that its response names."""
+"""Most invalid records of a batch that its error names."""
 
 CHAIN_RECORDS_MAX: Final = 4
-"""Most records of an uncompressed batch that are walked without the kernel: a call of it costs some
-5 µs, the first one half a second to load it."""
+"""Most records of an uncompressed batch that Python checks without the kernel.
+
+A call of the kernel costs about 5 µs, and loading it half a second.
+"""
 _LONG_BITS: Final = 63
 _INT_BITS: Final = 28
 
@@ -39,15 +42,20 @@ def check_records(
     keyed: bool = False,
     allowance: Allowance | None = None,
 ) -> None:
-    """Walk the records of the whole batch with this header; a compressed one is opened.
+    """Check the records of a whole batch against its header; a compressed batch is decompressed.
 
-    `index` is the batch's index in its request, for the message. With `keyed` every record must
-    have a key. A batch may be empty after compaction. `allowance` limits the request's decompressed
-    bytes.
+    A batch may have no records, as after compaction.
+
+    Args:
+        batch: the batch with its header.
+        header: the decoded header.
+        index: the batch's index in its request, for messages.
+        keyed: whether every record must have a key.
+        allowance: budget of decompressed bytes for the whole request.
 
     Raises:
-        InvalidRecord: the records do not match the header, or one has no key.
-        RecordTooLarge: it unpacks to more than `VALIDATED_BATCH_BYTES_MAX`, or the allowance.
+        InvalidRecord: the records do not match the header, or a record lacks its key.
+        RecordTooLarge: the decompressed records exceed `VALIDATED_BATCH_BYTES_MAX` or the budget.
     """
     count = header.record_count
     where = "" if index is None else f"batch {index}, "
@@ -67,17 +75,19 @@ def check_records(
     if len(keyless):
         named = keyless[:REFUSED_RECORDS_NAMED_MAX].tolist()
         raise InvalidRecord(
-            f"{where}record {named[0]} of {count}: a compacted topic rejects records without a key,"
-            f" {len(keyless)} have none",
+            f"{where}record {named[0]} of {count}: a compacted topic rejects records without a key;"
+            f" {len(keyless)} of the batch's records have none",
             records=named,
         )
 
 
 def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = None) -> None:
-    """Check a batch without decompressing it: its records, or the frame of its codec.
+    """Check a batch without decompressing it.
+
+    For an uncompressed batch this checks the records, for a compressed one the codec's frame.
 
     Raises:
-        InvalidRecord: the records do not match the header, or a client cannot open the frame.
+        InvalidRecord: the records do not match the header, or some client cannot read the frame.
     """
     section = memoryview(batch)[HEADER_BYTES:]
     if header.codec == 0:
@@ -93,10 +103,10 @@ def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = Non
 
 
 def _walk(section: Readable, count: int, *, keyed: bool) -> Any:
-    """Check all records of a batch; return the records without a key, if they must have one.
+    """Check all records of a batch; with `keyed`, return the indexes of records without a key.
 
     Raises:
-        CorruptBatch: with the record at fault.
+        CorruptBatch: a record is invalid; the error has its index.
     """
     if count * RECORD_BYTES_MIN > len(section):
         raise CorruptBatch(f"{count} records do not fit into {len(section)} bytes")
@@ -106,9 +116,9 @@ def _walk(section: Readable, count: int, *, keyed: bool) -> Any:
 
 
 def is_chain(data: Readable, count: int) -> bool:
-    """Return whether `data` is `count` records with the offset deltas 0, 1, 2, … and nothing else.
+    """Return whether `data` is exactly `count` records with the offset deltas 0, 1, 2, ….
 
-    It accepts no batch that the kernel rejects; the kernel decides about others.
+    It never accepts records that the kernel rejects. If it returns False, the kernel must decide.
     """
     at = 0
     try:
@@ -132,22 +142,26 @@ def is_chain(data: Readable, count: int) -> bool:
 
 
 def _headers_end(data: Readable, at: int, end: int, count: int) -> int:
-    """Return where the headers of a record end; ValueError if a header does not fit."""
+    """Return the offset at which a record's headers end.
+
+    Raises:
+        ValueError: a header does not fit into the record.
+    """
     for _ in range(count):
         key, at = _varint(data, at, _INT_BITS)
         value, at = _varint(data, at + key, _INT_BITS)
         at += max(value, 0)
         if key < 0 or value < -1 or at > end:
-            raise ValueError("a header that is none")
+            raise ValueError("a header does not fit into its record")
     return at
 
 
 def _varint(data: Readable, at: int, bits: int) -> tuple[int, int]:
-    """Return the zigzag varint at an offset, and the offset behind it.
+    """Return the zigzag varint at an offset, and the offset after it.
 
     Raises:
-        IndexError: it is cut.
-        ValueError: its last byte would begin above `bits`, which the kernel checks more closely.
+        IndexError: the varint is cut.
+        ValueError: the varint may have too many bits; the kernel then checks it exactly.
     """
     byte = data[at]
     if byte < 0x80:
@@ -161,7 +175,7 @@ def _varint(data: Readable, at: int, bits: int) -> tuple[int, int]:
             break
         shift += 7
         if shift > bits:
-            raise ValueError("a varint that may be too long")
+            raise ValueError("a varint may have too many bytes")
     if bits == _INT_BITS and raw >> 32:
-        raise ValueError("a varint with too many bits")
+        raise ValueError("a varint has too many bits")
     return raw >> 1 ^ -(raw & 1), at + 1

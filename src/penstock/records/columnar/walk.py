@@ -1,4 +1,4 @@
-"""Walk over the records of one batch without keeping any, with the errors in words."""
+"""Check of the records of one batch by a kernel, with errors in words."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _NOTHING: Final = (
 )
 _NO_BITMAPS: Final = np.empty((2, 0), np.uint8)
 _REASONS: Final = {
-    kernels.MISFIT: "the records of a batch do not fill it, as shows at byte {place}",
-    kernels.BAD_END: "it does not end where its length says, it begins at byte {place}",
-    kernels.BAD_VARINT: "a varint of it has too many bytes or bits, it begins at byte {place}",
+    kernels.MISFIT: "the records of the batch do not fill it: the mismatch is at byte {place}",
+    kernels.BAD_END: "the record at byte {place} does not end where its length field says",
+    kernels.BAD_VARINT: "the record at byte {place} has a varint with too many bytes or bits",
     kernels.OUTSIDE: "its offset is outside of its batch",
-    kernels.GAP: "its offset delta is {place}, {record} was expected",
+    kernels.GAP: "its offset delta is {place}, expected {record}",
     kernels.MANY_HEADERS: "it declares more headers than fit into it",
-    kernels.BAD_HEADERS: "the headers of a record do not fill it",
+    kernels.BAD_HEADERS: "its headers do not fill the record",
 }
 
 
 def corrupt(problem: int, state: Any) -> CorruptBatch:
-    """Return the error for a problem of `read_records`, without the name of the batch."""
+    """Return the error for a problem that `read_records` reports; it does not name the batch."""
     record = max(int(state[kernels.RECORD]), 0)
     return CorruptBatch(explained(problem, record, int(state[kernels.PLACE])), record=record)
 
@@ -43,10 +43,12 @@ def explained(problem: int, record: int, place: int) -> str:
 
 
 def walk(section: Readable, count: int, *, keyed: bool) -> Ints:
-    """Check that a section has so many consecutive records; if `keyed`, return those without a key.
+    """Check that a section consists of exactly `count` consecutive records.
+
+    With `keyed`, return the indexes of the records without a key, else an empty array.
 
     Raises:
-        CorruptBatch: with the record at fault.
+        CorruptBatch: a record is invalid; the error has its index.
     """
     table = np.zeros((1, kernels.BATCH_FIELDS), np.int64)
     table[0, kernels.END], table[0, kernels.COUNT] = len(section), count

@@ -1,7 +1,7 @@
-"""Audit log: a line for each authentication, rejection and change.
+"""Audit log: one line for each authentication, each denied request, and each change.
 
-`events.py` defines a line, `log.py` queues lines, `file.py` writes them to files; brokers write
-them to a topic, too.
+`events.py` defines the lines, `log.py` passes them to sinks, and `file.py` writes them to files.
+Brokers can also write them to a topic.
 """
 
 from penstock.security.audit.events import (

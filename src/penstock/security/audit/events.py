@@ -5,8 +5,9 @@
      "operation":"Produce","resource_type":"topic","resources":["orders"],"resource_count":1,
      "reason":"User:alice may not write topic orders"}
 
-An event has only names: of the principal, of the resources, of the error. No field may contain a
-secret. Texts are cut at `TEXT_CHARS_MAX`, lists at `RESOURCES_MAX`, and JSON escapes line ends.
+An event contains only names, such as those of the principal, the resources and the error. No field
+may contain a secret. Texts are cut to `TEXT_CHARS_MAX` characters and lists to `RESOURCES_MAX`
+items. JSON escapes line breaks, so an event is always one line.
 
 Source: Kafka's `kafka.authorizer.logger`; Redpanda's audit log has the same facts.
 """
@@ -29,10 +30,11 @@ Outcome = Literal["success", "failure", "denied"]
 
 
 class AuditEvent(Struct, frozen=True, kw_only=True):
-    """Audit event. Fields that do not apply are empty.
+    """Audit event; fields that do not apply are empty.
 
-    `mechanism` is the mechanism of authentication: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL, basic,
-    bearer, SO_PEERCRED. `operation` is the API's name, or a route's method and path.
+    `mechanism` is the authentication mechanism: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL, basic,
+    bearer or SO_PEERCRED. `operation` is the name of the Kafka API, or method and path of an HTTP
+    request.
     """
 
     event: EventKind
@@ -48,19 +50,19 @@ class AuditEvent(Struct, frozen=True, kw_only=True):
 
 
 class Audit(Protocol):
-    """Audit log that never raises and never blocks."""
+    """Port of the audit log; it never raises and never blocks."""
 
     def record(self, event: AuditEvent) -> None: ...
 
     def close(self) -> None:
-        """Write the recorded events, as far as possible within a moment."""
+        """Write the events recorded so far, as many as possible within a short timeout."""
 
 
 class NoAudit:
     """Audit log that discards all events."""
 
     def record(self, event: AuditEvent) -> None:
-        """Do nothing."""
+        """Discard the event."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -70,7 +72,10 @@ NO_AUDIT: Final = NoAudit()
 
 
 def line_of(event: AuditEvent, *, now_ms: int, origin: dict[str, int | str]) -> bytes:
-    """Return an event as one line; `origin` identifies the writer, as `{"broker": 1}`."""
+    """Return an event as one line of JSON.
+
+    `origin` identifies the process that writes it, such as `{"broker": 1}`.
+    """
     resources = list(event.resources)
     return (
         msgspec.json.encode(
@@ -100,5 +105,5 @@ def _time(now_ms: int) -> str:
 
 
 def cut(text: str) -> str:
-    """Return at most `TEXT_CHARS_MAX` characters of a text, as valid UTF-8."""
+    """Return the first `TEXT_CHARS_MAX` characters of a text, with lone surrogates replaced."""
     return text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode()

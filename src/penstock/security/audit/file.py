@@ -1,6 +1,6 @@
-"""Audit log file: a thread appends lines, and files rotate by size.
+"""Audit log file: a thread appends lines, and files are rotated by size.
 
-audit.log, audit.log.1, audit.log.2, …      the newest first; `audit.log.files` of them
+audit.log, audit.log.1, audit.log.2, … from the newest to the oldest; `audit.log.files` of them
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _MODE: Final = 0o600
 
 
 class AuditFileUnusable(InvalidError):
-    """The audit log file cannot be opened exclusively."""
+    """Audit log file that cannot be opened, or that another process has locked."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class AuditFile:
-    """Sink that writes audit lines to a file."""
+    """Sink that writes audit lines to a file, from a thread of its own."""
 
     name = "file"
 
     def __init__(self, path: str, *, bytes_max: int, files_max: int, queue_max: int) -> None:
-        """Open or create the file.
+        """Open or create the file, and start the thread.
 
         Raises:
-            AuditFileUnusable: it cannot be; the message says why.
+            AuditFileUnusable: the file cannot be opened or locked; the message has the reason.
         """
         self._path = path
         self._bytes_max = bytes_max
@@ -84,7 +84,7 @@ class AuditFile:
         os.close(self._file)
 
     def _write(self, lines: list[bytes]) -> None:
-        """Append lines; rotate after the line that reaches the file's size limit."""
+        """Append lines; start a new file after the line that reaches the size limit."""
         begin = written = 0
         try:
             for end, line in enumerate(lines, 1):
@@ -98,7 +98,11 @@ class AuditFile:
         except OSError as error:
             self.dropped += len(lines) - written
             if not self._failing:
-                logger.error("audit.log.file %s: %s; events are lost", self._path, error.strerror)
+                logger.error(
+                    "dropping audit events: cannot write audit.log.file %s: %s",
+                    self._path,
+                    error.strerror,
+                )
             self._failing = True
 
     def _rotate(self) -> None:
@@ -114,16 +118,16 @@ class AuditFile:
 
 
 def _open(path: str) -> tuple[int, int]:
-    """Open a file for appending under a lock; return its descriptor and size."""
+    """Open a file for appending and lock it; return its descriptor and its size in bytes."""
     file = os.open(path, _FLAGS, _MODE)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(0, "is no file")
+            raise OSError(0, "not a regular file")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OSError(0, "another process writes it") from None
+            raise OSError(0, "another process has locked it") from None
     except OSError:
         os.close(file)
         raise

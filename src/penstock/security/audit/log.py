@@ -1,4 +1,4 @@
-"""Audit log of a process: passes events as lines to its sinks and counts dropped ones."""
+"""Audit log of a process: converts events to lines, passes them to sinks, and counts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS: Final[Sequence[EventKind]] = ("authentication", "denial", "change")
 
 
 class Line(NamedTuple):
-    """Audit event as a line, with its time and principal (may be empty)."""
+    """Audit event as one line of JSON, with its time and its principal (may be empty)."""
 
     text: bytes
     time_ms: int
@@ -23,28 +23,28 @@ class Line(NamedTuple):
 
 
 class LineSink(Protocol):
-    """Sink that accepts audit lines within a bound."""
+    """Sink for audit lines, with a limited queue."""
 
     name: str
     dropped: int
-    """Lines that were not written: the bound was reached, or writing failed."""
+    """Number of lines that were dropped, because the queue was full or writing failed."""
 
     def offer(self, line: Line) -> None:
-        """Accept or drop one line, without blocking."""
+        """Queue a line, or drop it if the queue is full; never block."""
 
     def close(self) -> None:
-        """Write the accepted lines, as far as possible within a moment."""
+        """Write the queued lines, as many as possible within a short timeout."""
 
 
 class AuditMetrics(Metrics, prefix="penstock_audit_"):
     events: dict[str, int] = counters(
         "events_total",
-        "Authentications, denials and administrative changes that were audited.",
+        "Audit events: authentications, denials and administrative changes.",
         "event",
     )
     dropped: dict[str, int] = counters(
         "dropped_total",
-        "Audit events that were not written: too many waited, or they could not be written.",
+        "Audit events that were dropped, because the queue was full or writing failed.",
         "sink",
     )
 
@@ -53,7 +53,7 @@ class AuditLog:
     def __init__(
         self, sinks: Iterable[LineSink], *, clock: Clock, origin: dict[str, int | str]
     ) -> None:
-        """`origin` is added to every line: the broker or agent."""
+        """Create the log; `origin` identifies the broker or agent and is added to every line."""
         self._sinks = list(sinks)
         self._now_ms = clock.now_ms
         self._origin = origin

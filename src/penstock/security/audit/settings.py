@@ -12,27 +12,28 @@ from penstock.base.settings import INT_MAX, LONG_MAX, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Destination of the audit log, and its retention."""
+    """Settings of the audit log: its file, its topic, and limits."""
 
     PREFIX: ClassVar = "audit."
 
     log_file: str = setting(
-        "", "File of the audit log: a line of JSON for each authentication, denial and"
-        " administrative change, readable by its owner alone; empty writes none.",
+        "", "Path of the audit log file, with one line of JSON for each authentication, denial and"
+        " administrative change. Only its owner can read it. If empty, no file is written.",
     )  # fmt: skip
     log_file_bytes: int = setting(
-        64 << 20, "Size at which a new file is begun; the others get .1, .2 behind their names.",
+        64 << 20, "Size in bytes at which a new file is started; older files get the suffixes .1,"
+        " .2 and so on.",
         4096, LONG_MAX, name="audit.log.file.max.bytes",
     )  # fmt: skip
-    log_files: int = setting(10, "Files that are kept, the current one included.", 1, 1000)
+    log_files: int = setting(10, "Number of files to keep, including the current one.", 1, 1000)
     queue_events: int = setting(
-        10_000, "Events that may wait to be written, of file and topic each; more are dropped and"
-        " counted.", 1, INT_MAX,
+        10_000, "Most events that wait to be written, separately for file and topic; further events"
+        " are dropped and counted.", 1, INT_MAX,
         name="audit.queue.max.events",
     )  # fmt: skip
     topic: str = setting(
-        "", "Topic that has the same lines as records, as __audit: brokers make it, internal, with"
-        " one partition, and write to it after the events. Empty writes none.",
+        "", "Topic to which brokers write the same lines as records, such as __audit. Brokers"
+        " create it as an internal topic with one partition. If empty, no topic is written.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

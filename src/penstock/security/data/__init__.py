@@ -1,6 +1,6 @@
-"""Protection of single fields: masks, tokens, and encryption with a key for each subject.
+"""Protection of single fields: masks, tokens, and encryption with one key per subject.
 
-Loading it takes PyArrow and OpenSSL, so its names are looked up when they are first used.
+Public names are imported when they are first used, because this loads PyArrow and OpenSSL.
 """
 
 from importlib import import_module

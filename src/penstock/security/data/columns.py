@@ -1,8 +1,8 @@
-"""Protection of whole columns: Arrow arrays in, Arrow arrays out, nulls stay nulls.
+"""Protection of whole columns: functions from Arrow arrays to Arrow arrays; nulls stay null.
 
-Masks and tokens are computed once for each distinct value, keys are looked up once for each
-distinct subject. Every value is encrypted separately, equal ones too: equal ciphertexts would
-reveal equal values.
+Masks and tokens are computed once for each distinct value, and keys are looked up once for each
+distinct subject. Encryption is separate for every value, because equal ciphertexts would reveal
+equal values.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from penstock.security.data.tokens import DEFAULT_FORM, TokenForm, tokens
 _TEXT: Final = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 _BYTES: Final = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
 _ROWS_MAX: Final = 65_536
-"""Encrypted at once: what that takes beside the column stays small."""
+"""Rows that are encrypted at a time, to limit the additional memory."""
 
 
 class UnfitColumn(InvalidError):
-    """Column whose type does not support the protection."""
+    """Column whose type does not support the requested protection."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 def mask_column(column: Any, mask: Mask) -> Any:
-    """Return a column of text masked.
+    """Return a text column with masked values.
 
     Raises:
         UnfitColumn: the column is not text.
     """
     column = plain(column)
     if column.type not in _TEXT:
-        raise UnfitColumn(f"a column of {column.type} cannot be masked: cast it to text")
+        raise UnfitColumn(f"a column of type {column.type} cannot be masked. Cast it to text")
     encoded = _encoded(column.cast(pa.string()))
     return pc.take(_masked(encoded.dictionary, mask), encoded.indices)
 
 
 def tokenize_column(column: Any, ring: KeyRing, field: str, form: TokenForm = DEFAULT_FORM) -> Any:
-    """Return the tokens, as text, of a column of text, bytes or whole numbers.
+    """Return a column with the tokens, as text, of texts, bytes or whole numbers.
 
-    A text and its UTF-8 bytes have the same token, as have a number and its decimal digits.
+    A text and its UTF-8 bytes have the same token, and so do a number and its decimal digits.
 
     Raises:
         UnfitColumn: the column has another type.
@@ -61,16 +61,17 @@ def tokenize_column(column: Any, ring: KeyRing, field: str, form: TokenForm = DE
 def encrypt_column(
     column: Any, subjects: Any, ring: KeyRing, *, randomness: Randomness = SYSTEM_RANDOMNESS
 ) -> Any:
-    """Encrypt a column of text or bytes, each value for the subject of its row; return bytes.
+    """Encrypt a column of text or bytes, each value with the key of its row's subject.
 
-    A value is null if the subject is null or was shredded.
+    Returns:
+        A column of bytes. A value is null if the subject is null or was shredded.
 
     Raises:
-        UnfitColumn: the column has another type, or the subjects are not text, UTF-8 or whole
-            numbers.
+        UnfitColumn: the column is not text or bytes, or the subjects are not text, UTF-8 bytes or
+            whole numbers.
     """
     if pa.types.is_integer(column.type):
-        raise UnfitColumn(f"a column of {column.type} cannot be encrypted: cast it to text")
+        raise UnfitColumn(f"a column of type {column.type} cannot be encrypted. Cast it to text")
     values, encoded = as_bytes(column), _subjects(subjects)
     keys = ring.for_encryption(encoded.dictionary.to_pylist())
     parts = []
@@ -82,16 +83,21 @@ def encrypt_column(
 
 
 def decrypt_column(column: Any, subjects: Any, ring: KeyRing) -> tuple[Any, dict[int, str]]:
-    """Decrypt a column for the subjects of its rows; return bytes and failures by row.
+    """Decrypt a column with the keys of its rows' subjects.
 
-    A value is null if it was null, if its subject's key was deleted, or if it failed.
+    Returns:
+        A column of bytes, and the reason for each row that could not be decrypted. A value is null
+            if it was null, if its subject's key was deleted, or if it could not be decrypted.
 
     Raises:
-        UnfitColumn: the column is not bytes, or the subjects are not text, UTF-8 or numbers.
+        UnfitColumn: the column is not bytes, or the subjects are not text, UTF-8 bytes or whole
+            numbers.
     """
     column = plain(column)
     if column.type not in _BYTES and not pa.types.is_null(column.type):
-        raise UnfitColumn(f"a column of {column.type} cannot be decrypted: encrypted are bytes")
+        raise UnfitColumn(
+            f"a column of type {column.type} cannot be decrypted: encrypted values are bytes"
+        )
     encoded = _subjects(subjects)
     keys = _by_row(encoded.indices, ring.for_decryption(encoded.dictionary.to_pylist()))
     found, reasons = unseal_all(column.cast(pa.binary()).to_pylist(), keys, ring)
@@ -99,7 +105,7 @@ def decrypt_column(column: Any, subjects: Any, ring: KeyRing) -> tuple[Any, dict
 
 
 def as_bytes(column: Any) -> Any:
-    """Return a column of text, bytes or whole numbers as bytes.
+    """Return a column of text, bytes or whole numbers (as decimal digits) as bytes.
 
     Raises:
         UnfitColumn: the column has another type.
@@ -112,7 +118,7 @@ def as_bytes(column: Any) -> Any:
         return column.cast(pa.string()).cast(pa.binary())
     if kind in _BYTES or pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
-    raise UnfitColumn(f"a column of {kind} cannot be protected: cast it to text")
+    raise UnfitColumn(f"a column of type {kind} cannot be protected. Cast it to text")
 
 
 def _masked(column: Any, mask: Mask) -> Any:
@@ -138,11 +144,11 @@ def _kept(column: Any, mask: Mask) -> Any:
 
 
 def _subjects(column: Any) -> Any:
-    """Return the distinct subjects as text, with an index for each row."""
+    """Return the distinct subjects as text, with each row's index of its subject."""
     try:
         return _encoded(as_bytes(column).cast(pa.string()))
     except pa.ArrowInvalid:
-        raise UnfitColumn("a subject is not UTF-8") from None
+        raise UnfitColumn("the column of subjects has bytes that are not UTF-8") from None
 
 
 def _encoded(column: Any) -> Any:
@@ -151,5 +157,5 @@ def _encoded(column: Any) -> Any:
 
 
 def _by_row(indices: Any, keys: list[SubjectKey | None]) -> list[SubjectKey | None]:
-    beside = [*keys, None]  # of rows without a subject
+    beside = [*keys, None]  # the last item is for rows without a subject
     return [beside[at] for at in pc.fill_null(indices, len(keys)).to_pylist()]

@@ -1,11 +1,11 @@
-"""Protection of tables before they are sent, and of those that were read.
+"""Protection of the columns of tables before they are sent, and decryption after they are read.
 
     encoder = FieldEncoder(ring, {"email": Mask(kind="email"), "value": Encrypt(subject="key")})
     client.write_arrow("orders", encoder.encode(table))
     table = encoder.decode(client.read_arrow("orders"))
 
-`ProtectedClient` does both around a client. For serialisers of other Kafka clients there are
-functions of one value: `seal_value`, `open_value`, `token`.
+`ProtectedClient` wraps a client so that it does both. For serialisers of other Kafka clients, there
+are functions for single values: `seal_value`, `open_value` and `token`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from penstock.security.data.tokens import DEFAULT_FORM, TokenForm
 
 
 class NoSuchColumn(InvalidError):
-    """A column to protect, or the subject's column, is missing."""
+    """Missing column: one to protect, or the one with the subjects."""
 
 
 class NoSubject(InvalidError):
-    """Rows to encrypt have a null subject."""
+    """Rows with a value to encrypt, but without a subject."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class FieldsUnreadable(CorruptError):
-    """Values that cannot be decrypted: their count, their column and the first reason.
+    """Values that cannot be decrypted; the message has their count, column and first reason.
 
     Attributes:
-        column: its name.
-        rows: their positions in the batch.
+        column: name of the column.
+        rows: indexes of the rows in the batch.
     """
 
     def __init__(self, column: str, reasons: Mapping[int, str]) -> None:
@@ -58,11 +58,12 @@ class FieldsUnreadable(CorruptError):
 
 
 class Tokenize(Struct, frozen=True, kw_only=True):
-    """Protection by tokens.
+    """Protection of a column by tokens.
 
     Attributes:
-        field: the field whose key is used; None for the column's name. Columns to be joined name
-            the same field.
+        field: name of the field whose key is used; None for the column's name. Columns to be joined
+            must use the same field.
+        form: form of the tokens.
     """
 
     field: str | None = None
@@ -70,11 +71,12 @@ class Tokenize(Struct, frozen=True, kw_only=True):
 
 
 class Encrypt(Struct, frozen=True, kw_only=True):
-    """Protection by encryption, for the subject in another column of the row.
+    """Protection of a column by encryption, with the key of the row's subject.
 
     Attributes:
-        subject: that column; in clear, and there when it is read again.
-        text: whether decrypted values are text; otherwise they are bytes.
+        subject: name of the column with the subjects. It is not encrypted and must be present when
+            the rows are decrypted.
+        text: whether decrypted values are returned as text instead of bytes.
     """
 
     subject: str
@@ -82,10 +84,10 @@ class Encrypt(Struct, frozen=True, kw_only=True):
 
 
 class FieldEncoder:
-    """Encoder that protects the named columns of tables and decrypts the encrypted ones.
+    """Encoder that protects the named columns of tables, and decrypts the encrypted ones.
 
     Attributes:
-        unreadable: how many values could not be decrypted so far, of any column.
+        unreadable: number of values, in all columns, that could not be decrypted so far.
     """
 
     def __init__(self, ring: KeyRing, fields: Mapping[str, Mask | Tokenize | Encrypt]) -> None:
@@ -94,12 +96,13 @@ class FieldEncoder:
         self.unreadable = 0
 
     def encode(self, data: Any) -> Any:
-        """Return a stream of record batches with the columns protected; `data` has Arrow's C
-        stream.
+        """Return a stream of record batches with protected columns.
+
+        `data` is a table, a record batch, or another object with Arrow's C stream interface.
 
         Raises:
             NoSuchColumn: `data` lacks a column.
-            NoSubject, UnfitColumn, KeyRingUnusable: while the stream is read.
+            NoSubject, UnfitColumn, KeyRingUnusable: raised while the stream is read.
         """
         reader = _reader(data)
         self._check(reader.schema)
@@ -108,14 +111,16 @@ class FieldEncoder:
         )
 
     def decode(self, data: Any, *, unreadable: str = "raise") -> Any:
-        """Decrypt the encrypted columns of a table or batch.
+        """Return a table or record batch with the encrypted columns decrypted.
 
         Args:
-            data: a PyArrow table or record batch; columns that it lacks are left out.
-            unreadable: `raise`, or `null` to count values that cannot be decrypted and continue.
+            data: PyArrow table or record batch; encrypted columns that it lacks are ignored.
+            unreadable: `raise` fails if a value cannot be decrypted; `null` makes it null and
+                counts it.
 
         Raises:
-            FieldsUnreadable: values are damaged or another subject's.
+            NoSuchColumn: `data` lacks the column with the subjects.
+            FieldsUnreadable: values are damaged, or were encrypted for another subject.
         """
         found = data
         for name, one in self._fields.items():
@@ -132,13 +137,15 @@ class FieldEncoder:
     def _check(self, schema: Any) -> None:
         for name, one in self._fields.items():
             if name not in schema.names:
-                raise NoSuchColumn(f"there is no column {name!r} to protect; {_there(schema)}")
+                raise NoSuchColumn(f"the column to protect, {name!r}, is missing. {_there(schema)}")
             if isinstance(one, Encrypt):
                 self._check_subject(schema, one)
 
     def _check_subject(self, schema: Any, one: Encrypt) -> None:
         if one.subject not in schema.names:
-            raise NoSuchColumn(f"there is no column {one.subject!r} of subjects; {_there(schema)}")
+            raise NoSuchColumn(
+                f"the column with the subjects, {one.subject!r}, is missing. {_there(schema)}"
+            )
 
     def _encoded_schema(self, schema: Any) -> Any:
         for name, one in self._fields.items():
@@ -167,7 +174,7 @@ class FieldEncoder:
         without = pc.sum(pc.and_(pc.is_valid(column), pc.is_null(subjects))).as_py()
         if without:
             raise NoSubject(
-                f"{without} values of column {name} have no subject: {one.subject} is null"
+                f"{without} values of column {name} have no subject: column {one.subject} is null"
             )
         return encrypt_column(column, subjects, self._ring)
 
@@ -192,11 +199,11 @@ def _whole(column: Any) -> Any:
 
 
 def _there(schema: Any) -> str:
-    return "the columns are " + (", ".join(schema.names) or "none")
+    return "The columns are " + (", ".join(schema.names) or "none")
 
 
 class ColumnarClient(Protocol):
-    """The part of `penstock.client.Client` that is used."""
+    """Port with those methods of `penstock.client.Client` that `ProtectedClient` calls."""
 
     @property
     def write_arrow(self) -> Callable[..., Any]: ...
@@ -209,10 +216,11 @@ class ColumnarClient(Protocol):
 
 
 class ProtectedClient:
-    """The columnar calls of a client, through an encoder.
+    """Client whose columnar methods protect columns before writing and decrypt them after reading.
 
     Args:
-        client: a `penstock.client.Client`; it stays its owner's to close.
+        client: a `penstock.client.Client`, which the caller must close.
+        encoder: encoder of the columns.
         unreadable: as in `FieldEncoder.decode`.
     """
 
@@ -224,27 +232,28 @@ class ProtectedClient:
         self._unreadable = unreadable
 
     def write_arrow(self, topic: str, data: Any, **options: Any) -> Any:
-        """Write a table as `Client.write_arrow`, with the columns protected.
+        """Write a table as `Client.write_arrow` does, with protected columns.
 
         Raises:
-            NoSuchColumn, NoSubject, UnfitColumn, KeyRingUnusable: nothing of the batch is sent.
+            NoSuchColumn, NoSubject, UnfitColumn, KeyRingUnusable: a batch cannot be protected; it
+                is not sent.
         """
         return self._client.write_arrow(topic, self._encoder.encode(data), **options)
 
     def read_arrow(self, topic: str, **options: Any) -> Any:
-        """Read a table as `Client.read_arrow`, with the columns decrypted.
+        """Read a table as `Client.read_arrow` does, with decrypted columns.
 
         Raises:
-            FieldsUnreadable: values are damaged or another subject's.
+            FieldsUnreadable: values are damaged, or were encrypted for another subject.
         """
         read = self._client.read_arrow(topic, **options)
         return self._encoder.decode(read, unreadable=self._unreadable)
 
     def iter_arrow(self, topic: str, **options: Any) -> Iterator[Any]:
-        """Iterate as `Client.iter_arrow`, with the columns decrypted.
+        """Yield record batches as `Client.iter_arrow` does, with decrypted columns.
 
         Raises:
-            FieldsUnreadable: values are damaged or another subject's.
+            FieldsUnreadable: values are damaged, or were encrypted for another subject.
         """
         batches = self._client.iter_arrow(topic, **options)
         return self._encoder.decode_stream(batches, unreadable=self._unreadable)

@@ -4,20 +4,21 @@
       master.key             0600, unless the master key is elsewhere
       keys.sqlite            0600
 
-Why SQLite: millions of subjects are found by an index of some 200 bytes each, a new key is durable
-when its transaction ends, and the processes of a machine share the file by its locks. The file
-system must have those: a local one, or one that several machines share with working `fcntl` locks.
+SQLite is used for three reasons. Its index finds one of millions of subjects, with some 200 bytes
+each. A new key is durable when its transaction ends. The processes of a machine share the file by
+its locks, which the file system must support: a local one, or a shared one with working `fcntl`
+locks.
 
-A row is found by a digest of the subject under the ring's secret, and holds its data key, wrapped.
-A subject that was shredded keeps its row with the digest alone, neither its id nor its key, so
-that it gets no new one. Deleted bytes are overwritten with zeros (`secure_delete`), the file is
-rebuilt if it has copies of the row elsewhere, and what the rollback journal had is gone with it
-when the transaction ends; blocks that the file system released, and copies made before, may still
-have the wrapped key. A rotation of the master key makes those
-worthless, too.
+A row is found by a digest of the subject, computed with the ring's secret. It has the subject's
+data key, wrapped by the master key. When a subject is shredded, its row keeps only the digest, so
+that the subject does not get a new key. SQLite overwrites the deleted bytes with zeros
+(`secure_delete`). If other pages of the file have copies of the row, the file is rebuilt. The
+rollback journal is deleted when the transaction ends. Blocks that the file system released, and
+earlier copies of the file, may still contain the wrapped key. A rotation of the master key makes
+these worthless too, once the old master key is destroyed.
 
-Processes that have keys in memory learn of a shredding before their next call: the ring counts
-its changes, and every call looks at the count first.
+Processes cache keys in memory. The ring counts its changes, and every call first compares this
+count, so a process drops a shredded key at its next call.
 
 Source: SQLite's documentation of `secure_delete`, `synchronous` and journal modes.
 """
@@ -55,17 +56,17 @@ from penstock.security.data.secret_files import FILE_MODE, check_private, make_p
 FILE: Final = "keys.sqlite"
 MASTER_KEY_FILE: Final = "master.key"
 _RINGS_MAX: Final = 8
-"""Open in one process."""
+"""Most keyrings that one process has open."""
 VERSION: Final = 1
 CACHED_MAX: Final = 50_000
-"""Keys that a process has in memory, of about 1 KB each."""
+"""Most keys that a process caches in memory, about 1 KB each."""
 BUSY_SECONDS: Final = 30.0
 _PAGES_KIB: Final = 32 << 10
-"""Of the file in memory; a transaction that changes more syncs in between."""
+"""Size of SQLite's page cache; a larger transaction writes to disk before it ends."""
 _ROWS: Final = 500
-"""Of one statement."""
+"""Most rows of one SQL statement."""
 _DIGESTS_OF_A_ROW: Final = 2
-"""In the table and in its index."""
+"""Copies of a digest that the file contains for one row: in the table and in its index."""
 _NONCE_BYTES: Final = 12
 _DIGEST_BYTES: Final = 16
 _SECRET: Final = b"secret"
@@ -81,7 +82,7 @@ create table keys (
 create unique index keys_by_id on keys (key_id);
 """
 _Row = tuple[bytes, bytes | None, bytes | None]
-"""A digest, its key id and its wrapped key; None for both where it was shredded."""
+"""Digest of a subject, key id and wrapped key; the last two are None after shredding."""
 
 
 class SubjectEntry(Struct, frozen=True, kw_only=True):
@@ -90,17 +91,18 @@ class SubjectEntry(Struct, frozen=True, kw_only=True):
 
 
 class RingCounts(Struct, frozen=True, kw_only=True):
-    """Counts of subjects with a key, and of shredded ones."""
+    """Numbers of subjects that have a key, and of shredded subjects."""
 
     living: int
     shredded: int
 
 
 class FileKeyRing:
-    """A keyring in a directory, for any number of threads and processes.
+    """Keyring in a directory, which any number of threads and processes may use.
 
     Raises:
-        KeyRingUnusable: it is not there, others may read it, or its master key does not fit.
+        KeyRingUnusable: the keyring is missing, other users may read it, or the master key is not
+            the one that wraps its keys.
     """
 
     def __init__(
@@ -134,10 +136,10 @@ class FileKeyRing:
     def create(
         cls, folder: Path, master: MasterKeys, *, randomness: Randomness = SYSTEM_RANDOMNESS
     ) -> FileKeyRing:
-        """Create a ring, and its master key if the place creates keys and has none.
+        """Create a keyring, and its master key if `master` is a file that does not exist yet.
 
         Raises:
-            KeyRingUnusable: there is a ring already, or others may read the directory.
+            KeyRingUnusable: the directory already has a keyring, or other users may read it.
         """
         make_private_folder(folder)
         os.close(os.open(folder / FILE, os.O_CREAT | os.O_WRONLY, FILE_MODE))
@@ -147,7 +149,7 @@ class FileKeyRing:
             connection = _opened(folder)
             with _transaction(connection):
                 if _has_tables(connection):
-                    raise KeyRingUnusable(f"{folder} is a keyring already")
+                    raise KeyRingUnusable(f"{folder} already contains a keyring")
                 for statement in _SCHEMA.split(";"):
                     connection.execute(statement)
                 secret = _wrap(key, AESGCM.generate_key(8 * KEY_BYTES), _SECRET, randomness)
@@ -158,7 +160,7 @@ class FileKeyRing:
         return cls(folder, master, randomness=randomness)
 
     def close(self) -> None:
-        """Close the file; later calls open it again."""
+        """Close the file; a later call opens it again."""
         with self._lock:
             self._connection.close()
             self._process = 0
@@ -196,7 +198,7 @@ class FileKeyRing:
     # Management
 
     def counts(self) -> RingCounts:
-        """Return the number of subjects in the ring."""
+        """Return the numbers of subjects in the ring."""
         with self._calling():
             living, shredded = self._connection.execute(
                 "select count(wrapped), count(shredded_ms) from keys"
@@ -204,7 +206,7 @@ class FileKeyRing:
             return RingCounts(living=living, shredded=shredded)
 
     def entries(self, limit: int) -> list[SubjectEntry]:
-        """Return at most `limit` subjects with keys, the oldest first."""
+        """Return at most `limit` subjects that have keys, oldest first."""
         with self._calling():
             rows = self._connection.execute(
                 "select subject, made_ms from keys where wrapped is not null"
@@ -215,7 +217,7 @@ class FileKeyRing:
     def shred(self, subject: str) -> bool:
         """Delete a subject's key permanently; return False if it has none.
 
-        When this returns, the deletion is durable, and no file of the ring has the key any more.
+        On return the deletion is durable, and no file of the ring contains the key.
         """
         with self._calling():
             with self._transaction():
@@ -226,13 +228,13 @@ class FileKeyRing:
                     (self._clock.now_ms(), digest),
                 )
                 shredded = self._changed(done.rowcount)
-            # Splits of pages leave copies of rows in unused bytes, which deletions leave alone.
+            # Page splits leave copies of rows in unused bytes, which a deletion does not overwrite.
             if self._connection.serialize().count(digest) > _DIGESTS_OF_A_ROW:
                 self._connection.execute("vacuum")
             return shredded
 
     def readmit(self, subject: str) -> bool:
-        """Allow a shredded subject a new key; return False if it was not shredded."""
+        """Allow a shredded subject to get a new key; return False if it was not shredded."""
         with self._calling(), self._transaction():
             done = self._connection.execute(
                 "delete from keys where digest = ? and wrapped is null", (self._digest(subject),)
@@ -240,16 +242,22 @@ class FileKeyRing:
             return self._changed(done.rowcount)
 
     def rotate(self) -> tuple[int, str]:
-        """Wrap all keys with a new master key; return their count and the remaining manual step.
+        """Wrap all keys with a new master key.
 
-        A crash leaves the ring under one of the two keys, with both available.
+        After a crash, the keys are wrapped by either the old or the new master key, and both are
+        available.
+
+        Returns:
+            The number of keys, and the step that the operator still has to do (may be empty).
         """
         with self._calling():
-            with self._transaction():  # others that rotate wait here
+            with self._transaction():  # concurrent rotations wait here
                 self._promote_next()
                 new = self._masters.prepare()
                 if new.key_id == self._present().key_id:
-                    raise KeyRingUnusable("the next master key is the present one")
+                    raise KeyRingUnusable(
+                        "the next master key equals the present one. Provide a new key"
+                    )
                 count = self._wrap_again(new)
                 secret = _wrap(new, self._secret, _SECRET, self._randomness)
                 self._connection.execute(
@@ -263,7 +271,9 @@ class FileKeyRing:
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """Run one call at a time on the present ring; a forked process opens the file again."""
+        """Hold the lock during a call; open the file again in a forked process, and refresh the
+        cache.
+        """
         with self._lock, _told_of(self._folder):
             if self._process != os.getpid():
                 self._connection = self._connect()
@@ -275,20 +285,24 @@ class FileKeyRing:
         check_private(self._folder / FILE)
         connection = _opened(self._folder)
         if not _has_tables(connection):
-            raise KeyRingUnusable(f"{self._folder / FILE} is no keyring; `penstock keys init`")
+            raise KeyRingUnusable(
+                f"{self._folder / FILE} is not a keyring. Create one with `penstock keys init`"
+            )
         self._process = os.getpid()
         self._changes = -1
         return connection
 
     def _refresh(self) -> None:
-        """Discard cached keys if another process has changed the ring."""
+        """Drop cached keys if another process has changed the ring."""
         version, master_id, changes, secret = self._connection.execute(
             "select * from ring"
         ).fetchone()
         if changes == self._changes:
             return
         if version != VERSION:
-            raise KeyRingUnusable(f"{self._folder} has version {version}, known is {VERSION}")
+            raise KeyRingUnusable(
+                f"{self._folder} has version {version}, but only {VERSION} is supported"
+            )
         self._cached.clear()
         if self._master is None or self._master.key_id != master_id:
             self._master = self._fitting(master_id)
@@ -304,12 +318,14 @@ class FileKeyRing:
         names = " and ".join(key.key_id.hex() for key in there)
         raise KeyRingUnusable(
             f"the keys of {self._folder} are wrapped by master key {master_id.hex()}, "
-            f"and what was given is {names}"
+            f"but the given master key is {names}"
         )
 
     def _promote_next(self) -> str:
-        """Make the ring's master key the present one of its place; return the remaining manual
-        step.
+        """Finish a rotation: if the keys are wrapped by the next master key, make it the present
+        one.
+
+        Returns the step that the operator still has to do (may be empty).
         """
         there = self._masters.read()
         if there[-1].key_id == self._present().key_id != there[0].key_id:
@@ -323,7 +339,7 @@ class FileKeyRing:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Begin a transaction on the current ring, after refreshing the cache."""
+        """Run a transaction, after refreshing the cache inside it."""
         with _transaction(self._connection):
             self._refresh()
             yield
@@ -340,14 +356,14 @@ class FileKeyRing:
         encoded = subject.encode()
         if len(encoded) > SUBJECT_BYTES_MAX:
             raise SubjectTooLong(
-                f"a subject's id has {len(encoded)} bytes, the limit is {SUBJECT_BYTES_MAX}"
+                f"a subject's id has {len(encoded)} bytes; the limit is {SUBJECT_BYTES_MAX}"
             )
         return hmac.digest(self._digest_key, encoded, "sha256")[:_DIGEST_BYTES]
 
     # Keys
 
     def _found(self, subjects: Sequence[str]) -> dict[str, SubjectKey | None]:
-        """Return the keys of the subjects that the ring has."""
+        """Return the keys of those subjects that have a row; None for a shredded subject."""
         found: dict[str, SubjectKey | None] = {}
         asked: dict[bytes, str] = {}
         for subject in dict.fromkeys(subjects):
@@ -377,7 +393,7 @@ class FileKeyRing:
         return self._remember(subject, SubjectKey(key_id, subject.encode(), AESGCM(raw)))
 
     def _remember(self, subject: str, key: SubjectKey) -> SubjectKey:
-        """Cache a key; evict the oldest one."""
+        """Cache a key; if the cache is full, drop the oldest tenth."""
         if len(self._cached) >= self._cached_max:
             for oldest in list(islice(self._cached, max(1, self._cached_max // 10))):
                 del self._cached[oldest]
@@ -385,7 +401,7 @@ class FileKeyRing:
         return key
 
     def _made(self, subjects: Sequence[str]) -> dict[str, SubjectKey | None]:
-        """Create durable keys; reuse those that another process has created meanwhile."""
+        """Create durable keys; if another process has just created one, use that."""
         now_ms = self._clock.now_ms()
         with self._transaction():
             rows = []
@@ -402,7 +418,7 @@ class FileKeyRing:
         return self._found(subjects)
 
     def _wrap_again(self, new: MasterKey) -> int:
-        """Wrap every key with a new master key, in the order of the digests."""
+        """Wrap every key with a new master key, in the order of digests; return their number."""
         count, last = 0, b""
         while True:
             rows = self._connection.execute(
@@ -423,7 +439,7 @@ class FileKeyRing:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Begin an exclusive transaction."""
+    """Run an exclusive transaction; roll it back after an error."""
     connection.execute("begin immediate")
     try:
         yield
@@ -435,13 +451,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _told_of(folder: Path) -> Iterator[None]:
-    """Translate an error of SQLite into one of the ring."""
+    """Convert errors of SQLite to errors of the keyring."""
     try:
         yield
     except sqlite3.Error as error:
         if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise KeyRingBusy(
-                f"{folder / FILE} has been locked for {BUSY_SECONDS:.0f} seconds"
+                f"another process has locked {folder / FILE} for {BUSY_SECONDS:.0f} seconds"
             ) from error
         raise KeyRingUnusable(f"{folder / FILE}: {error}") from error
 
@@ -484,15 +500,18 @@ def _unwrap(master: MasterKey, wrapped: bytes, whose: bytes, folder: Path) -> by
     try:
         return master.cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], whose)
     except InvalidTag:
-        raise KeyRingUnusable(f"{folder / FILE} is damaged: a key does not unwrap") from None
+        raise KeyRingUnusable(
+            f"{folder / FILE} is damaged: the master key cannot unwrap a key"
+        ) from None
 
 
 class KeyPlace(Struct, frozen=True, kw_only=True):
-    """Location of a keyring and of its master key; neither is secret.
+    """Location of a keyring and of its master key; neither location is secret.
 
     Attributes:
-        ring: the directory.
-        master: a file's path, or `env:NAME`; without it the file `master.key` of the directory.
+        ring: directory of the keyring.
+        master: path of the master key's file, or `env:NAME`; None is the file `master.key` in the
+            directory.
     """
 
     ring: Path
@@ -505,9 +524,10 @@ class KeyPlace(Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=_RINGS_MAX)
 def ring_at(place: KeyPlace) -> FileKeyRing:
-    """Return the keyring of a location, opened once per process.
+    """Return the keyring at a location; it is opened once per process.
 
     Raises:
-        KeyRingUnusable: it is not there, others may read it, or its master key does not fit.
+        KeyRingUnusable: the keyring is missing, other users may read it, or the master key is not
+            the one that wraps its keys.
     """
     return FileKeyRing(place.ring, master_keys(place.master_place))

@@ -1,11 +1,11 @@
-"""Interface of keyrings.
+"""Port of keyrings, which store the data keys of subjects.
 
 A *subject* is the person or thing that data is about: a customer, a patient, a device. Each has its
-own data key, created when something of the subject is first encrypted. Deleting that key
-(*shredding*) makes every copy of what it encrypted unreadable. A shredded subject gets no new key,
-so that reading a topic with the data in clear again does not restore it.
+own data key, which is created when data of the subject is first encrypted. Deleting that key
+(*shredding*) makes every copy of the encrypted data unreadable. A shredded subject gets no new key.
+So, if the original data is read and encrypted again, the subject's values become null.
 
-Keys leave a ring as ciphers, which cannot be printed; implementations decide where keys are stored.
+Keys leave a ring as ciphers, which cannot be printed. Implementations decide where keys are stored.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ KEY_BYTES: Final = 32
 KEY_ID_BYTES: Final = 8
 SUBJECT_BYTES_MAX: Final = 1024
 ENVIRONMENT: Final = "env:"
-"""What a master key's place begins with where it is a variable, and no file."""
+"""Prefix of a master key's location that is an environment variable instead of a file."""
 
 
 class KeyRingUnusable(InvalidError):
-    """The keyring is missing, readable by others, or has another master key."""
+    """Keyring that is missing, that other users can read, or that has another master key."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class KeyRingBusy(UnavailableError):
-    """Another process has held the keyring for longer than the timeout."""
+    """Keyring that another process has locked for longer than the timeout."""
 
 
 class SubjectTooLong(InvalidError):
-    """A subject's id is above `SUBJECT_BYTES_MAX`; the message does not show it."""
+    """Subject whose id exceeds `SUBJECT_BYTES_MAX`; the message does not contain it."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectKey:
-    """The data key of one subject.
+    """Data key of one subject.
 
     Attributes:
-        key_id: `KEY_ID_BYTES`, random, never used for another key.
-        subject: UTF-8.
-        cipher: AES-256-GCM with the key in it.
+        key_id: random id of `KEY_ID_BYTES` bytes, unique in the ring.
+        subject: the subject's id in UTF-8.
+        cipher: AES-256-GCM cipher that contains the key.
     """
 
     key_id: bytes
@@ -58,20 +58,22 @@ class SubjectKey:
 
 
 class KeyRing(Protocol):
-    """Thread-safe source of subjects' keys and of one constant secret."""
+    """Thread-safe store of subjects' keys, and of one secret that never changes."""
 
     def secret(self, purpose: str) -> bytes:
-        """Return a key of `KEY_BYTES` for a purpose, constant for the ring's lifetime."""
+        """Return a key of `KEY_BYTES` bytes for a purpose; it stays the same for the ring's
+        lifetime.
+        """
         ...
 
     def for_encryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
-        """Return keys of subjects, durable if new; None for shredded ones."""
+        """Return the keys of subjects; new keys are durable. None for a shredded subject."""
         ...
 
     def for_decryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
-        """Return keys of subjects; None for those without one."""
+        """Return the keys of subjects; None for a subject without a key."""
         ...
 
     def known(self, key_ids: Collection[bytes]) -> set[bytes]:
-        """Return the given key ids that belong to a subject now."""
+        """Return those of the key ids that belong to a subject now."""
         ...

@@ -1,9 +1,9 @@
-"""Masks: reduce a value to its readable part, without a key and irreversibly.
+"""Masks: reduce a value to a part that may be shown, irreversibly and without a key.
 
-Every mask has two forms that agree to the letter: over an Arrow column (`columns.py`), and as an
-expression of Spark's SQL, which its own engine computes. Both use the same regular expressions,
-which RE2 and Java read alike. What does not look as its kind should is masked as a whole: a number
-in a column of addresses is not shown because it is none.
+Every mask has two implementations with identical results: over an Arrow column (`columns.py`), and
+as an expression of Spark's SQL, which Spark's engine computes. Both use the same regular
+expressions, which RE2 and Java interpret alike. A value that does not have the form of its kind is
+masked as a whole. For example, a telephone number in a column of email addresses is not shown.
 
     kind    shows                                          otherwise
     all     nothing: a fixed text
@@ -33,7 +33,7 @@ PATTERNS: Final = {
     ),
     "phone": (r"\A[+]?(?:[(]?[0-9][ )./-]{0,2}){5,13}([0-9])[ -]?([0-9])\z", ("****", 1, 2)),
 }  # fmt: skip
-"""Of a kind: what its values look like, and what is shown, texts and groups."""
+"""Pattern of each kind's values, and the parts that are shown: texts, and numbers of groups."""
 
 
 class InvalidMask(InvalidError):
@@ -43,16 +43,17 @@ class InvalidMask(InvalidError):
 
 
 class Mask(Struct, frozen=True, kw_only=True):
-    """Mask of a value.
+    """Mask for the values of a column.
 
     Attributes:
         kind: one of `KINDS`.
-        first: characters that `keep` shows at the front; of a shorter value nothing is shown.
-        last: the same at the end.
-        text: replacement of the whole value.
+        first: number of leading characters that `keep` shows; values that are not longer than
+            `first` and `last` together are masked completely.
+        last: number of trailing characters that `keep` shows.
+        text: replacement of a whole value.
 
     Raises:
-        InvalidMask: no such kind, or a number below 0 or above `KEPT_MAX`.
+        InvalidMask: the kind is unknown, or a number is not from 0 to `KEPT_MAX`.
     """
 
     kind: str = "all"
@@ -62,13 +63,13 @@ class Mask(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InvalidMask(f"mask {self.kind!r} is none of {', '.join(KINDS)}")
+            raise InvalidMask(f"mask kind {self.kind!r} must be one of {', '.join(KINDS)}")
         for name, value in (("first", self.first), ("last", self.last)):
             if not 0 <= value <= KEPT_MAX:
-                raise InvalidMask(f"{name} is {value}, must be from 0 to {KEPT_MAX}")
+                raise InvalidMask(f"{name} = {value} of a mask must be from 0 to {KEPT_MAX}")
 
     def in_sql(self, column: str) -> str:
-        """Return the mask as an expression of Spark's SQL over a quoted text column."""
+        """Return the mask as a Spark SQL expression; `column` is a text column's quoted name."""
         if self.kind == "keep":
             hidden = f"char_length({column}) - {self.first + self.last}"
             return (
@@ -88,6 +89,6 @@ class Mask(Struct, frozen=True, kw_only=True):
 
 
 def _text(text: str) -> str:
-    """Quote a text for SQL so that Spark substitutes no variables (`${…}`)."""
+    """Quote a text for Spark's SQL, so that `${…}` in it is not substituted."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"

@@ -1,11 +1,11 @@
-"""Master keys: the key that wraps all others of a ring.
+"""Master keys: the key that wraps all other keys of a ring.
 
-It is 32 bytes, written in base64, in a file or in an environment variable. During a rotation there
-are two, the present and the next one; the ring stores which of them wraps its keys, so that a
-reader uses the right one at every moment of a rotation and after a crash in it:
+A master key has 32 bytes, written in base64, in a file or in an environment variable. During a
+rotation there are two: the present one and the next one. The ring stores the id of the one that
+wraps its keys. A reader therefore uses the right one at every moment, even after a crash:
 
-    file          FILE, FILE.next             made by a rotation, which renames it at its end
-    environment   NAME, NAME_NEXT             set by the operator, and moved afterwards
+    file          FILE, FILE.next             the rotation creates FILE.next and finally renames it
+    environment   NAME, NAME_NEXT             the operator sets NAME_NEXT and later moves it to NAME
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ _TEXT_BYTES_MAX: Final = 256
 
 
 class MasterKey(Struct, frozen=True):
-    """Master key that wraps and unwraps keys; excluded from `repr`."""
+    """Master key, as a cipher that wraps and unwraps keys."""
 
     key_id: bytes
     cipher: AESGCM
 
 
 class MasterKeys(Protocol):
-    """Store of a ring's master keys."""
+    """Port of the store of a ring's master keys."""
 
     def read(self) -> list[MasterKey]:
-        """Return the present master key, and the next one if there is one.
+        """Return the present master key and, during a rotation, the next one.
 
         Raises:
-            KeyRingUnusable: a key is missing, invalid or readable by others.
+            KeyRingUnusable: no key exists, or a key is invalid or other users can read it.
         """
         ...
 
     def make(self) -> None:
-        """Create the first key, if this store creates keys and has none."""
+        """Create the first key, if this store can create keys and has none."""
         ...
 
     def prepare(self) -> MasterKey:
-        """Return the next key, durable; create it if this store creates keys."""
+        """Return the next key, which is durable; create it if this store can create keys."""
         ...
 
     def promote(self) -> str:
-        """Make the next key the present one; return what is left for the operator to do."""
+        """Make the next key the present one; return the step that the operator still has to do."""
         ...
 
 
 def generated() -> bytes:
-    """Return a new master key in its written form."""
+    """Return a new random master key in base64."""
     return b64encode(AESGCM.generate_key(8 * KEY_BYTES)) + b"\n"
 
 
 def master_keys(place: str) -> MasterKeys:
-    """Return the master keys of a file's path, or of `env:` and a variable's name."""
+    """Return the store for a location: the path of a file, or `env:` and a variable's name."""
     if place.startswith(ENVIRONMENT):
         return EnvironmentMasterKeys(place.removeprefix(ENVIRONMENT))
     return FileMasterKeys(Path(place))
@@ -82,13 +82,13 @@ def _key(text: bytes, where: object) -> MasterKey:
     except (binascii.Error, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
-        raise KeyRingUnusable(f"{where} does not hold a master key: {KEY_BYTES} bytes in base64")
+        raise KeyRingUnusable(f"{where} must contain a master key of {KEY_BYTES} bytes in base64")
     digest = hashlib.sha256(b"penstock master key\0" + key).digest()
     return MasterKey(digest[:KEY_ID_BYTES], AESGCM(key))
 
 
 class FileMasterKeys:
-    """Master keys in a file and, during a rotation, in a second one."""
+    """Master keys in a file and, during a rotation, in a second file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +97,7 @@ class FileMasterKeys:
     def read(self) -> list[MasterKey]:
         found = list(self._found())
         if not found:
-            raise KeyRingUnusable(f"there is no master key in {self._path}")
+            raise KeyRingUnusable(f"the master key file {self._path} does not exist")
         return found
 
     def _found(self) -> Iterator[MasterKey]:
@@ -133,7 +133,9 @@ class EnvironmentMasterKeys:
             if os.environ.get(name)
         ]
         if not found:
-            raise KeyRingUnusable(f"there is no master key in the environment, as {self._name}")
+            raise KeyRingUnusable(
+                f"the environment variable {self._name} with the master key is not set"
+            )
         return found
 
     def make(self) -> None:
@@ -142,10 +144,10 @@ class EnvironmentMasterKeys:
     def prepare(self) -> MasterKey:
         if not os.environ.get(self._next):
             raise KeyRingUnusable(
-                f"the next master key is not in the environment, as {self._next}; "
-                "`openssl rand -base64 32` makes one"
+                f"the environment variable {self._next} with the next master key is not set. "
+                "Generate a key with `openssl rand -base64 32`"
             )
         return self.read()[-1]
 
     def promote(self) -> str:
-        return f"give every process the new key as {self._name}, and {self._next} no more"
+        return f"set {self._name} to the new key for every process, and unset {self._next}"

@@ -1,18 +1,18 @@
-"""Format of an encrypted value, and its encryption and decryption.
+"""Format of an encrypted value, with encryption and decryption.
 
-    offset  bytes  what
+    offset  bytes  content
     0       1      version, 1
     1       8      key id, random; of one subject's data key
     9       12     nonce, random
     21      n      the value, encrypted by AES-256-GCM
     21+n    16     tag
 
-Associated data are version, key id and subject, so that a value that was copied into another
-subject's row does not open there. A key serves at most 2³² values with random nonces (NIST SP
-800-38D, 8.3): of one subject.
+The associated data are version, key id and subject. A value that was copied into another subject's
+row can therefore not be decrypted there. With random nonces, one key may encrypt at most 2³² values
+(NIST SP 800-38D, 8.3); this limit is per subject.
 
-A value opens to itself; to nothing (None) where its key is gone; and is refused with a reason
-where it is not what `seal` wrote for this subject.
+Decryption returns the value, or None if the key was deleted. If the bytes were not encrypted for
+this subject, decryption fails with a reason.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ TAG_BYTES: Final = 16
 _PREFIX_BYTES: Final = 1 + KEY_ID_BYTES
 _HEADER_BYTES: Final = _PREFIX_BYTES + NONCE_BYTES
 OVERHEAD_BYTES: Final = _HEADER_BYTES + TAG_BYTES
-"""What an encrypted value takes more than the value."""
+"""Bytes that encryption adds to a value."""
 
 
 class Undecipherable(CorruptError):
-    """The encrypted value is damaged, or another subject's. The message shows neither."""
+    """Encrypted value that is damaged, or of another subject; the message shows neither of them."""
 
 
 def seal(
     values: Sequence[bytes | None], keys: Sequence[SubjectKey | None], randomness: Randomness
 ) -> list[bytes | None]:
-    """Encrypt values, each with its key; None where either is None."""
+    """Encrypt values, each with its key; the result is None if the value or the key is None."""
     size = len(values) * NONCE_BYTES
     nonces = randomness.bits(8 * size).to_bytes(size, "little")
     found: list[bytes | None] = []
@@ -58,17 +58,17 @@ def seal(
 
 
 def key_ids(values: Sequence[bytes | None]) -> Iterator[bytes | None]:
-    """Yield the key id of each value; None if it has none."""
+    """Yield the key id of each encrypted value; None if it is not an encrypted value."""
     for value in values:
         whole = value is not None and len(value) >= OVERHEAD_BYTES and value[0] == VERSION
         yield value[1:_PREFIX_BYTES] if value is not None and whole else None
 
 
 def unseal(value: bytes, key: SubjectKey) -> bytes:
-    """Decrypt a value that names the key's id.
+    """Decrypt a value with the key that it names.
 
     Raises:
-        Undecipherable: it is damaged.
+        Undecipherable: the value is damaged.
     """
     try:
         return key.cipher.decrypt(
@@ -77,22 +77,24 @@ def unseal(value: bytes, key: SubjectKey) -> bytes:
             value[:_PREFIX_BYTES] + key.subject,
         )
     except InvalidTag:
-        raise Undecipherable("it is damaged: its tag does not fit") from None
+        raise Undecipherable("it is damaged: its tag does not match") from None
 
 
 def fault(value: bytes) -> str:
-    """Return the reason why a value has no key id."""
+    """Return the reason why bytes are not an encrypted value."""
     if len(value) < OVERHEAD_BYTES:
-        return f"it has {len(value)} bytes, an encrypted value has {OVERHEAD_BYTES} and more"
-    return f"it has version {value[0]}, known is {VERSION}"
+        return f"it has {len(value)} bytes, but an encrypted value has at least {OVERHEAD_BYTES}"
+    return f"it has version {value[0]}, but only {VERSION} is supported"
 
 
 def unseal_all(
     values: Sequence[bytes | None], keys: Sequence[SubjectKey | None], ring: KeyRing
 ) -> tuple[list[bytes | None], dict[int, str]]:
-    """Decrypt values, each with its key; return them, and reasons of failure by position.
+    """Decrypt values, each with its key.
 
-    A value is None if it was None, if its subject has no key, or if it failed.
+    Returns:
+        The values, and the reasons of failures by index. A value is None if it was None, if its key
+            was deleted, or if it could not be decrypted.
     """
     found: list[bytes | None] = [None] * len(values)
     reasons: dict[int, str] = {}
@@ -119,15 +121,15 @@ def unseal_all(
 def seal_value(
     ring: KeyRing, subject: str, value: bytes, *, randomness: Randomness = SYSTEM_RANDOMNESS
 ) -> bytes | None:
-    """Encrypt one value for a subject; None if the subject was shredded."""
+    """Encrypt one value for a subject; return None if the subject was shredded."""
     return seal([value], ring.for_encryption([subject]), randomness)[0]
 
 
 def open_value(ring: KeyRing, subject: str, sealed: bytes) -> bytes | None:
-    """Decrypt one value of a subject; None if its key is gone.
+    """Decrypt one value of a subject; return None if its key was deleted.
 
     Raises:
-        Undecipherable: it is damaged, or another subject's.
+        Undecipherable: the value is damaged, or was encrypted for another subject.
     """
     found, reasons = unseal_all([sealed], ring.for_decryption([subject]), ring)
     if reasons:

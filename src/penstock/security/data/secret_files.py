@@ -1,4 +1,4 @@
-"""Files with secrets: readable by their owner alone, and written atomically."""
+"""Files with secrets: only their owner can read them, and they are written atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def check_private(path: Path) -> None:
     """Reject a file or directory of keys that other users can read or change.
 
     Raises:
-        KeyRingUnusable: it does not exist, belongs to another user, or is open to others.
+        KeyRingUnusable: the path does not exist, belongs to another user, or its mode lets other
+            users in.
     """
     try:
         found = path.stat()
@@ -30,19 +31,21 @@ def check_private(path: Path) -> None:
     if mode & _OTHERS:
         meant = FOLDER_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
         raise KeyRingUnusable(
-            f"{path} holds keys and has mode {mode:04o}, so that others may use it: "
+            f"{path} contains keys, but its mode {mode:04o} gives other users access. Run: "
             f"chmod {meant:04o} {path}"
         )
     user = os.geteuid()
     if user not in (0, found.st_uid):
-        raise KeyRingUnusable(f"{path} holds keys and belongs to user {found.st_uid}, not {user}")
+        raise KeyRingUnusable(
+            f"{path} contains keys, but belongs to user {found.st_uid} instead of {user}"
+        )
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a directory private to its owner, or check an existing one.
+    """Create a directory that only its owner can use, or check an existing one.
 
     Raises:
-        KeyRingUnusable: it is there, and open to others.
+        KeyRingUnusable: the directory exists, but gives other users access.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -52,7 +55,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a private file atomically and durably."""
+    """Write a file that only its owner can read, atomically and durably."""
     beside = path.with_name(f"{path.name}.tmp")
     with suppress(FileNotFoundError):
         MACHINE_FILES.remove(beside)

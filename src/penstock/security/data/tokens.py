@@ -1,9 +1,9 @@
-"""Tokens for values: equal values give equal tokens, so tables still join; no token can be
-reversed.
+"""Tokens that replace values: equal values give equal tokens, so tables can still be joined.
 
-A token is HMAC-SHA-256 of the value under the key of a *field*, cut to a length in an alphabet. Of
-n values in a form of b bits, n² / 2^(b+1) pairs collide: none in practice with 32 hexadecimal
-digits (the default, 128 bits); half a pair for 100,000 values with 10 decimal digits.
+No token can be reversed. A token is the HMAC-SHA-256 of the value with the key of a *field*,
+shortened to a length in an alphabet. Different values can get the same token: with n values and
+tokens of b bits, about n² / 2^(b+1) pairs collide. With the default of 32 hexadecimal digits (128
+bits) there are practically none; with 10 decimal digits, half a pair for 100,000 values.
 
 Source: RFC 2104 (HMAC); the birthday bound.
 """
@@ -27,20 +27,20 @@ _PURPOSE: Final = "token:"
 
 
 class InvalidTokenForm(InvalidError):
-    """Invalid token form or length."""
+    """Form or length that tokens cannot have."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class TokenForm(Struct, frozen=True, kw_only=True):
-    """Form of a token.
+    """Form of tokens.
 
     Attributes:
         form: `hex`, `base64` (A–Z a–z 0–9 - _) or `digits`.
-        length: characters.
+        length: number of characters.
 
     Raises:
-        InvalidTokenForm: no such form, or a length outside its bounds.
+        InvalidTokenForm: the form is unknown, or the length is out of its bounds.
     """
 
     form: str = "hex"
@@ -49,10 +49,12 @@ class TokenForm(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         most = LENGTHS_MAX.get(self.form)
         if most is None:
-            raise InvalidTokenForm(f"token form {self.form!r} is none of {', '.join(LENGTHS_MAX)}")
+            raise InvalidTokenForm(
+                f"token form {self.form!r} must be one of {', '.join(LENGTHS_MAX)}"
+            )
         if not LENGTH_MIN <= self.length <= most:
             raise InvalidTokenForm(
-                f"tokens of form {self.form} have from {LENGTH_MIN} to {most} characters, "
+                f"the length of tokens of form {self.form} must be from {LENGTH_MIN} to {most}, "
                 f"not {self.length}"
             )
 
@@ -61,12 +63,12 @@ DEFAULT_FORM: Final = TokenForm()
 
 
 def token(ring: KeyRing, field: str, value: bytes, form: TokenForm = DEFAULT_FORM) -> str:
-    """Return the token of a value of a field."""
+    """Return the token of one value of a field."""
     return tokens(ring, field, [value], form)[0]
 
 
 def tokens(ring: KeyRing, field: str, values: Sequence[bytes], form: TokenForm) -> list[str]:
-    """Return the tokens of a field's values, in order."""
+    """Return the tokens of values of a field, in the same order."""
     key, write = ring.secret(_PURPOSE + field), _WRITERS[form.form]
     return [write(hmac.digest(key, value, "sha256"), form.length) for value in values]
 

@@ -1,1 +1,1 @@
-"""TLS, tokens and limits by address of listeners."""
+"""Security of listeners: TLS, tokens, and limits by client address."""

@@ -1,6 +1,6 @@
-"""Files of one listener: TLS contexts, and the verification of tokens.
+"""Files of one listener: TLS certificates, and keys for the verification of tokens.
 
-They are loaded again when they change (`Reloading`); reading them blocks.
+They are reloaded when they change (`Reloading`); reading them blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class TlsContexts(Struct, frozen=True, kw_only=True):
-    """Contexts of one keystore: for the server side, and for the client side where it is needed."""
+    """TLS contexts of one keystore: for the server and, if needed, for the client side."""
 
     server: ssl.SSLContext
     certificate: CertificateFacts
@@ -33,7 +33,7 @@ class TlsContexts(Struct, frozen=True, kw_only=True):
 
 
 class ListenerFiles:
-    """Files of one listener; the constructor reads them."""
+    """Reloadable files of one listener; the constructor reads them."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ListenerFiles:
         """Return the principal's name for a client's certificate (DER).
 
         Raises:
-            NobodysName: it maps to no principal.
+            NobodysName: no rule maps the certificate to a principal.
         """
         from penstock.security.certificate_names import PrincipalMapper, distinguished_name
 
@@ -106,19 +106,22 @@ class ListenerFiles:
         )
 
     def reloading(self) -> Iterator[tuple[str, Reloading[Any]]]:
-        """Yield the reloadable files, and a word for each."""
+        """Yield each group of reloadable files with its name."""
         if self.tls is not None:
             yield "certificates", self.tls
 
     def reloads(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the numbers of reloads and of failures, with a word for the files."""
+        """Yield, for each group of files, its name and the numbers of reloads and of failures."""
         for word, one in self.reloading():
             yield word, one.reloads, one.failures
         if self.tokens is not None:
             yield "keys", self.tokens.loads.succeeded, self.tokens.loads.failed
 
     def reload(self, *, look_closely: bool) -> list[str]:
-        """Reload changed files (blocks); return sentences about those that failed."""
+        """Reload changed files; return a message for each group that failed. This blocks.
+
+        With `look_closely`, files are also read if their times are unchanged.
+        """
         failures = []
         for word, one in self.reloading():
             before = one.failures
@@ -126,7 +129,7 @@ class ListenerFiles:
                 logger.info("listener %s: reloaded %s", self.name, word)
             elif one.failures > before:
                 logger.error(
-                    "listener %s: cannot reload %s, keeping the former: %s",
+                    "listener %s: keeping the previous %s: cannot reload: %s",
                     self.name,
                     word,
                     one.failure,

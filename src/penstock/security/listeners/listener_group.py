@@ -1,7 +1,7 @@
-"""Shared parts of a process's listeners: one thread for their files, and limits by address.
+"""Parts that the listeners of a process share: a thread for their files, and limits by address.
 
-Files are checked every `LOOK_SECONDS`. Slow work on them, and on keys from a server, runs on one
-thread, so it blocks no event loop and uses no second processor.
+Files are checked every `LOOK_SECONDS`. One thread does all slow work on files and on keys from a
+server. It therefore blocks no event loop and uses at most one processor.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from penstock.security.listeners.files import TlsContexts
 
 LOOK_SECONDS: Final = 5.0
-"""How often files are looked at."""
+"""Pause between two checks of the files."""
 L = TypeVar("L", bound=ListenerFiles)
 
 
 class ListenerMetrics(Metrics, prefix="penstock_"):
-    """Metrics of TLS, and of reloaded files."""
+    """Metrics of TLS, limits by address, and reloaded files."""
 
     refused: dict[tuple[str, str], int] = counters(
         "unauthenticated_connections_refused_total",
-        "Connections closed at once, due to a limit of their address or of all connections.",
+        "Connections closed before authentication, because a limit was exceeded.",
         "listener",
         "limit",
     )
     handshakes_failed: dict[str, int] = counters(
-        "tls_handshakes_failed_total", "TLS handshakes that did not come to an end.", "listener"
+        "tls_handshakes_failed_total", "TLS handshakes that failed.", "listener"
     )
     certificate_ends: dict[str, float] = gauges(
         "tls_certificate_ends_timestamp_seconds",
-        "When the certificate in use ends, in seconds since the epoch.",
+        "Expiry time of the certificate in use, in seconds since the epoch.",
         "listener",
     )
     reloads: dict[str, int] = counters(
@@ -53,27 +53,30 @@ class ListenerMetrics(Metrics, prefix="penstock_"):
     )
     reloads_failed: dict[str, int] = counters(
         "security_files_not_reloaded_total",
-        "Times that changed files were no good, and the former ones stayed in use.",
+        "Failed reloads of changed files; the previous ones stayed in use.",
         "file",
     )
 
 
 class ListenerGroup(Generic[L]):
-    """Shared parts of listeners. Belongs to the event loop; `now` is monotonic seconds."""
+    """Group of a process's listeners; it belongs to the event loop.
+
+    `now` returns monotonic seconds.
+    """
 
     def __init__(self, bounds: AddressBounds, now: Callable[[], float]) -> None:
         self.listeners: dict[str, L] = {}
         self.limits = AddressLimits(bounds)
         self._credentials = AddressLimits(bounds)
-        """Failures of credentials that came over HTTP. They are counted apart, as probes connect
-        from addresses where passwords are wrong."""
+        """Failures of credentials in HTTP requests. They are counted separately, so that wrong
+        passwords do not block connections of health checks from the same address."""
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="security-files")
         self._now = now
         self._looking: asyncio.Task[None] | None = None
         self._metrics = ListenerMetrics()
 
     async def open(self, name: str, make: Callable[[], L]) -> L:
-        """Add a listener, whose files `make` reads and which are checked for changes from then on.
+        """Add a listener, whose files `make` reads; from then on they are checked for changes.
 
         Raises:
             InvalidError: a file cannot be used.
@@ -90,7 +93,7 @@ class ListenerGroup(Generic[L]):
             await self.reload(look_closely=False)
 
     async def reload(self, *, look_closely: bool = True) -> list[str]:
-        """Reload changed files; return sentences about those that failed."""
+        """Reload changed files of all listeners; return a message for each failure."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.thread, self._reload, look_closely)
 
@@ -99,7 +102,7 @@ class ListenerGroup(Generic[L]):
         return list(chain.from_iterable(each.reload(look_closely=look_closely) for each in made))
 
     async def close(self) -> None:
-        """Stop the threads. Idempotent."""
+        """Stop checking the files, and the thread; repeated calls do nothing."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -108,14 +111,14 @@ class ListenerGroup(Generic[L]):
     # Connections
 
     def admitted(self, listener: str, address: str) -> bool:
-        """Return whether a connection from an address may be accepted."""
+        """Return whether a connection from an address may be accepted; count it if not."""
         limit = self.limits.refusal(address, self._now())
         if limit is not None:
             self._metrics.refused[listener, limit] += 1
         return limit is None
 
     def barred(self, listener: str, address: str) -> bool:
-        """Return whether HTTP credentials from an address are refused."""
+        """Return whether HTTP credentials from an address must be rejected; count it if so."""
         found = self._credentials.barred(address, self._now())
         self._metrics.refused[listener, FAILURES] += found
         return found
@@ -128,11 +131,15 @@ class ListenerGroup(Generic[L]):
         self.limits.failed(address, self._now())
 
     def handshake_delay(self, address: str) -> float | None:
-        """Return the seconds that a handshake has to wait; None if that is too long."""
+        """Return the seconds that a handshake must wait for others of its address; None if too
+        long.
+        """
         return self.limits.handshake_delay(address, self._now())
 
     def turn_delay(self) -> float | None:
-        """Return the seconds that a handshake then waits for those of other addresses."""
+        """Return the seconds that a handshake must wait for those of all addresses; None if too
+        long.
+        """
         return self.limits.turn_delay(self._now())
 
     def tls_server(
@@ -143,7 +150,9 @@ class ListenerGroup(Generic[L]):
         *,
         displaces: bool = False,
     ) -> TlsServer:
-        """Return the server of a listener, which uses the current certificate."""
+        """Return a TLS server for a listener; each connection uses the certificate that is then
+        current.
+        """
         return TlsServer(
             protocol=protocol,
             context=lambda: contexts.current.server,
@@ -152,7 +161,9 @@ class ListenerGroup(Generic[L]):
         )
 
     def http(self, listener: str, *, reuse_port: bool = False) -> Bind | None:
-        """Return how an `HttpListener` accepts connections of a listener; None without TLS."""
+        """Return the function by which an `HttpListener` binds with TLS; None for a listener
+        without TLS.
+        """
         contexts = self.listeners[listener].tls
         if contexts is None:
             return None
@@ -168,7 +179,7 @@ class ListenerGroup(Generic[L]):
         return bind
 
     def samples(self) -> Iterator[Sample]:
-        """Return the counters for the registry."""
+        """Return the metrics' samples for the registry."""
         metrics = self._metrics
         metrics.certificate_ends, metrics.reloads, metrics.reloads_failed = {}, {}, {}
         for name, made in self.listeners.items():
@@ -181,8 +192,9 @@ class ListenerGroup(Generic[L]):
 
 
 class Gate:
-    """Limits for the addresses of one listener: a gate of `tls_server.TlsServer` and counter of
-    failures.
+    """Limits and failure counters for the connections of one listener.
+
+    It implements the port `tls_server.Gate`.
     """
 
     def __init__(self, listener_group: ListenerGroup[L], listener: str) -> None:

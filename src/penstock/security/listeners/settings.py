@@ -1,6 +1,6 @@
-"""Settings of a listener with TLS or tokens, under Kafka's names; files are PEM.
+"""Settings of a listener with TLS or tokens, with Kafka's names; all files are in PEM.
 
-A class that inherits them may have a `PREFIX`.
+A subclass may define a `PREFIX` for the names.
 
 Source: Kafka's `SslConfigs`, `SaslConfigs`; KIP-651, KIP-768.
 """
@@ -18,67 +18,80 @@ from penstock.security.tls_settings import PROTOCOLS, TlsSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings(TlsSettings):
-    """TLS of a listener, principals of certificates and tokens, and limits by address."""
+    """Settings of a listener: TLS, principals of certificates, tokens, and limits by address."""
 
     ssl_client_auth: str = setting(
-        "none", "Whether clients present a certificate. For a broker's listener with SASL, only the"
-        " listener's own setting applies (listener.name.…).",
+        "none", "Whether clients may (requested) or must (required) present a certificate. For a"
+        " broker's listener with SASL, only the listener's own setting applies (listener.name.…).",
         choices=("none", "requested", "required"),
     )  # fmt: skip
     ssl_principal_mapping_rules: str = setting(
-        "DEFAULT", "How the name of a client's certificate becomes a principal: rules as"
-        " RULE:pattern/replacement/[LU], separated by commas, and DEFAULT for the name as it is.",
+        "DEFAULT", "Rules that convert the name in a client's certificate to a principal, separated"
+        " by commas: RULE:pattern/replacement/[LU], or DEFAULT for the name unchanged.",
     )  # fmt: skip
     ssl_enabled_protocols: tuple[str, ...] = setting(
-        PROTOCOLS, "Versions of TLS that are spoken.", choices=PROTOCOLS
+        PROTOCOLS, "Accepted versions of TLS.", choices=PROTOCOLS
     )
     ssl_cipher_suites: str = setting(
-        "", "Ciphers of TLS 1.2, in OpenSSL's words; empty is the library's default."
+        "", "Ciphers of TLS 1.2, as an OpenSSL cipher list. If empty, OpenSSL's default applies."
     )
     sasl_oauthbearer_jwks_endpoint_url: str = setting(
-        "", "Location of the public keys of token issuers: https://… or file:///…"
+        "", "URL of the token issuers' public keys (JWKS): https://… or file:///…"
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
-        3_600_000, "How often these keys are loaded; also when a token names an unknown one.",
+        3_600_000, "Time in milliseconds after which the keys are loaded again. They are also"
+        " loaded when a token names an unknown key.",
         10_000, LONG_MAX,
     )  # fmt: skip
     sasl_oauthbearer_jwks_truststore_location: str = setting(
-        "", "File with the authorities of that server; empty is the system's."
+        "",
+        "File with the CA certificates that verify the key server. If empty, the system's apply.",
     )
     sasl_oauthbearer_expected_issuer: str = setting(
-        "", "Who must have issued a token (claim iss); empty is anybody who signs."
+        "",
+        "Required issuer of tokens (claim iss). If empty, every issuer with a known key is"
+        " accepted.",
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
-        (), "Whom a token must be for (claim aud), one of them; empty is anybody."
+        (),
+        "Audiences, one of which a token must have (claim aud). If empty, every audience is"
+        " accepted.",
     )
-    sasl_oauthbearer_sub_claim_name: str = setting("sub", "Claim that has the principal's name.")
+    sasl_oauthbearer_sub_claim_name: str = setting(
+        "sub", "Claim of a token that contains the principal's name."
+    )
     sasl_oauthbearer_clock_skew_seconds: int = setting(
-        30, "How far the clock of the issuer may differ.", 0, 600
+        30, "Most seconds by which the issuer's clock may differ from the broker's.", 0, 600
     )
     sasl_oauthbearer_unsecured_tokens: bool = setting(
-        False, "Accept unsigned tokens, and no others: for development alone, since"
-        " everybody can be anybody.",
+        False, "Whether to accept unsigned tokens, and only these. Use it only for development,"
+        " because any client can then claim any name.",
     )  # fmt: skip
     max_unauthenticated_connections: int = setting(
-        2_000, "Connections at a time that have not authenticated yet, TLS handshakes among them;"
-        " more are closed at once.", 1, INT_MAX,
+        2_000, "Most connections that have not authenticated yet, including TLS handshakes; further"
+        " connections are closed at once.", 1, INT_MAX,
     )  # fmt: skip
     max_unauthenticated_connections_per_ip: int = setting(
-        256, "The same from one address, which is one /64 of IPv6. Over HTTP one more ends the"
-        " oldest handshake of its address.", 1, INT_MAX,
+        256, "Most connections from one address (for IPv6: one /64 network) that have not"
+        " authenticated yet. Further connections are closed at once; an HTTP listener instead ends"
+        " the oldest handshake of the address.", 1, INT_MAX,
     )  # fmt: skip
     max_failed_authentications_per_ip: int = setting(
-        600, "Failed authentications and TLS handshakes within a minute from one address, or"
-        " one /64 of IPv6; more connections from there are closed at once until the minute is"
-        " over. Over HTTP failures are counted apart: requests with credentials are answered 429"
-        " then, those without are served.", 1, INT_MAX,
+        600, "Most failed authentications and TLS handshakes per minute from one address (for IPv6:"
+        " one /64 network). Then connections from the address are closed at once until the minute"
+        " is over. Failures over HTTP are counted separately: then requests with credentials get"
+        " status 429, and requests without credentials are served.", 1, INT_MAX,
     )  # fmt: skip
     max_tls_handshakes: int = setting(
-        400, "TLS handshakes that begin within a second, one after the other; more wait, for 3 s at"
-        " most.", 1, INT_MAX,
+        400, "Most TLS handshakes that begin per second, evenly spread; further ones wait for at"
+        " most 3 seconds.", 1, INT_MAX,
     )  # fmt: skip
     max_tls_handshakes_per_ip: int = setting(
-        100, "TLS handshakes a second from one address, or one /64 of IPv6; more wait.", 1, INT_MAX
+        100,
+        "Most TLS handshakes per second from one address (for IPv6: one /64 network); further"
+        " ones wait for at most 3 seconds.",
+        1,
+        INT_MAX,
     )
 
     def __post_init__(self) -> None:
@@ -102,7 +115,7 @@ class ListenerSettings(TlsSettings):
 
     @property
     def bounds(self) -> AddressBounds:
-        """Return the limits by address."""
+        """The limits by address."""
         return AddressBounds(
             waiting=self.max_unauthenticated_connections,
             waiting_per_address=self.max_unauthenticated_connections_per_ip,

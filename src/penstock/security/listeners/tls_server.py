@@ -1,10 +1,10 @@
-"""TLS listeners: connections are checked before a handshake costs anything.
+"""TLS listener that checks connections before it spends time on a handshake.
 
-`loop.create_server(ssl=…)` would begin a handshake with every client, and keep one certificate as
-long as it listens. Sockets are therefore accepted here: an address with too many failures is
-disconnected at once, an address with too many handshakes waits, and all wait if there are too many
-in total. Each handshake uses the certificate that is current then, and has `HANDSHAKE_SECONDS`. The
-result is an ordinary connection over asyncio's TLS transport.
+`loop.create_server(ssl=…)` would start a handshake with every client, and use the same certificate
+as long as it listens. This listener therefore accepts sockets itself. It disconnects an address
+with too many failures at once. Handshakes wait if there are too many from one address or in total.
+Each handshake uses the certificate that is current then, and has a timeout of `HANDSHAKE_SECONDS`.
+The result is an ordinary connection over asyncio's TLS transport.
 """
 
 from __future__ import annotations
@@ -25,21 +25,25 @@ logger = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS: Final = 5.0
 ACCEPT_BURST: Final = 8
-"""Connections accepted before others have their turn."""
+"""Most connections that are accepted before the event loop handles other events."""
 SHUTDOWN_SECONDS: Final = 2.0
-"""How long the peer has to say that it has seen the end."""
+"""Timeout for the peer's close_notify when a connection is closed."""
 _ESTABLISHED: Final = 1
-"""The state of TCP where neither side has closed, as `TCP_INFO` begins with it (tcp(7))."""
+"""First byte of `TCP_INFO` while neither side has closed the connection (tcp(7))."""
 _WITHOUT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST"})
-"""OpenSSL's reasons for a first message that is none of TLS."""
+"""OpenSSL's reasons for rejecting a first message that is not TLS."""
 _WARNING_SECONDS: Final = 10.0
-"""Between two warnings of clients without TLS; others are logged as information."""
+"""Least time between two warnings about clients without TLS; others are logged at level INFO."""
 _PAUSE_SECONDS: Final = 0.5
-"""Before accepting again, when there are no file descriptors."""
+"""Pause before accepting again after an error, such as too many open files."""
 
 
 class Gate(Protocol):
-    """Limits by address; `now` is its own clock."""
+    """Port for the limits by address.
+
+    `admitted` and `crowded` check the limits, `entered` and `left` count an unauthenticated
+    connection, and the delays are seconds that a handshake must wait (None: close the connection).
+    """
 
     def admitted(self, address: str) -> bool: ...
     def crowded(self, address: str) -> bool: ...
@@ -51,7 +55,7 @@ class Gate(Protocol):
 
 
 class TlsServer:
-    """TLS listener; belongs to the event loop."""
+    """Server of a TLS listener; it belongs to the event loop."""
 
     def __init__(
         self,
@@ -61,8 +65,10 @@ class TlsServer:
         gate: Gate,
         displaces: bool = False,
     ) -> None:
-        """With `displaces` a new connection ends the oldest handshake of an address at its limit,
-        so that silent connections do not block probes.
+        """Create the server without binding.
+
+        With `displaces`, a new connection of an address at its limit ends that address's oldest
+        handshake. Clients that send nothing then cannot block health checks.
         """
         self._displaces = displaces
         self._protocol = protocol
@@ -70,7 +76,7 @@ class TlsServer:
         self._gate = gate
         self._sockets: list[socket.socket] = []
         self._shaking: dict[asyncio.Task[None], str] = {}
-        """Handshakes under way, oldest first, and their addresses."""
+        """Running handshakes, oldest first, with their addresses."""
         self._warn_at = 0.0
 
     @property
@@ -80,12 +86,12 @@ class TlsServer:
     async def bind(
         self, host: str | None, port: int, backlog: int, *, reuse_port: bool = False
     ) -> None:
-        """Bind the addresses of a host without accepting; None is every interface.
+        """Bind all addresses of a host without accepting connections; None means every interface.
 
-        With `reuse_port` another process may listen beside this one.
+        With `reuse_port`, another process may listen on the same port.
 
         Raises:
-            OSError: one cannot be bound.
+            OSError: an address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -108,12 +114,15 @@ class TlsServer:
             raise
 
     async def start_serving(self) -> None:
-        """Accept connections."""
+        """Start to accept connections."""
         for bound in self._sockets:
             asyncio.get_running_loop().add_reader(bound, self._on_arrivals, bound)
 
     def close(self) -> None:
-        """Stop accepting and end handshakes; connections stay. Idempotent."""
+        """Stop accepting and cancel handshakes; established connections stay open.
+
+        Repeated calls do nothing.
+        """
         for task in self._shaking:
             task.cancel()
         sockets, self._sockets = self._sockets, []
@@ -160,7 +169,9 @@ class TlsServer:
                 return
 
     def _has_left(self, accepted: socket.socket, host: str) -> bool:
-        """Return whether the peer has closed the connection before its handshake."""
+        """Return whether the peer has already closed the connection; count it as a failed
+        handshake.
+        """
         state = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         left = state != _ESTABLISHED
         if left:
@@ -168,7 +179,7 @@ class TlsServer:
         return left
 
     async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
-        """Complete the handshake of an accepted socket; the connection is registered by then."""
+        """Complete the TLS handshake of an accepted socket, after waiting if there are too many."""
         try:
             waited = await _waited(self._gate.handshake_delay(host))
             waited = waited and await _waited(self._gate.turn_delay())
@@ -176,22 +187,22 @@ class TlsServer:
                 await self._connect(accepted)
             else:
                 accepted.close()
-        except OSError as error:  # of TLS, of its time limit, of the network
+        except OSError as error:  # a TLS error, a timeout, or a network error
             self._log_failure(host, error)
             self._gate.handshake_failed(host)
             accepted.close()
 
     def _log_failure(self, host: str, error: OSError) -> None:
-        """Log a failed handshake; a client without TLS is a warning, once in a while."""
+        """Log a failed handshake; warn about a client without TLS, but not too often."""
         now = asyncio.get_running_loop().time()
         if getattr(error, "reason", None) not in _WITHOUT_TLS or now < self._warn_at:
-            logger.info("%s: no TLS: %s", host, error)
+            logger.info("%s: TLS handshake failed: %s", host, error)
             return
         self._warn_at = now + _WARNING_SECONDS
         port = self._sockets[0].getsockname()[1] if self._sockets else 0
         logger.warning(
-            "a client at %s connected without TLS to port %d, which expects TLS:"
-            " it needs security.protocol SSL or SASL_SSL",
+            "a client at %s connected without TLS to port %d, which expects TLS."
+            " Set its security.protocol to SSL or SASL_SSL",
             host,
             port,
         )
@@ -215,7 +226,7 @@ class TlsServer:
 
 
 async def _waited(delay: float | None) -> bool:
-    """Wait; return False if the connection should be dropped."""
+    """Wait for the delay; return False at once if it is None and the connection must be closed."""
     if delay:
         await pause(delay)
     return delay is not None

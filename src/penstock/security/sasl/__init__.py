@@ -1,4 +1,4 @@
-"""SASL: one state machine for each mechanism and side, bytes in and bytes out."""
+"""SASL: a state machine for each mechanism and side, which maps received to sent bytes."""
 
 from penstock.security.sasl.exchange import (
     Accepted,

@@ -1,9 +1,10 @@
 """Exchange of SASL messages, independent of the mechanism.
 
-A server's exchange handles a client's messages one by one. Each has an outcome: a challenge to the
-client, or an accepted principal. `Later` is an outcome that takes milliseconds to compute, off the
-event loop. Every other case raises `AuthenticationFailed`, which ends the exchange. Its text goes
-to the client and does not depend on the cause; `reason` is for the log. Neither contains a secret.
+A server's exchange processes a client's messages one by one. The outcome of a message is a
+challenge to the client, or an accepted principal. `Later` is an outcome that takes milliseconds to
+compute, so it must be computed off the event loop. In every other case `AuthenticationFailed` is
+raised, which ends the exchange. Its text is sent to the client and does not depend on the cause;
+`reason` is only for the log. Neither contains a secret.
 
 Source: RFC 4422; KIP-152 (errors are answered).
 """
@@ -23,7 +24,10 @@ _NONCE_BITS: Final = 192
 
 
 class AuthenticationFailed(InvalidError):
-    """The client's identity is not proven, or its message is malformed."""
+    """Failed authentication of a client, or a malformed message.
+
+    The message is sent to the client; `reason` is for the log.
+    """
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -31,34 +35,37 @@ class AuthenticationFailed(InvalidError):
         super().__init__(message)
         self.reason = reason or message
         self.user = user
-        """Who the client said that it is, if it did."""
+        """User name that the client sent; None if it sent none."""
 
 
 class NobodysName(InvalidError):
-    """The name in a certificate maps to no principal."""
+    """Name in a certificate that maps to no principal."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 class ServerUntrusted(InvalidError):
-    """The server did not prove knowledge of the password, or its message is malformed."""
+    """Server that did not prove that it knows the password, or that sent a malformed message."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 def new_nonce(randomness: Randomness) -> str:
-    """Return a nonce for one exchange, in hexadecimal."""
+    """Return a random nonce for one exchange, in hexadecimal."""
     return f"{randomness.bits(_NONCE_BITS):048x}"
 
 
 class Challenge(Struct, frozen=True, kw_only=True):
-    """Next message to the client."""
+    """Outcome that continues the exchange: the next message to the client."""
 
     data: bytes
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
-    """End of an exchange: the principal, and its expiry in ms since the epoch (None: never)."""
+    """Outcome that ends the exchange successfully: the last message, and the principal.
+
+    `expires_ms` is when the authentication expires, in milliseconds since 1970; None means never.
+    """
 
     data: bytes
     principal: Principal
@@ -69,31 +76,33 @@ Outcome = Challenge | Accepted
 
 
 class Later(Struct, frozen=True, kw_only=True):
-    """Slow outcome; `find` raises AuthenticationFailed."""
+    """Outcome that is slow to compute; `find` computes it, or raises AuthenticationFailed."""
 
     find: Callable[[], Outcome]
 
 
 class ServerExchange(Protocol):
-    """Authentication of one client."""
+    """Server's side of the authentication of one client."""
 
     def step(self, message: bytes) -> Outcome | Later:
-        """Process the client's next message.
+        """Process the client's next message, and return the outcome.
 
         Raises:
-            AuthenticationFailed: the exchange has ended.
+            AuthenticationFailed: the authentication failed; the exchange has ended.
         """
         ...
 
 
 class ClientExchange(Protocol):
-    """Authentication at a server."""
+    """Client's side of an authentication at a server."""
 
     done: bool
-    """Whether the mechanism is content with what the server said."""
+    """Whether the exchange has ended successfully for the client."""
 
     def respond(self, challenge: bytes) -> bytes:
-        """Return the next message; `challenge` is empty for the first one. May be slow.
+        """Return the client's next message; this may be slow.
+
+        `challenge` is the server's last message, empty before the first message.
 
         Raises:
             ServerUntrusted: the server's message is invalid.

@@ -3,8 +3,8 @@
     first message   n,[a=authorisation id],^Aauth=Bearer TOKEN^A[key=value^A…]^A
     refusal         {"status":"invalid_token"}, which the client answers with ^A
 
-`Verifier` verifies tokens (`security/tokens.py`). A client stays authenticated until its token
-expires. Contents of a token are never sent back and never logged.
+A `Verifier` verifies tokens (`security/tokens.py`). A client stays authenticated until its token
+expires. The contents of a token are never sent back and never logged.
 
 Source: RFC 7628, RFC 6750; KIP-255, KIP-768; Kafka's `OAuthBearerSaslServer`.
 """
@@ -28,7 +28,7 @@ from penstock.security.tokens import InvalidToken, TokenOwner, UnknownKey
 
 REFUSAL: Final = b'{"status":"invalid_token"}'
 FAILED: Final = '{"status":"invalid_token"}'
-"""What Kafka's clients are told in the end, word for word."""
+"""Final error message for the client, exactly as Apache Kafka sends it."""
 _GOES_ON: Final = b"\1"
 _NAME: Final = r"(?:[^\0=,\x01]|=2C|=3D)+"
 _PAIR: Final = r"[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01"
@@ -37,24 +37,28 @@ _BEARER: Final = re.compile(r"bearer +(?P<token>[A-Za-z0-9\-._~+/]+=*)", re.IGNO
 
 
 class Verifier(Protocol):
-    """Verifier of tokens."""
+    """Port that verifies tokens."""
 
     def verify(self, token: str) -> TokenOwner:
-        """Return the owner of a token.
+        """Verify a token and return its owner.
 
         Raises:
-            UnknownKey: it is signed with a key that is not loaded.
+            UnknownKey: the token is signed with a key that has not been loaded.
             InvalidToken: the token is invalid.
         """
         ...
 
     def verify_with_new_keys(self, token: str) -> TokenOwner:
-        """Verify as `verify`, after loading new keys; slow. Raises InvalidToken only."""
+        """Load new keys, then verify a token and return its owner; this is slow.
+
+        Raises:
+            InvalidToken: the token is invalid, or its key is still unknown.
+        """
         ...
 
 
 class OAuthBearerServer:
-    """Authentication of one client."""
+    """Server's side of OAUTHBEARER, for one client."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -74,7 +78,7 @@ class OAuthBearerServer:
         try:
             owner = verify()
             if authorised not in ("", owner.name):
-                raise InvalidToken("an authorisation id of another", owner=owner.name)
+                raise InvalidToken("the authorisation id is another user", owner=owner.name)
         except UnknownKey:
             raise
         except InvalidToken as error:
@@ -88,18 +92,18 @@ class OAuthBearerServer:
 def _parse(message: bytes) -> tuple[str, str]:
     found = _FIRST.fullmatch(message.decode("utf-8", "replace"))
     if found is None:
-        raise AuthenticationFailed(FAILED, reason="a first message that is none of OAUTHBEARER's")
+        raise AuthenticationFailed(FAILED, reason="malformed first message of OAUTHBEARER")
     pairs = [pair.partition("=") for pair in found["pairs"].split("\1") if pair]
     values = [value for key, _, value in pairs if key.lower() == "auth"]
     bearer = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
     if bearer is None:
-        raise AuthenticationFailed(FAILED, reason="a message without one bearer token")
+        raise AuthenticationFailed(FAILED, reason="the message has no single bearer token")
     authorised = found["authorised"] or ""
     return authorised.replace("=2C", ",").replace("=3D", "="), bearer["token"]
 
 
 class OAuthBearerClient:
-    """Authentication at a server; `token` returns the token when it is needed."""
+    """Client's side of OAUTHBEARER; `token` is called when the token is needed."""
 
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
@@ -111,9 +115,9 @@ class OAuthBearerClient:
             self._sent = True
             token = self._token()
             if _BEARER.fullmatch(f"bearer {token}") is None:
-                raise ServerUntrusted("the token has characters that no bearer token has")
+                raise ServerUntrusted("the token has characters that bearer tokens cannot have")
             return b"n,,\1auth=Bearer " + token.encode() + b"\1\1"
         if challenge:
-            return _GOES_ON  # the server then sends its reason
+            return _GOES_ON  # the server then sends the error
         self.done = True
         return b""

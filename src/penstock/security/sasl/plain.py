@@ -2,8 +2,8 @@
 
     message = [authorisation id] NUL name NUL password
 
-Only TLS protects the password on the network. An unknown user takes as long as a known one: the
-password is derived for a decoy credential, which matches nothing.
+Only TLS protects the password on the network. The verification takes as long for an unknown user as
+for a known one: the password is hashed for a decoy credential, which matches no password.
 
 Source: RFC 4616; Kafka's `PlainSaslServer` (its error text).
 """
@@ -29,7 +29,7 @@ _PARTS: Final = 3
 
 
 class PlainServer:
-    """Authentication of one client. `secret` seeds decoy credentials."""
+    """Server's side of PLAIN, for one client; `secret` is the seed of decoy credentials."""
 
     def __init__(self, credentials: Credentials, secret: bytes) -> None:
         self._credentials = credentials
@@ -51,22 +51,29 @@ def _verify(credential: ScramCredential, user: str, password: str, reason: str) 
 def _parse(message: bytes) -> tuple[str, str]:
     parts = message.split(b"\0")
     if len(parts) != _PARTS:
-        raise AuthenticationFailed(REFUSAL, reason=f"a message of {len(parts)} parts, not {_PARTS}")
+        raise AuthenticationFailed(
+            REFUSAL, reason=f"the message has {len(parts)} parts instead of {_PARTS}"
+        )
     try:
         authorised, user, password = [part.decode("utf-8") for part in parts]
     except UnicodeDecodeError:
-        raise AuthenticationFailed(REFUSAL, reason="a message that is not UTF-8") from None
+        raise AuthenticationFailed(REFUSAL, reason="the message is not UTF-8") from None
     if not user or len(parts[1]) > NAME_BYTES_MAX:
-        raise AuthenticationFailed(REFUSAL, reason=f"a name of {len(parts[1])} bytes")
+        raise AuthenticationFailed(
+            REFUSAL,
+            reason=f"the name has {len(parts[1])} bytes; it must have 1 to {NAME_BYTES_MAX}",
+        )
     if not password:
         raise AuthenticationFailed(REFUSAL, reason="no password", user=user)
     if authorised not in ("", user):
-        raise AuthenticationFailed(REFUSAL, reason="an authorisation id of another", user=user)
+        raise AuthenticationFailed(
+            REFUSAL, reason="the authorisation id is another user", user=user
+        )
     return user, password
 
 
 class PlainClient:
-    """Authentication at a server."""
+    """Client's side of PLAIN."""
 
     def __init__(self, user: str, password: str) -> None:
         self._message = b"\0".join([b"", user.encode(), password.encode()])

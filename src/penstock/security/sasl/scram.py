@@ -1,20 +1,21 @@
-"""SCRAM-SHA-256 and -512: both sides prove that they know the password, and neither says it.
+"""SCRAM-SHA-256 and -512: both sides prove that they know the password without sending it.
 
     client first   n,,n=NAME,r=NONCE
     server first   r=NONCE+MORE,s=SALT,i=ITERATIONS
     client final   c=biws,r=NONCE+MORE,p=PROOF
     server final   v=SIGNATURE
 
-The proof is made of the password, of both nonces and of everything that was said, so a message of
-another exchange proves nothing. Channel binding is not offered: `n` and `y` are taken, `p=` is not.
-A user without a credential is shown a salt like any other (`credentials.decoy`), and fails at the
-proof. Work on the server is a few hashes; the client derives the password, which is slow.
+The proof covers the password, both nonces and all previous messages, so a message from another
+exchange proves nothing. Channel binding is not supported: the server accepts the flags `n` and `y`,
+and rejects `p=`. A user without a credential gets a salt like any other
+(`credentials.credential_or_decoy`), and fails at the proof. The server computes only a few hashes;
+the client hashes the password, which is slow.
 
-librdkafka before 2.6.1 says its own nonce twice in the final message, which is taken too: all of
-the exchange's nonce is there, and the proof is of what was said.
+librdkafka before 2.6.1 sends its own nonce twice in the final message. This is accepted too: the
+exchange's whole nonce is present, and the proof covers the bytes that were sent.
 
-Source: RFC 5802, RFC 7677; Kafka's `ScramMessages`, `ScramSaslServer` (its error text);
-librdkafka #4895.
+Source: RFC 5802, RFC 7677; Kafka's `ScramMessages`, `ScramSaslServer` (its error text); librdkafka
+#4895.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from penstock.security.sasl.exchange import (
 
 CLIENT_ITERATIONS_MIN: Final = 4096
 CLIENT_ITERATIONS_MAX: Final = 1_000_000
-"""More is work that a server that nobody trusts yet makes a client do."""
+"""Most iterations that a client computes, because the server is not trusted yet."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]{1,512}"
 _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"
@@ -66,7 +67,11 @@ _SERVER_FIRST: Final = re.compile(
 
 
 class ScramServer:
-    """Authentication of one client; `nonce` belongs to this exchange, printable, without commas."""
+    """Server's side of SCRAM, for one client.
+
+    `nonce` must be unique to this exchange, printable, and without commas. `secret` is the seed of
+    decoy credentials.
+    """
 
     def __init__(
         self, mechanism: str, credentials: Credentials, *, nonce: str, secret: bytes
@@ -86,10 +91,12 @@ class ScramServer:
 
     def step(self, message: bytes) -> Outcome:
         if self._ended:
-            raise self._failed("a message after the end")
+            raise self._failed("message after the end of the exchange")
         try:
             if len(message) > MESSAGE_BYTES_MAX:
-                raise self._failed(f"a message of {len(message)} bytes")
+                raise self._failed(
+                    f"the message has {len(message)} bytes; the limit is {MESSAGE_BYTES_MAX}"
+                )
             text = message.decode("utf-8")
             if self._credential is None:
                 return self._first(text)
@@ -97,7 +104,7 @@ class ScramServer:
             return self._final(text, self._credential)
         except UnicodeDecodeError:
             self._ended = True
-            raise self._failed("a message that is not UTF-8") from None
+            raise self._failed("the message is not UTF-8") from None
         except AuthenticationFailed:
             self._ended = True
             raise
@@ -105,10 +112,10 @@ class ScramServer:
     def _first(self, text: str) -> Challenge:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
-            raise self._failed("a first message that is none of SCRAM's")
+            raise self._failed("malformed first message of SCRAM")
         self._user = user = _unescape(found["name"])
         if found["authorised"] is not None and _unescape(found["authorised"]) != user:
-            raise self._failed("an authorisation id of another")
+            raise self._failed("the authorisation id is another user")
         kept, self._known = credential_or_decoy(
             self._credentials, self._mechanism, user, self._secret
         )
@@ -123,11 +130,11 @@ class ScramServer:
     def _final(self, text: str, credential: ScramCredential) -> Accepted:
         found = _CLIENT_FINAL.fullmatch(text)
         if found is None:
-            raise self._failed("a final message that is none of SCRAM's")
+            raise self._failed("malformed final message of SCRAM")
         if found["nonce"] not in (self._nonce, self._client_nonce + self._nonce):
-            raise self._failed("the nonce of another exchange")
+            raise self._failed("the nonce is of another exchange")
         if _bytes(found["binding"]) != self._header:
-            raise self._failed("a channel binding that the first message did not ask for")
+            raise self._failed("the channel binding differs from the first message's")
         said = f"{self._said},{found['unproved']}".encode()
         signature = hmac.digest(credential.stored_key, said, self._hash)
         key = _xor(_bytes(found["proof"]), signature)
@@ -147,7 +154,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """Authentication at a server, which has to prove itself too."""
+    """Client's side of SCRAM; it also verifies that the server knows the password."""
 
     def __init__(self, mechanism: str, user: str, password: str, *, nonce: str) -> None:
         self._mechanism = mechanism
@@ -167,7 +174,9 @@ class ScramClient:
             return self._prove(challenge)
         signature = _bytes(challenge[2:].decode("ascii", "replace"))
         if challenge[:2] != b"v=" or not hmac.compare_digest(signature, self._expected):
-            raise ServerUntrusted(f"the server did not prove itself by {self._mechanism}")
+            raise ServerUntrusted(
+                f"the server did not prove by {self._mechanism} that it knows the password"
+            )
         self.done = True
         return b""
 
@@ -175,18 +184,21 @@ class ScramClient:
         first = _text(challenge)
         found = _SERVER_FIRST.fullmatch(first)
         if found is None:
-            raise ServerUntrusted(f"the server's first message is none of {self._mechanism}")
+            raise ServerUntrusted(f"the server's first message of {self._mechanism} is malformed")
         nonce, iterations = found["nonce"], int(found["iterations"])
         if not nonce.startswith(self._own_nonce) or nonce == self._own_nonce:
             raise ServerUntrusted("the server's nonce does not begin with the client's")
         if not CLIENT_ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
             raise ServerUntrusted(
-                f"the server asks for {iterations} iterations; {CLIENT_ITERATIONS_MIN} to"
-                f" {CLIENT_ITERATIONS_MAX} are made"
+                f"the server requests {iterations} iterations, but the client computes only"
+                f" {CLIENT_ITERATIONS_MIN} to {CLIENT_ITERATIONS_MAX}"
             )
         salt = _bytes(found["salt"])
         if not SALT_BYTES_MIN <= len(salt) <= SALT_BYTES_MAX:
-            raise ServerUntrusted(f"the server's salt has {len(salt)} bytes")
+            raise ServerUntrusted(
+                f"the server's salt has {len(salt)} bytes, but must have {SALT_BYTES_MIN} to"
+                f" {SALT_BYTES_MAX}"
+            )
         salted = salted_password(self._mechanism, self._password, salt, iterations)
         unproved = f"c=biws,r={nonce}"
         said = f"{self._bare},{first},{unproved}".encode()
@@ -212,7 +224,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _text(message: bytes) -> str:
-    """Decode a message; empty if it is too long or not UTF-8."""
+    """Decode a message; return an empty text if it is too long or not UTF-8."""
     try:
         return message.decode() if len(message) <= MESSAGE_BYTES_MAX else ""
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""Decoding in Spark by readers of `penstock.formats`: Arrow batches with two columns more.
+"""Decoder that runs a reader of `penstock.formats` in Spark's Python workers, on Arrow batches.
 
-All columns of the frame pass through Python, so select only the columns needed before.
+All columns of the frame are sent to Python, so select only the needed columns before decoding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.spark.formats.types import spark_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderDecoder:
-    """Decoder of a format that has a reader."""
+    """Decoder of a value format for which `penstock.formats` has a reader."""
 
     reader: Reader
     value_format: ValueFormat
@@ -29,7 +29,7 @@ class ReaderDecoder:
     def schema(self) -> StructType:
         made = spark_type(self.reader.arrow_type())
         if not isinstance(made, StructType):
-            raise BugError(f"a value becomes {made.simpleString()} instead of a struct")
+            raise BugError(f"the reader returns {made.simpleString()} instead of a struct")
         return made
 
     def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
@@ -37,7 +37,7 @@ class ReaderDecoder:
 
 
 def by_reader(reader: Reader, frame: DataFrame, column: str) -> DataFrame:
-    """Return the frame with `_value` and `_error`, which a reader makes of one column."""
+    """Return the frame with `_value` and `_error`, decoded from `column` by a reader."""
     value = StructField("_value", spark_type(reader.arrow_type()))
     fields = [*frame.schema.fields, value, StructField("_error", StringType())]
     return frame.mapInArrow(_Batches(reader=reader, column=column), StructType(fields))

@@ -1,6 +1,7 @@
-"""Shapes of Spark schemas: the JSON that the kind `json` accepts for each type.
+"""Shapes of JSON values from Spark schemas, for the format `json`.
 
-`not null` makes a field required. Types without a JSON form are rejected.
+A shape (`formats/json/shapes.py`) describes the JSON that is valid for a type. `not null` makes a
+field required. Types without a JSON form are rejected.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from penstock.spark.formats.types import ARROW_TYPES
 
 
 def read_ddl(text: str) -> StructType:
-    """Return a schema from Spark's DDL or JSON; a Spark session must be running.
+    """Return the schema that a text defines in Spark's DDL or JSON; needs a running Spark session.
 
     Raises:
-        InvalidFormat: it is neither, or has no fields.
+        InvalidFormat: the text is neither, or the schema has no fields.
     """
     as_json = text.lstrip().startswith("{")
     kind = "JSON" if as_json else "DDL"
@@ -45,15 +46,20 @@ def read_ddl(text: str) -> StructType:
 
 
 def record_of(schema: StructType, *, closed: bool = False, where: str = "") -> Record:
-    """Return the shape of an object of a Spark schema.
+    """Return the shape of JSON objects with the fields of a Spark schema.
+
+    Args:
+        closed: reject other fields.
+        where: path of the schema, before the names of its fields in errors.
 
     Raises:
-        InvalidFormat: a type that cannot be read from JSON, or a name given twice.
+        InvalidFormat: a type cannot be read from JSON, or a field name occurs twice.
     """
     names = [field.name for field in schema.fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidFormat("schema", schema.simpleString(), f"field {where}{twice[0]} comes twice")
+        reason = f"field {where}{twice[0]} occurs twice"
+        raise InvalidFormat("schema", schema.simpleString(), reason)
     return Record(
         fields=tuple(
             Field(
@@ -91,7 +97,7 @@ def _shape(data_type: DataType, where: str, closed: bool) -> Shape:
 def _leaf(data_type: DataType) -> Leaf | None:
     if type(data_type) is StringType:
         return Leaf(data_type=pa.string(), collation=data_type.collation)
-    # Spark reads decimal(0,0), which no number fits.
+    # Spark allows decimal(0,0), which can hold no number.
     if isinstance(data_type, DecimalType) and data_type.precision:
         return Leaf(data_type=pa.decimal128(data_type.precision, data_type.scale))
     if isinstance(data_type, VariantType):

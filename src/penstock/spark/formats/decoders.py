@@ -1,4 +1,4 @@
-"""Decoders of all kinds of value: load a format once, then decode frames."""
+"""Decoders of all value formats: load and check a format once, then decode frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UTC: Final = "UTC"
 
 
 class Decoder(Protocol):
-    """Decoder of the values of one format into columns."""
+    """Decoder of record values in one format into columns."""
 
     @property
     def schema(self) -> StructType:
@@ -41,16 +41,16 @@ class Decoder(Protocol):
     def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
         """Return all columns of `frame`, then `_value` and `_error`.
 
-        `_value` is a struct of `schema`, null if the value could not be decoded; `_error` is then
-        the reason, and null otherwise. For a null value (a tombstone) both are null. The frame may
-        be a batch's or a stream's.
+        `_value` is a struct of `schema`. If the value could not be decoded, `_value` is null and
+        `_error` is the reason; otherwise `_error` is null. For a null value (a tombstone) both are
+        null. The frame may be a batch or a stream.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RawDecoder:
-    """Decoder that returns the bytes in a struct of one field `value`. Never an error."""
+    """Decoder that returns the bytes in a struct of one field `value`, without errors."""
 
     @property
     def schema(self) -> StructType:
@@ -80,7 +80,7 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
-    """Decoder of JSON objects; it leaves fields of some types to Spark."""
+    """Decoder of JSON objects with fields whose types only Spark can decode."""
 
     record: Record
     framed: Framing = "none"
@@ -88,7 +88,7 @@ class JsonDecoder:
 
     @property
     def reasons(self) -> list[str]:
-        """Reasons for the parts of the shape that Spark decodes."""
+        """Parts of the shape that only Spark can decode, each with its field."""
         return unsupported(self.record)
 
     @property
@@ -103,13 +103,13 @@ class JsonDecoder:
 
 
 def decoder(value_format: ValueFormat) -> Decoder:
-    """Return the decoder of a format with its schema loaded and checked.
+    """Return the decoder of a format, with its schema loaded and checked.
 
-    Kind `json` needs a running Spark session, which reads the DDL.
+    The format `json` needs a running Spark session, which reads the DDL.
 
     Raises:
-        InvalidFormat: a setting is missing, contradicts another, or names a schema that is
-            malformed or has something that is not supported.
+        InvalidFormat: a setting is missing or contradicts another, or the schema is malformed or
+            not supported.
     """
     check(value_format)
     match value_format.kind:
@@ -126,10 +126,10 @@ def decoder(value_format: ValueFormat) -> Decoder:
 
 
 def opening_of(options: SourceOptions) -> Opening:
-    """Return the opening that decodes the values of a read where they are read.
+    """Return the `Opening` with which Spark's workers decode values while they read records.
 
     Raises:
-        InvalidOption: the format cannot be used, or only by Spark.
+        InvalidOption: the format cannot be used, or only Spark can decode it.
     """
     try:
         made = decoder(options.value_format)
@@ -139,7 +139,7 @@ def opening_of(options: SourceOptions) -> Opening:
         parts = "; ".join(made.reasons) if isinstance(made, JsonDecoder) else "such values"
         raise InvalidOption(
             "valueFormat", options.value_format.kind,
-            f"only Spark opens {parts}: read the column value",
+            f"only Spark decodes {parts}: read the column value",
         )  # fmt: skip
     opening = Opening(reader=made.reader, value=made.schema)
     return opening if options.value_fields is None else opening.only(options.value_fields)
@@ -148,7 +148,7 @@ def opening_of(options: SourceOptions) -> Opening:
 def _json_decoder(value_format: ValueFormat) -> Decoder:
     """Return the decoder of a schema in DDL, or of a JSON Schema file.
 
-    A JSON Schema file with an explicit zone needs no session.
+    A JSON Schema file needs no Spark session if the format sets a zone.
     """
     closed = value_format.unknown_fields == "reject"
     if value_format.kind == "json":

@@ -1,4 +1,4 @@
-"""Schema inference from a sample, for a pipeline without a schema."""
+"""Schema inference: finds the schema of JSON values from a sample of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str
     """Return a schema in Spark's DDL whose field types cover all sampled values.
 
     Args:
-        frame: a batch's frame.
-        rows_max: how many values that are not null are sampled.
+        frame: a batch with the values; not a stream.
+        rows_max: largest number of values to sample; nulls do not count.
 
     Raises:
-        InvalidFormat: the sample has no value, or none that is a JSON object.
+        InvalidFormat: the sample is empty, or has no JSON object.
     """
     text = frame[column].cast("string")
     sample = frame.select(text.alias("t")).where(text.isNotNull()).limit(rows_max)
-    # Of text that is not JSON the variant is null, which the aggregate leaves out.
+    # Text that is not JSON gives a null variant, which the aggregate ignores.
     variant = F.try_parse_json(F.when(F.is_valid_utf8("t"), F.col("t")))
     row = sample.select(variant.alias("v")).select(
         F.count(F.lit(1)).alias("rows"),
@@ -34,7 +34,7 @@ def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str
     ).head()  # fmt: skip
     if row is None or not row["rows"]:
         raise InvalidFormat(
-            "schema", INFER, "there are no values to infer it from yet; set the schema"
+            "schema", INFER, "there are no values yet to infer the schema from; set the schema"
         )
     found = str(row["found"])
     if not found.startswith("OBJECT<"):
@@ -45,9 +45,10 @@ def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str
 
 
 def _as_ddl(found: str) -> str:
-    """Return the DDL of a result of `schema_of_variant_agg`.
+    """Return the DDL for a result of `schema_of_variant_agg`.
 
-    Decimals become doubles, as in Spark's own reader; a field that was always null is a string.
+    Decimals become doubles, as in Spark's own JSON reader. Fields that are always null become
+    strings.
     """
     ddl = found.replace("OBJECT<", "STRUCT<")
     made = read_ddl(f"v {ddl}").fields[0].dataType

@@ -1,7 +1,7 @@
 """JSON columns that Spark completes: variants, bytes, collations, and checks of patterns.
 
-The reader returns any JSON and base64 as text, of which Spark makes variants or bytes; patterns are
-Java's, so Spark checks them.
+The reader (`formats/json/decode.py`) returns any JSON, and base64, as text. Spark converts them to
+variants and bytes. Patterns are regular expressions of Java, so Spark checks them too.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PATTERN: Final = "pattern"
 
 
 def finish(frame: DataFrame, record: Record) -> DataFrame:
-    """Return the frame with the final `_value` and `_error` instead of the reader's.
+    """Return the frame with final `_value` and `_error`, instead of those of the reader.
 
     Args:
-        frame: its last two columns are those of a reader of `readable(record)`.
+        frame: a frame whose last two columns a reader of `readable(record)` has returned.
     """
     others = frame.columns[:-2]
     value = F.col("_value")
     error = _first([F.col("_error"), *_errors(record, value, "")])
-    # The struct is made in a step of its own, so that it need not test each error again.
+    # A separate select builds the struct, so that Spark does not evaluate each error again.
     found = frame.select(*others, value, error.alias("_error"))
     made = F.when(F.col("_error").isNull(), _value(record, value)).cast(record_type(record))
     return found.select(*others, made.alias("_value"), "_error")
@@ -91,7 +91,7 @@ def _value(shape: Shape, column: Column) -> Column:
 
 
 def _errors(shape: Shape, column: Column, where: str) -> Iterator[Column]:
-    """Return an error, or null, for each part that Spark checks, in the order of the schema."""
+    """Yield a column for each part that Spark checks: its error, or null; in schema order."""
     if not unsupported(shape):
         return
     match shape:
@@ -125,7 +125,7 @@ def _leaf_errors(leaf: Leaf, column: Column, label: str) -> Iterator[Column]:
 
 
 def column_type(shape: Shape) -> DataType:
-    """Return the Spark type of a shape; everything in it is nullable."""
+    """Return the Spark type of a shape; all of its parts are nullable."""
     match shape:
         case Leaf(data_type=None):
             return VariantType()

@@ -1,4 +1,4 @@
-"""Spark's types for the Arrow types of the formats, and back."""
+"""Spark's types for the Arrow types of value formats, and the reverse."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ SPARK_TYPES: Final[dict[Any, DataType]] = {
     pa.timestamp("us"): TimestampNTZType(),
 }
 ARROW_TYPES: Final = {made: data_type for data_type, made in SPARK_TYPES.items()}
-"""Arrow type by Spark type, except decimals and nested types."""
+"""Arrow types by Spark type, without decimals and nested types."""
 
 
 def spark_type(data_type: pa.DataType) -> DataType:
-    """Return Spark's type for a column of the decoders; everything in it is nullable."""
+    """Return Spark's type for a column of a reader; all of its parts are nullable."""
     if pa.types.is_struct(data_type):
         return StructType([StructField(field.name, spark_type(field.type)) for field in data_type])
     if pa.types.is_list(data_type):

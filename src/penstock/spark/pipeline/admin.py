@@ -2,11 +2,12 @@
 
     GET /status    the run and all of its queries, as JSON (keys: `status_of`)
     GET /metrics   the Prometheus text format
-    GET /livez     200; 503 when a query has failed permanently
-    GET /readyz    200 when every query has started; 503 while one is starting or restarting
+    GET /livez     200; 503 after a query has failed permanently
+    GET /readyz    200 when every query has started; 503 while a query is starting or restarting,
+                   or after it has failed
 
-The listener runs on an event loop in its own thread, because Spark's calls block the main one. It
-is loopback by default, and without authentication.
+The listener runs on an event loop in its own thread, because Spark's calls block the main thread.
+By default it listens on loopback. It has no authentication.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ NOT_READY: Final[frozenset[Phase]] = frozenset({"starting", "restarting", "faile
 
 
 class PageUnavailable(InvalidError):
-    """The page cannot listen on its address."""
+    """Failure of the admin page to listen on its address."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Process that runs a pipeline."""
+    """Facts about the process that runs a pipeline, shown on its status page."""
 
     pipeline: str
     file: str
@@ -56,7 +57,11 @@ class Run:
 
 
 def status_of(run: Run, states: States) -> dict[str, Any]:
-    """Return the status page: the run's fields, `running`, and `queries` as in progress lines."""
+    """Return the body of `/status`.
+
+    It has the fields of `Run`, `running` (always true), and `queries`, each as `progress.described`
+    returns it.
+    """
     return {**asdict(run), "running": True, "queries": [described(state) for state in states]}
 
 
@@ -94,7 +99,7 @@ def build_app(run: Run, states: Callable[[], States]) -> Starlette:
 
 
 class AdminPage:
-    """Listener in its own thread: `start` returns the address, `stop` ends both."""
+    """HTTP listener of the admin page, with an event loop in its own thread."""
 
     def __init__(self, app: Starlette, address: tuple[str, int]) -> None:
         self._app = app
@@ -107,7 +112,7 @@ class AdminPage:
         self._error: OSError | None = None
 
     def start(self) -> tuple[str, int]:
-        """Listen; return the address with the real port.
+        """Start the thread and listen; return the bound address with its actual port.
 
         Raises:
             PageUnavailable: the address cannot be bound.
@@ -143,7 +148,7 @@ class AdminPage:
         self._address = await listener.start(
             self._app, self._asked, connections_max=CONNECTIONS_MAX
         )
-        # Only now: a loop that could not listen is closed and accepts no calls.
+        # Set only now: if listening fails, the loop is closed and accepts no calls.
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         await self._stop.wait()

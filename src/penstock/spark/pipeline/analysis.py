@@ -1,8 +1,8 @@
-"""Analysis of a pipeline by Spark, without running it and without a broker.
+"""Analysis of a pipeline by Spark: checks its SQL without running it.
 
-Every view is built once over streams with the right columns and no rows. Spark checks names, types
-and functions of each step; the plan shows whether the step is stateful. Each step is analysed by
-itself, over inputs that replace its views.
+Spark checks names, types and functions of each step by itself. Instead of the views that the step
+reads, it gets stubs: empty streams with the same columns. The analysed plan shows whether the step
+is stateful. A broker is needed only to infer a schema that is not stored yet.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _CURES: Final = (
     ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
     ("DATATYPE_MISMATCH", "cast it"),
     ("STREAMING_OUTPUT_MODE", 'write output = "update", or give the source time and delay'),
-    ("", "fix the SQL there"),
+    ("", "correct the SQL at this line"),
 )
 _DDL: Final = 'write it as "id bigint, name string"'
 
@@ -116,7 +116,10 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
 def plans(
     spec: PipelineSpec, spark: SparkSession, inferred: Mapping[str, str]
 ) -> tuple[QueryPlan, ...]:
-    """Return the queries to run.
+    """Analyse a pipeline and return the plans of its queries.
+
+    Args:
+        inferred: the inferred schemas as DDL, by source.
 
     Raises:
         PipelineInvalid: the file has problems.
@@ -131,12 +134,13 @@ def problems(
     reported: Collection[Problem] = (),
     unsure: Collection[str] = (),
 ) -> tuple[Problem, ...]:
-    """Return what Spark rejects in a pipeline, besides the problems that were reported already.
+    """Return the problems that Spark finds in a pipeline, except at keys with a reported problem.
 
     Args:
-        spec: a pipeline, also one with problems (`parsing.survey`).
-        unsure: views with unreliable columns: for them, and for views that read them, only the
-            syntax is checked.
+        spec: a pipeline, which may have problems (`parsing.survey`).
+        reported: the problems that earlier checks found.
+        unsure: views whose columns are unreliable because of a reported problem. For these, and for
+            views that read them, only the syntax is checked.
     """
     analysis = _Analysis(spec, spark.newSession(), reported, unsure)
     analysis.run(None)
@@ -171,7 +175,7 @@ class _Analysis:
         self.problems: list[Problem] = []
         self.stateful: set[str] = set()
         self.views: dict[str, DataFrame] = {}
-        self._clear: dict[str, DataFrame] = {}  # views as their rules see them
+        self._clear: dict[str, DataFrame] = {}  # views before protection, for rules
         self._keys = keys_of(spec)
         self.steps: dict[str, DataFrame] = {}
         self.explained: dict[str, str] = {}
@@ -272,7 +276,7 @@ class _Analysis:
         return protecting.protected(clear, part, self._keys)
 
     def late(self, query: QueryPlan) -> tuple[str, ...]:
-        """Describe the fate of the late rows of a query with state."""
+        """Describe what happens to the late rows of a stateful query."""
         return LateRows(self._spec, query, self.decoders).described(self._spark)
 
     # Checks
@@ -299,9 +303,7 @@ class _Analysis:
 
     def _subject(self, place: tuple[str, ...], frame: DataFrame, subject: str) -> None:
         [column] = (found := frame.selectExpr(f"({subject}\n)")).columns
-        self._check_type(
-            (*place, "subject"), found, column, protecting.SUBJECT_TYPES, "be subjects"
-        )
+        self._check_type((*place, "subject"), found, column, protecting.SUBJECT_TYPES, "a subject")
 
     def _check_type(
         self, place: tuple[str, ...], frame: DataFrame, column: str,
@@ -311,8 +313,8 @@ class _Analysis:
         if not isinstance(kind, fit):
             names = [allowed().simpleString() for allowed in fit]
             self._problem(
-                place, f"is {kind.simpleString()}; to {what}, it must be {' or '.join(names)}",
-                "cast it in a step before",
+                place, f"is {kind.simpleString()}, but {what} requires {' or '.join(names)}",
+                "cast it in an earlier step",
             )  # fmt: skip
 
     def _sink(self, sink: Sink) -> None:
@@ -383,7 +385,9 @@ class _Analysis:
             kind = frame.schema[part.time].dataType.simpleString()
             if kind != "timestamp":
                 self._problem(
-                    (*key, "time"), f"column {part.time} is {kind}, not timestamp", "cast it"
+                    (*key, "time"),
+                    f"column {part.time} is {kind}, but must be timestamp",
+                    "cast it",
                 )
         for name in part.deduplicate:
             if name not in frame.columns:
@@ -402,7 +406,7 @@ class _Analysis:
             if rule.otherwise in KEEPING and RECORD not in frame.columns:
                 self._problem(
                     place,
-                    f"{rule.otherwise} needs the record, and {key[1]} has no column {RECORD}",
+                    f"{rule.otherwise} needs the record, but {key[1]} has no column {RECORD}",
                     f"select {RECORD} in it, or use drop, warn or fail",
                 )
 
@@ -426,8 +430,8 @@ class _Analysis:
         topics = [topic for name in decodes for topic in spec.sources[name].topics]
         for topic in sorted({topic for topic in topics if topics.count(topic) > 1}):
             self._problem(
-                ("errors",), f"topic {topic} is read by two sources, and records may be held",
-                "read it by one source and split it in steps",
+                ("errors",), f"park and retry require that only one source reads topic {topic}",
+                "read the topic with one source, and split its rows in steps",
             )  # fmt: skip
         for name in decodes:
             if spec.sources[name].outbox is not None:
@@ -437,7 +441,7 @@ class _Analysis:
                 )  # fmt: skip
 
     def _check_ranking(self, one: QueryPlan) -> None:
-        """Reject window functions over rows that may be spread over several batches."""
+        """Reject window functions over rows: on a stream, their rows may be in several batches."""
         for name in one.streamed if one.root is not None else one.batched:
             if name in self._ranking:
                 self._problem(
@@ -447,7 +451,7 @@ class _Analysis:
                 )
 
     def _check_streamed_rules(self, one: QueryPlan) -> None:
-        """Check rules after stateful steps: they are part of the streaming plan."""
+        """Reject rules other than drop in stateful steps, and in steps between two of them."""
         for name in one.streamed:
             if not any(above in self.stateful for above in self._above(name)):
                 continue
@@ -455,8 +459,8 @@ class _Analysis:
                 if rule.otherwise != "drop":
                     self._problem(
                         ("step", name, "expect", rule.name),
-                        f"{rule.otherwise} is not possible in a stateful step, or between two",
-                        "put the rule on a step behind it, or use drop",
+                        f"{rule.otherwise} is not possible in or between stateful steps",
+                        "move the rule to a later step, or use drop",
                     )
 
     def _above(self, name: str) -> set[str]:
@@ -469,9 +473,9 @@ class _Analysis:
     def _try(
         self, key: tuple[str, ...], look: Callable[[], object], *, syntax: bool = False
     ) -> None:
-        """Analyse one part; what Spark or a format rejects becomes a problem.
+        """Call `look`, and add a problem for each error that Spark or a value format raises.
 
-        With `syntax`, only SQL that cannot be parsed does.
+        With `syntax`, ignore errors of Spark's analysis except SQL that cannot be parsed.
         """
         try:
             look()
@@ -507,19 +511,19 @@ class _Analysis:
 
 
 def _judged_by(frame: DataFrame, rule: Rule) -> None:
-    """Analyse a condition by itself, and then as a rule, also one that only warns."""
+    """Analyse a rule's condition alone and as a filter, even if the rule only warns."""
     frame.selectExpr(rule.condition)
     rules.met(frame, (replace(rule, otherwise="drop"),))
 
 
 def check_supported(frame: DataFrame, mode: str) -> None:
-    """Check that Spark runs a streaming plan with an output mode.
+    """Check that Spark supports a streaming plan in an output mode; do nothing over Connect.
 
     Raises:
-        AnalysisException: it does not.
+        AnalysisException: Spark does not support it.
     """
     inner = getattr(frame, "_jdf", None)
-    if inner is None:  # over Connect no plan can be seen
+    if inner is None:  # Spark Connect does not show plans
         return
     java: Any = frame.sparkSession._jvm
     modes = java.org.apache.spark.sql.streaming.OutputMode

@@ -1,8 +1,9 @@
 """Check that a run to the end of the log has nothing to do, without starting Spark.
 
 A pipeline that is started every few minutes often finds nothing new, and starting Spark's session
-takes seconds. This check reads the last definition (`definitions.py`), the journal, Spark's
-checkpoint, and the ends of the source's partitions. Any difference leaves the run to Spark.
+takes seconds. This check compares the pipeline file with the last definition (`definitions.py`),
+and Spark's checkpoint with the journal and the ends of the source's partitions. If anything
+differs, the caller starts Spark.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from penstock.spark.positions import Positions
 from penstock.spark.stream import PenstockStreamReader
 
 _LOGS: Final = ("offsets", "commits")
-"""Folders of Spark's checkpoint: batches that began, and batches that ended."""
+"""Folders of Spark's checkpoint, with a file for each batch that began, or that ended."""
 
 
 def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
-    """Return the ended queries of a pipeline that has nothing to do; none if it may have work."""
+    """Return a pipeline's queries in phase `ended`; an empty tuple if a run may have work to do."""
     try:
         plans = Definitions(PipelinePaths(spec).definitions).present_queries(
             spec, schemas.kept(spec)

@@ -1,23 +1,23 @@
-"""Jobs of micro-batches: journal, views, verdicts and sinks of each query.
+"""Job of each micro-batch of a query: computes its views, applies rules, and writes sinks.
 
-`foreachBatch` calls a `BatchJob`. It first writes down the batch's inputs besides its records
-(`journal.py`), so that a replay computes the same rows; then it computes the views and writes every
-sink, each of which accepts a batch once. After a crash the replay repeats the same steps.
+Spark's `foreachBatch` calls a `BatchJob` with every batch. The job first writes the batch's inputs
+to the journal (`journal.py`): the current time, table versions, held records, and the definition.
+After a crash, Spark repeats the batch. If sinks may have rows of it, the job reads its inputs from
+the journal, so that it computes the same rows. Each sink accepts a batch number once.
 
-A record query (`RecordJob`) also judges records and handles rejected ones:
+A record query (`RecordJob`) also rejects records that cannot be decoded or that break a rule:
 
-    records of the batch + held records that are due
-      -> opened and judged, per source
-      -> if some have to wait: blocking offsets are found, records behind them leave the batch
-      -> the good ones are the sources' views -> steps -> sinks, staged
-      -> counted by verdict, in the pass of a sink where that is exact (`passes.py`)
-      -> dead letters, staged, if there are any
-      -> where several topics and tables are written, their stores check whether they accept it
-      -> the dead letters are committed, then the sinks, then the held records in the retry store
+    1. Decode the batch's records and the held records that are due; apply the rules of each source.
+    2. If records must wait, remove them and later records of their keys (`blocking.py`).
+    3. Compute the steps from the remaining good records. Stage the rows of every sink.
+    4. Count rejected rows by rule, while a sink's rows are staged if this is exact (`passes.py`).
+    5. Stage the dead letters, if there are any.
+    6. If several targets are staged, check that each topic and table would accept its rows.
+    7. Commit the dead letters, then the sinks, then the held records in the retry store.
 
-So a rejection comes before anything is visible, and a row that a table lacks is among the dead
-letters, even if the driver dies. A query with state (`RootJob`) adds the rows that Spark dropped as
-late (`late.py`).
+A target that rejects its rows therefore stops the batch before any row is visible. If the driver
+dies, a row that is missing in a table is among the dead letters. The job of a stateful query
+(`RootJob`) also dead-letters the rows that Spark dropped as late (`late.py`).
 """
 
 from __future__ import annotations
@@ -64,27 +64,27 @@ MILLISECONDS: Final = 1_000
 
 _LOG: Final = logging.getLogger(__name__)
 NEVER_MS: Final = -1
-"""Time of the next batch when nothing is due."""
+"""Current time, in ms, at which no held record is due."""
 
 
 class HalfWritten(InvalidError):
-    """Rejection of a batch that an older file began and that cannot be finished."""
+    """Rejection of a half-written batch that began under an older pipeline file."""
 
     code: ClassVar[str] = "invalid_config"
 
     def __init__(self, batch_id: int, folder: str, cause: str) -> None:
         super().__init__(
-            f"{cause} (batch {batch_id} is half written and goes by the file that it began with; "
-            "changes of its sinks count already. To go by the present file, with rows that may "
-            f"differ between sinks, delete {folder})"
+            f"{cause} (batch {batch_id} is half written: it is finished with the file under which "
+            "it began, except that changes of its sinks apply already. To finish it with the "
+            f"current file, delete {folder}; its rows may then differ between sinks)"
         )
 
 
 class BatchStopped(UnavailableError):
-    """Stop of the query in the middle of a batch, which is repeated later.
+    """Stop of a query in the middle of a batch, which the next run repeats.
 
-    Spark recognises this by these words, and its search for them in Java's whole stack trace ends
-    in a stack overflow: so no batch ends with such a trace (`BatchFailed`).
+    Spark recognises a stop by the first words of this message. The message has no Java stack trace,
+    because Spark's search in a long one overflows Java's stack.
     """
 
     code: ClassVar[str] = "unknown_server_error"
@@ -96,26 +96,26 @@ class BatchStopped(UnavailableError):
 
 
 class BatchFailed(UnavailableError):
-    """Failure of a batch's job that may not repeat."""
+    """Failure of a batch that a retry may avoid; the message is its cause without a stack trace."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class BatchRefused(InvalidError):
-    """Failure of a batch's job that will repeat."""
+    """Failure of a batch that every retry would repeat; the message has no stack trace."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class TableMissing(UnavailableError):
-    """Table to read that does not exist yet."""
+    """Table of a source that does not exist yet."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 @dataclass(kw_only=True)
 class BatchJob(ABC):
-    """Common job of all queries; pass it to `foreachBatch`. It can be pickled."""
+    """Job of one query, which `foreachBatch` calls with each batch; it can be pickled."""
 
     spec: PipelineSpec
     plan: QueryPlan
@@ -182,7 +182,7 @@ class BatchJob(ABC):
         definitions = Definitions(self.paths.definitions)
         if not definitions.folder(entry.definition).exists():
             _LOG.warning(
-                "batch %d began with another version of the file; finishing it with this one",
+                "batch %d began under an older file, which is not stored; using the current file",
                 entry.batch_id,
             )
             return self
@@ -217,11 +217,11 @@ class BatchJob(ABC):
 
     @abstractmethod
     def _run(self, work: Work, batch: DataFrame) -> int:
-        """Compute and write; return how many records are held now."""
+        """Compute the batch's views and write its sinks; return the number of records held now."""
 
 
 class RootJob(BatchJob):
-    """Job of a query with a stateful root, which runs the steps behind it."""
+    """Job of a stateful query: handles late rows, and runs the steps that read its root."""
 
     def _run(self, work: Work, batch: DataFrame) -> int:
         checkpoint = self.paths.checkpoint(self.plan.name)
@@ -240,7 +240,7 @@ class RootJob(BatchJob):
 
 
 class RecordJob(BatchJob):
-    """Job of a record query: records in, verdicts and rows out."""
+    """Job of a record query: decodes records, applies rules, and handles rejected records."""
 
     @cached_property
     def store(self) -> RetryStore:
@@ -297,7 +297,7 @@ class RecordJob(BatchJob):
         )
         wanted = [name for name in fresh.columns if name in again.column_names]
         due = work.spark.createDataFrame(again.select(wanted))
-        if VALUE in fresh.columns:  # the source has opened them: all are of one format
+        if VALUE in fresh.columns:  # the source has decoded the batch, so all have one format
             due = self.decoders[self.plan.sources[0]].decode(due)
         return fresh.select(*due.columns).unionByName(due), staying
 
@@ -317,7 +317,7 @@ class RecordJob(BatchJob):
         self.store.save(held, work.entry.batch_id)
         box = ReleaseBox(self.paths.releases(self.plan.name))
         box.done(work.released, batch_id=work.entry.batch_id)
-        # A request that came after the batch was composed is left to the next one.
+        # A request that came after the batch was composed is left to the next batch.
         due_ms = next_batch_ms(held, box.pending(), now_ms=self.clock.now_ms())
         wake.write(self.paths.wake_file(self.plan.name), due_ms, by="batch")
         work.counts["held"] = waiting.num_rows
@@ -325,7 +325,7 @@ class RecordJob(BatchJob):
 
 
 def may_hold(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    """Whether records of a query may have to wait, or some are held since an earlier definition."""
+    """Whether a query may hold records, or still holds some from an earlier definition."""
     parts = [spec.sources[name] for name in plan.sources]
     return (
         PipelinePaths(spec).held(plan.name).exists()

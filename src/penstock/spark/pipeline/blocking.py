@@ -1,8 +1,11 @@
-"""Selection of records that wait: rejected ones, and with `keep_order` those queued behind them.
+"""Selection of records that wait: rejected records, and later records of their keys.
 
-A *point* is where waiting begins: for a key in a partition, its first held record or, if the key
-already waits, the start. A record without a key, or without `keep_order`, is a point of its own.
-The driver makes the few points; one broadcast join compares records with them.
+The functions read judged frames: rows with the rule that each one breaks (`rules.py`). A *point* is
+the position from which records wait. With `keep_order`, a key of a partition has one point: its
+first rejected record, or the start of the batch if an earlier record of the key still waits.
+Without `keep_order`, and for records without a key, each rejected record is its own point. The
+driver computes the points from the rejected records; a broadcast join compares the batch's records
+with them.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ _ADDED: Final = tuple(_POINT_SCHEMA.names)
 
 
 def rejects(frame: DataFrame) -> DataFrame:
-    """Return the rows of a judged frame that are to be held, as `REJECT_SCHEMA`."""
+    """Return the rows of a judged frame that must wait, with the columns of `REJECT_SCHEMA`."""
     record = F.col(RECORD)
     return frame.where(F.col(OTHERWISE).isin(*sorted(HOLDING))).select(
         *(record[name].alias(name) for name in ("topic", "partition", "key", "offset")),
@@ -54,10 +57,11 @@ def rejects(frame: DataFrame) -> DataFrame:
 
 
 def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool) -> pa.Table:
-    """Return the points at which waiting begins.
+    """Return a table with a row for each point.
 
     Args:
-        rejected: as `REJECT_SCHEMA`; a record may be there more than once.
+        rejected: the rejected records, with the columns of `REJECT_SCHEMA`; a record may occur more
+            than once.
         staying: the held records that are not part of this batch.
     """
     found = rejected.sort_by(
@@ -81,7 +85,12 @@ def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool)
 def split(
     spark: SparkSession, frame: DataFrame, where: pa.Table, *, keep_order: bool
 ) -> tuple[DataFrame, DataFrame]:
-    """Split a judged frame into rows that proceed, and rows that wait for `held_rows`."""
+    """Split a judged frame into rows that proceed and rows that wait.
+
+    Args:
+        where: the points, from `blocking_offsets`. Rows that wait also have the columns of their
+            point, which `held_rows` reads.
+    """
     table = F.broadcast(spark.createDataFrame(where))
     record = F.col(RECORD)
     key: Column = record["key"] if keep_order else F.lit(None).cast("binary")
@@ -99,10 +108,10 @@ def split(
 
 
 def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float]) -> DataFrame:
-    """Return the waiting records as rows of the retry store.
+    """Return rows that wait, from `split`, as rows of the retry store.
 
-    The record at a point has the point's rule and, for a retry, the time of its next try; the
-    queued records have neither.
+    A record at a point gets the point's rule and, for a retry, the time of its next try. The queued
+    records behind it get neither.
     """
     record = F.col(RECORD)
     point = record["offset"] == F.col("_penstock_from")
@@ -122,7 +131,7 @@ def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float
 
 
 def dead_letter_rows(held: DataFrame) -> DataFrame:
-    """Return held records as rows of a judged frame that are to be dead-lettered."""
+    """Return held records as rows of a judged frame with the action dead-letter."""
     fields = (*RECORD_FIELDS, "attempt")
     return held.select(
         F.struct(*(F.col(name) for name in fields)).alias(RECORD),

@@ -1,7 +1,7 @@
-"""Check before Spark starts that brokers respond and have the topics of a pipeline.
+"""Check that brokers respond and have the topics of a pipeline, before Spark starts.
 
-Spark starts slowly and finds missing topics one by one, with stack traces of two languages. One
-call of a client reports all of them, with the lines of the file.
+Spark starts slowly, and reports missing topics one by one with long stack traces. This check finds
+all missing topics with one request, and reports each with its line of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.spark.pipeline.spec import PipelineSpec, TopicSink
 
 WAIT_MS: Final = 4_000
 CONNECT_WAIT_MS: Final = 1_000
-"""Time for a connection: a broker that is stopped leaves time for another of the bootstrap."""
+"""Longest wait for a connection: leaves time to try the next bootstrap address."""
 
 
 class NoBroker(UnavailableError):
@@ -31,11 +31,11 @@ class NoBroker(UnavailableError):
 def check_topics(spec: PipelineSpec, meet: Callable[[Client], None] | None = None) -> None:
     """Check that every topic of a pipeline exists.
 
-    `meet` is called with the client once a broker has answered.
+    `meet` is called with the client once a broker has responded.
 
     Raises:
-        NoBroker: none responds within `WAIT_MS`.
-        PipelineInvalid: missing topics, all of them, or dead letters to a compacted topic.
+        NoBroker: no broker responds within `WAIT_MS`.
+        PipelineInvalid: topics are missing (all are listed), or the dead-letter topic is compacted.
     """
     document = read(spec.file)
     named = list(_named(spec, document))

@@ -1,7 +1,7 @@
 """Cause of a query's failure, in one line.
 
-Spark wraps an error of ours in Java exceptions with stack traces of both languages; the useful part
-is the innermost message. Its shapes, as PySpark 4 writes them:
+Spark wraps an error of Penstock in Java exceptions with stack traces of Java and Python. The useful
+part is the innermost message. PySpark 4 writes it in these forms:
 
     [STREAM_FAILED] Query [id = …, runId = …] terminated with exception: CAUSE SQLSTATE: XXKST
     === Streaming Query ===
@@ -45,17 +45,20 @@ _JAVA_FRAMES: Final = re.compile(r"\n(?:\s+at |\s+\.\.\. \d+ more|Driver stacktr
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
 _CLASS: Final = re.compile(r"^((?:\w+\.)+)?([A-Z]\w*)(?:: |$)")
 _NAMELESS: Final = ("penstock.", "pyspark.errors.")
-"""Packages whose errors are clear without their class."""
+"""Packages whose errors are shown without their class name."""
 _OUR_CLASS: Final = re.compile(r"^(?:.*: )?(penstock(?:\.\w+)+\.[A-Z]\w*): ", re.MULTILINE)
 
 
 def cause_of(error: BaseException) -> str:
-    """Return an error's innermost message without stack traces, at most `CAUSE_CHARACTERS_MAX`."""
+    """Return an error's innermost message without stack traces.
+
+    It has at most `CAUSE_CHARACTERS_MAX` characters.
+    """
     return _shortened(cause_of_text(str(error)) or type(error).__name__)
 
 
 def cause_of_text(text: str) -> str:
-    """Return the cause in an error's text; errors of other libraries keep their class."""
+    """Return the innermost message in an error's text; keep class names of other libraries."""
     _, found, after = text.rpartition(_TRACEBACK)
     if found:
         return _python_error(after)
@@ -66,7 +69,7 @@ def cause_of_text(text: str) -> str:
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether the innermost error is one of ours that a retry would meet again."""
+    """Whether every retry would fail: the innermost error is one of `_LASTING`."""
     found = _OUR_CLASS.findall(str(error))
     if not found:
         return isinstance(error, _LASTING)
@@ -79,7 +82,7 @@ def is_lasting(error: BaseException) -> bool:
 
 
 def interruption(error: BaseException | None) -> str | None:
-    """Return the Java exception of a call that Spark ended because its query stops; else None.
+    """Return the Java exception with which Spark stopped a call of a stopping query; else None.
 
     A job that Spark cancels with its query counts as interrupted.
     """
@@ -104,7 +107,7 @@ def _java_errors(error: BaseException | None) -> Iterator[Py4JJavaError]:
 
 
 def _python_error(after: str) -> str:
-    """Return what follows the frames of a traceback: `module.Class: message`."""
+    """Return the error at the end of a Python traceback, without the name of its module."""
     lines = after.lstrip("\n").splitlines()
     start = next((n for n, line in enumerate(lines) if line[:1].strip()), 0)
     text = _JAVA_FRAMES.sub("", _PLAN.sub("", "\n".join(lines[start:])))

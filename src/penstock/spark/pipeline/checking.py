@@ -1,9 +1,9 @@
-"""Checks of a pipeline across its keys before anything runs; they report all problems at once.
+"""Checks of a pipeline's file beyond single values; they report all problems at once.
 
-Every check adds problems to the draft; none needs Spark or a broker. A check that lacks a value
-(not given, or reported already) adds none, so each mistake is reported once. Names of views are
-case-insensitive, as in Spark. References to views that do not exist or are defined twice are left
-out of the later checks. Checks of other files are in `files.py`.
+Every check adds problems to the draft. No check needs Spark or a broker. A check skips values that
+are missing or already reported, so each mistake is reported once. Names of views are
+case-insensitive, as in Spark. Later checks ignore references to views that do not exist or are
+defined twice. Checks of other files are in `files.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RESERVED: Final = frozenset(
 _TABLE_KEYS: Final = (*by_name(TableSink), *by_name(Evolve))
 _TOPIC_KEYS: Final = tuple(by_name(TopicSink))
 _TO_DEAD_LETTERS: Final = frozenset({"dead-letter", "retry"})
-"""Actions that end in dead letters; retried records do in the end."""
+"""Actions that may end in a dead letter: `retry` does after its last try."""
 _DEAD_LETTERED: Final = {
     "format": "records that cannot be decoded",
     "protect": "values that cannot be decrypted",
@@ -51,7 +51,7 @@ _COMPARED: Final = ("keys", "order_by", "partition_by")
 """Keys of table sinks whose columns are compared for equality."""
 
 Choices = Mapping[str, Mapping[str, str]]
-"""Values of another key that allow a key; with an example, the value needs the key."""
+"""For each key, the values of another key that allow it; with an example, they require it."""
 _OF_FORMAT: Final[Choices] = {
     "schema": {"json": '"id bigint, name string", or "infer"'},
     "schema_file": {
@@ -106,7 +106,7 @@ def _names(draft: Draft) -> None:
             draft.refuse(
                 view.key,
                 f"the name is taken by {first.key[0]}.{first.name}",
-                "name one of them differently: both are views in SQL, where case does not count",
+                "rename one of them: both are views in SQL, where names are case-insensitive",
             )
     for sink in draft.sinks.values():
         if not _SINK_NAME.fullmatch(sink.name) or len(sink.name) > NAME_CHARS_MAX:
@@ -157,7 +157,7 @@ def _listed(names: Collection[str]) -> str:
 
 def _only_for(draft: Draft, section: Section, names: tuple[str, ...], whose: str) -> None:
     for name in section.which(*names):
-        draft.refuse((*section.key, name), f"is only for {whose}", f"take {name} away")
+        draft.refuse((*section.key, name), f"is only for {whose}", f"remove {name}")
 
 
 def _needs(draft: Draft, section: Section, name: str, why: str, example: str) -> None:
@@ -168,7 +168,10 @@ def _needs(draft: Draft, section: Section, name: str, why: str, example: str) ->
 def _chosen(
     draft: Draft, section: Section, part: type[Any], by: str, choices: Choices
 ) -> str | None:
-    """Check the keys that the value of the key `by` allows or needs; return that value."""
+    """Check the keys that depend on the value of the key `by`; return that value.
+
+    Report keys that the value does not allow, and missing keys that it requires.
+    """
     found = section.get(by) if section.given(by) else by_name(part)[by].default
     if found is None:
         return None
@@ -176,9 +179,9 @@ def _chosen(
     what = "this" if by == "by" else f"the {by}"
     for name, examples in choices.items():
         if value not in examples and section.given(name):
-            said = f"is only for {_listed(examples)}, and {what} is {value}"
+            said = f"is only for {_listed(examples)}, but {what} is {value}"
             other = f', or write mode = "{next(iter(examples))}"' if by == "mode" else ""
-            draft.refuse((*section.key, name), said, f"take {name} away{other}")
+            draft.refuse((*section.key, name), said, f"remove {name}{other}")
         elif example := examples.get(value):
             _needs(draft, section, name, value, example.format(name=section.name))
     return value
@@ -188,11 +191,11 @@ def _source(draft: Draft, source: Section) -> None:
     kind = _exactly_one(draft, source, "topic", "topics", "pattern", "table")
     if kind == "table":
         decoding = (*by_name(FormatKeys), "start", "outbox", "protect")
-        _only_for(draft, source, decoding, "topics, and this is a table")
+        _only_for(draft, source, decoding, "topics, but this is a table")
     else:
         _chosen(draft, source, FormatKeys, "format", _OF_FORMAT)
     if kind == "pattern":
-        _only_for(draft, source, ("outbox",), "a topic, and this is a pattern")
+        _only_for(draft, source, ("outbox",), "a topic, but this is a pattern")
     _watermark(draft, source)
 
 
@@ -214,7 +217,7 @@ def _step(draft: Draft, step: Section) -> None:
     if kind == "python":
         _needs(draft, step, "inputs", "python", '["…"], the views it is given')
     elif kind is not None:
-        _only_for(draft, step, ("inputs",), "python; those of SQL are found in its text")
+        _only_for(draft, step, ("inputs",), "python: the inputs of SQL are found in its text")
     _watermark(draft, step)
 
 
@@ -222,13 +225,13 @@ def _sink(draft: Draft, sink: Section) -> None:
     if not sink.given("from"):
         draft.refuse(sink.key, "has no from", 'add from = "…", the source or step to write')
     if sink.given("console") and sink.raw["console"] is False:
-        draft.refuse((*sink.key, "console"), "false writes nowhere", "take the sink away")
+        draft.refuse((*sink.key, "console"), "false would write nothing", "remove the sink")
     kind = _exactly_one(draft, sink, "table", "topic", "console")
     if kind == "table":
-        _only_for(draft, sink, _without(_TOPIC_KEYS, _TABLE_KEYS), "topics, and this is a table")
+        _only_for(draft, sink, _without(_TOPIC_KEYS, _TABLE_KEYS), "topics, but this is a table")
         _table_sink(draft, sink)
     elif kind == "topic":
-        _only_for(draft, sink, _without(_TABLE_KEYS, _TOPIC_KEYS), "tables, and this is a topic")
+        _only_for(draft, sink, _without(_TABLE_KEYS, _TOPIC_KEYS), "tables, but this is a topic")
         if sink.get("ordered"):
             _needs(draft, sink, "key", "ordered", '"id", whose order is kept')
     elif kind == "console":
@@ -242,7 +245,7 @@ def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 def _table_sink(draft: Draft, sink: Section) -> None:
     if sink.given("add_columns"):
-        _only_for(draft, sink, ("evolve",), "sinks without add_columns, which sets the same")
+        _only_for(draft, sink, ("evolve",), "sinks without add_columns, which has the same meaning")
     mode = _chosen(draft, sink, TableSink, "mode", _OF_MODE)
     order_by = sink.get("order_by")
     if mode not in {None, "append"} and order_by and order_by in (sink.get("keys") or ()):
@@ -269,14 +272,14 @@ def _retries(draft: Draft) -> None:
 
 
 def _protections(draft: Draft) -> None:
-    """Check what needs only the file; `analysis.py` checks columns and types."""
+    """Check protections as far as the file alone shows; `analysis.py` checks columns and types."""
     for view in draft.views():
         for protection in view.protections:
             _protection(draft, protection)
             if protection.get("by") == "decrypt" and view.key[0] == "step":
                 draft.refuse(
                     protection.key,
-                    "decrypt is for sources of topics, and this is a step",
+                    "decrypt is for sources of topics, but this is a step",
                     "decrypt it in the source",
                 )
     _keyring(draft)
@@ -307,18 +310,18 @@ def _keyring(draft: Draft) -> None:
     if first is not None:
         draft.refuse(
             ("run", "keys"),
-            f"names no keyring, and {first.get('by')} needs one",
+            f"names no keyring, but {first.get('by')} needs one",
             'make one with `penstock keys init`, and add keys = "…" to [run]',
             under=first.key,
         )
     if draft.run.given("master_key"):
         draft.refuse(
-            ("run", "master_key"), "has no keyring that it is of", 'add keys = "…" to [run]'
+            ("run", "master_key"), "needs a keyring, but keys is not set", 'add keys = "…" to [run]'
         )
 
 
 def _encrypted_columns(draft: Draft) -> None:
-    """Reject comparisons of encrypted columns, whose values differ each time."""
+    """Reject keys that compare an encrypted column: equal values get different ciphertexts."""
     sealed = {
         view.name.lower(): {each.name for each in view.protections if each.get("by") == "encrypt"}
         for view in draft.views()
@@ -335,8 +338,8 @@ def _encrypted_columns(draft: Draft) -> None:
             if column in sealed.get(view_name.lower(), ()):
                 draft.refuse(
                     (*section.key, name),
-                    f"{column} is encrypted, and equal values are not equal any more",
-                    "tokenize it: equal values are equal tokens",
+                    f"{column} is encrypted: equal values get different ciphertexts",
+                    "use tokenize: equal values get equal tokens",
                 )
 
 
@@ -348,7 +351,11 @@ class _Read:
 
 
 def _connections(draft: Draft) -> None:
-    """Check for unknown views, cycles, loops through topics, and rejects without a target."""
+    """Check how sources, steps, sinks and topics are connected.
+
+    Report unknown views, cycles, targets written twice, loops through topics, and dead letters
+    without a topic.
+    """
     count = len(draft.sources) + len(draft.steps)
     if count > VIEWS_MAX:
         message = f"the pipeline has {count} views, the limit is {VIEWS_MAX}"
@@ -361,7 +368,7 @@ def _connections(draft: Draft) -> None:
         draft.refuse(
             ("step", cycle[0]),
             f"reads itself: {' → '.join([*cycle, cycle[0]])}",
-            "take one of these reads away",
+            "remove one of these reads",
         )
     if not cycles:
         _starts(draft, inputs)
@@ -371,14 +378,14 @@ def _connections(draft: Draft) -> None:
 
 
 def step_inputs(draft: Draft, step: Section) -> tuple[str, ...]:
-    """Return the views that a step reads, by their names in the file if they exist."""
+    """Return the names of the views that a step reads, spelled as in the file if they exist."""
     known = _known(draft)
     names = (known.get(read.name.lower(), read.name) for read in _step_reads(draft, step))
     return tuple(dict.fromkeys(names))
 
 
 def view_named(draft: Draft, name: str) -> str:
-    """Return a view's name as its table spells it."""
+    """Return a view's name as the file spells it, or the name itself if no view has it."""
     return _known(draft).get(name.lower(), name)
 
 
@@ -476,7 +483,7 @@ class _Feeding:
 
 
 def _starts(draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
-    """Reject views that only tables feed: a batch begins when a topic has new records."""
+    """Reject sinks whose view reads tables only: only new records of a topic begin a batch."""
     feeding = _Feeding(draft, inputs)
     known = _known(draft)
     for sink in draft.sinks.values():
@@ -485,7 +492,7 @@ def _starts(draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
             draft.refuse(
                 (*sink.key, "from"),
                 f"{view} reads tables only, so nothing would begin a batch",
-                "write what a topic feeds",
+                "name a view that reads a topic",
             )
     for reader in draft.views():
         if feeding.tables_only(reader.name):

@@ -6,7 +6,7 @@ A dead letter has the record's key, value and headers unchanged, followed by the
     penstock.error.topic, .partition, .offset, .timestamp     (of the original record; milliseconds)
     penstock.error.truncated     (what was cut, if the topic does not accept the whole record)
 
-A record has one dead letter of a query, by the first of the query's views that rejects it.
+A query writes at most one dead letter of a record: that of its first view that rejects the record.
 `penstock pipeline replay` writes the records back to their topics.
 """
 
@@ -34,7 +34,7 @@ _PLACE: Final = ("_topic", "_partition", "_offset")
 
 
 class BatchDeadLetters:
-    """Dead letters of one batch of a query, from the views that reject records."""
+    """Dead letters of one batch of a query, collected from the views that reject records."""
 
     def __init__(
         self, spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
@@ -48,7 +48,13 @@ class BatchDeadLetters:
         self._of_steps = False
 
     def add(self, view: str | None, judged: DataFrame) -> None:
-        """Add the dead-lettered rows of a judged frame: those of a view, or held records."""
+        """Add the rows of a judged frame whose action is dead-letter.
+
+        Rows that an earlier source of another query dead-letters are left out (`rejects.py`).
+
+        Args:
+            view: the source or step that judged the rows; None for held records.
+        """
         rows = self._counted(judged.where(F.col(OTHERWISE) == "dead-letter"), self._rejected)
         if view in self._plan.sources:
             earlier = rejects.earlier_sources(self._spec, self._plan, view)
@@ -70,11 +76,11 @@ class BatchDeadLetters:
         return first.select("_row.*")
 
     def rejected(self) -> int:
-        """Return the number of rejected rows that were read with the frame."""
+        """Return the number of rejected rows that were read while `frame` was written."""
         return sum(starmap(_rows, self._rejected))
 
     def late(self) -> int:
-        """Return the number of late rows that were written with the frame."""
+        """Return the number of late rows that were read while `frame` was written."""
         return sum(starmap(_rows, self._late))
 
     def _made(self, rows: DataFrame) -> DataFrame:
@@ -90,14 +96,14 @@ def _rows(rows: DataFrame, observation: Observation) -> int:
     try:
         return int(observation.get[_ROWS])
     except Py4JJavaError:
-        # Adaptive execution drops a part of the plan whose rows all went to other queries.
+        # Adaptive execution removed this part of the plan, because no row of it was written.
         return rows.count()
 
 
 def dead_letters(frame: DataFrame, *, pipeline: str, query: str) -> DataFrame:
-    """Return the rows of a judged frame that are to be dead-lettered, as the log sink accepts them.
+    """Return the dead letters of a judged frame as rows for the log sink.
 
-    Their order columns are `_topic`, `_partition` and `_offset`.
+    The columns `_topic`, `_partition` and `_offset` define their order.
     """
     record = F.col(RECORD)
     facts = {

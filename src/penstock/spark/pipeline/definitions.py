@@ -1,14 +1,16 @@
-"""Definitions: the pipeline file as it was when a batch began, which a replay of the batch uses.
+"""Definitions: stored copies of the pipeline file, for the replay of a batch that began under one.
 
 A batch may be half written when a run ends. If the replay used a changed file, rows could be in one
-sink and missing in another. So each batch notes its definition, kept beside the journal:
+sink and missing in another. So the journal entry of each batch names its definition, which is
+stored in the state directory:
 
     <state>/definitions/<digest>/definition.json    the pipeline and its queries
     <state>/definitions/<digest>/<number>-<name>    the Python and schema files that it names
     <state>/definitions/present.json                the running definition, and its inferred schemas
 
-The digest covers all of it. A definition is never changed. While the file equals the present
-definition, its queries need no new analysis.
+The digest covers the pipeline without its run options, its queries, and these files. A stored
+definition is never changed. While the file equals the definition in `present.json`, Spark need not
+analyse its queries again.
 """
 
 from __future__ import annotations
@@ -55,9 +57,10 @@ _KINDS: Final[Mapping[str, type]] = {
 
 
 def with_present_sinks(old: PipelineSpec, plan: QueryPlan, now: PipelineSpec) -> Definition:
-    """Return an old definition with the present sinks and dead-letter topic.
+    """Return an old definition with the current targets of its sinks and dead letters.
 
-    Sinks do not change the rows, and one that rejects a batch can be changed or removed.
+    Sinks that the current file lacks are left out. Sinks do not change the rows, so users can
+    change or remove a sink that rejects the batch.
     """
     kept = tuple(name for name in plan.sinks if name in now.sinks)
     sinks = {
@@ -88,7 +91,7 @@ class Definition:
         for plan in self.plans:
             if plan.name == query:
                 return plan
-        raise CorruptError(f"the definition that a batch began under has no query {query}")
+        raise CorruptError(f"the stored definition of the batch has no query {query}")
 
 
 class Definitions:
@@ -108,7 +111,7 @@ class Definitions:
         return digest
 
     def mark_present(self, digest: str, inferred: Mapping[str, str]) -> None:
-        """Note that Spark accepted this definition, with these inferred schemas."""
+        """Store that Spark accepted this definition with these inferred schemas."""
         path, body = self._folder / PRESENT, _present(digest, inferred)
         if not path.exists() or path.read_bytes() != body:
             write_durably(path, body)
@@ -135,10 +138,10 @@ class Definitions:
         return self._folder / digest
 
     def load(self, digest: str, run: language.RunOptions) -> Definition:
-        """Return a stored definition with its files as they were, to be run with options `run`.
+        """Return a stored definition with its stored files and the current run options `run`.
 
         Raises:
-            CorruptError: it is missing, or cannot be read.
+            CorruptError: the definition is missing or cannot be read.
         """
         folder = self._folder / digest
         try:
@@ -149,13 +152,13 @@ class Definitions:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptError(
-                f"{folder / NAME}: the definition that a batch began under cannot be read: {error}"
+                f"{folder / NAME}: the stored definition of a batch cannot be read: {error}"
             ) from error
 
 
 def _written(spec: PipelineSpec, plans: Sequence[QueryPlan]) -> tuple[str, bytes, list[bytes]]:
     contents = [path.read_bytes() for path in _files(spec)]
-    # Addresses, the state directory and the speed do not change the rows.
+    # The run options (addresses, directories, batch sizes) do not change the rows.
     plain = dataclasses.replace(spec, run=_NOWHERE)
     body = json.dumps([_packed(plain), _packed(tuple(plans))], sort_keys=True).encode()
     return hashlib.sha256(b"\0".join([body, *contents])).hexdigest()[:32], body, contents

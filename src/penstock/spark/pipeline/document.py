@@ -1,7 +1,7 @@
-"""Document: a pipeline's file as text and values, with the line of every key; and problems of it.
+"""Document: a pipeline's file as text and values, with the line of every key, and its problems.
 
-`read` rejects text that is not TOML. Later checks report other problems with the lines kept here:
-line n of a step's SQL, as Spark counts it, becomes a line of a file.
+`read` rejects text that is not TOML. Later checks use the stored lines: they convert line n of a
+step's SQL, as Spark counts it, to a line of the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIXES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Problem that keeps a pipeline from running. `where` is a key, as `source.orders.topic`."""
+    """Problem that keeps a pipeline from running; `where` is a key like `source.orders.topic`."""
 
     file: Path
     line: int | None
@@ -62,7 +62,7 @@ def in_order(problems: Iterable[Problem], file: Path) -> tuple[Problem, ...]:
 
 
 class PipelineInvalid(InvalidError):
-    """Pipeline file with problems; the error has all of them."""
+    """Pipeline file with problems; the message lists all of them."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -82,7 +82,7 @@ class Document:
 
     @property
     def default_name(self) -> str:
-        """The file's name without its suffix; the directory's for a `pipeline.toml`."""
+        """Default pipeline name: the file's stem, or the directory of a `pipeline.toml`."""
         return self.file.parent.name if self.file.name == FILE_NAME else self.file.stem
 
     def path(self, given: str) -> Path:
@@ -102,7 +102,7 @@ class Document:
         return self.place(("step", step, "sql"), number)
 
     def problem(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> Problem:
-        """Return a problem of a key; the line of the key `under` is more exact if given."""
+        """Return a problem of a key, with the line of the key `under` if that is given."""
         line = self.locations.line(under or key)
         return Problem(file=self.file, line=line, where=dotted(key), message=message, fix=fix)
 
@@ -133,10 +133,11 @@ def _missing(path: Path, file: Path) -> str:
 
 
 def read_text(file: Path, fix: str) -> str:
-    r"""Read a text file of bounded size, with `\n` between lines.
+    r"""Read a text file of at most `FILE_BYTES_MAX` bytes, with `\n` between lines.
 
     Raises:
-        PipelineInvalid: with one problem; `fix` is for a missing file.
+        PipelineInvalid: the file is missing (`fix` is the remedy), unreadable, too large, or not
+            UTF-8.
     """
 
     def refused(message: str, fix: str, line: int | None = None) -> PipelineInvalid:
@@ -167,6 +168,6 @@ def _syntax_problem(file: Path, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     said = _AT.sub("", message)
     said = said[0].lower() + said[1:] if said else "no TOML"
-    fix = next((fix for mark, fix in _FIXES if mark in message), "write TOML, as toml.io says")
+    fix = next((fix for mark, fix in _FIXES if mark in message), "write valid TOML (see toml.io)")
     where = f"column {column}" if column else "end of file"
     return Problem(file=file, line=line, where=where, message=said, fix=fix)

@@ -1,7 +1,8 @@
-"""Draft: the tables of a pipeline's file with their values converted, as input of the checks.
+"""Draft: the tables of a pipeline's file with converted values, as input of the checks.
 
-Values are converted as `spec.py` declares their keys. A key whose value does not fit is reported
-here and has no value, but counts as given, so that one mistake does not become two.
+Values are converted as `spec.py` declares their keys. If a value does not fit its key, the draft
+reports a problem and stores no value. The key still counts as given, so that no check reports it as
+missing too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from penstock.spark.pipeline.locations import Key
 from penstock.spark.pipeline.spec import ENTRIES, NAMED, RULE, SINGLE, TOP, ErrorPolicy, Table
 
 NAME_CHARS_MAX: Final = 100
-"""Longest name of a pipeline, a view or a sink; two names and a slash make a query's name."""
+"""Longest name of a pipeline, a view or a sink, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Table of the file, or an entry of one. Values of `expect` and `protect` are sections."""
+    """Table of the file, such as `[source.orders]`, or one rule or protection of a view.
+
+    `raw` has the values as TOML gives them, `values` the converted ones.
+    """
 
     key: Key
     raw: Mapping[str, Any]
@@ -38,14 +42,14 @@ class Section:
         return name in self.raw
 
     def get(self, name: str) -> Any:
-        """Return the converted value; None if there is none, or if it does not fit."""
+        """Return the converted value of a key; None if it is missing or its value does not fit."""
         return self.values.get(name)
 
     def which(self, *names: str) -> tuple[str, ...]:
         return tuple(name for name in names if name in self.raw)
 
     def fields(self, part: type[Any]) -> dict[str, Any]:
-        """Return the fields of a class of the spec that the section gives."""
+        """Return the converted values of the keys that `part` declares, by its field names."""
         infos = (info for info in describe(part) if info.name in self.values)
         return {info.attribute: self.values[info.name] for info in infos}
 
@@ -61,7 +65,7 @@ class Section:
 
 
 class Draft:
-    """Whole file, converted except for contradictory or incomplete parts, and its problems."""
+    """Converted content of a whole file, and the problems that were found in it."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -89,7 +93,7 @@ class Draft:
         return str(self.errors.get("on_invalid") or by_name(ErrorPolicy)["on_invalid"].default)
 
     def convert(self, key: Key, kind: Kind | None, value: object) -> Any:
-        """Return the spec's value; None, with a problem, if it does not fit."""
+        """Return a value as the spec has it; add a problem and return None if it does not fit."""
         kind = kind or TEXT
         try:
             found = kind.convert(value)
@@ -181,7 +185,7 @@ class Draft:
         section = self._section(key, raw, table)
         if not section.given(first.name):
             self.refuse(key, *table.missing)
-        # A rule with a problem is left out, as its `otherwise` may be another than the default.
+        # Leave out a rule with a problem: its `otherwise` may differ from the default.
         left_out = table is RULE and len(self.problems) > before
         return None if left_out or section.get(first.name) is None else section
 

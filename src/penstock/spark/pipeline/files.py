@@ -1,7 +1,8 @@
 """Checks of the other files that a pipeline names: schemas, SQL, Python and the keyring.
 
-Python is not run: the function is found in the syntax tree, and its number of parameters compared
-with the step's inputs, because a module may import packages that only the cluster has.
+Python files are not run, because they may import packages that only the cluster has. The checks
+find a step's function in the syntax tree, and compare the number of its parameters with the step's
+inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def check(draft: Draft) -> None:
 
 
 def sql_text(draft: Draft, step: Section) -> str | None:
-    """Return a step's SQL, from its file or the key; None if it cannot be read."""
+    """Return a step's SQL, from `sql_file` or `sql`; None if it is missing or cannot be read."""
     file: Path | None = step.get("sql_file")
     if file is None:
         text = step.get("sql")
@@ -121,17 +122,18 @@ def _parameters(
 
 
 def keys_of(spec: PipelineSpec) -> KeyPlace | None:
-    """Return the location of a pipeline's keys; None if it names none."""
+    """Return the location of a pipeline's keyring; None if the file names none."""
     if spec.run.keys is None:
         return None
     return KeyPlace(ring=spec.run.keys, master=spec.run.master_key)
 
 
 def check_keys(spec: PipelineSpec) -> None:
-    """Open the keyring, if the pipeline needs it.
+    """Check that the pipeline's keyring can be opened, if a protection needs it.
 
     Raises:
-        PipelineInvalid: it is missing, readable by others, or its master key does not fit.
+        PipelineInvalid: the keyring is missing or readable by others, or its master key does not
+            fit.
     """
     place = keys_of(spec)
     parts: list[Source | Step] = [*spec.sources.values(), *spec.steps.values()]

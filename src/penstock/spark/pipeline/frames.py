@@ -1,9 +1,9 @@
-"""Views as data frames: reading topics, opening values, running steps.
+"""Views as data frames: reads topics, decodes values, and runs steps.
 
-Streams and batches use the same functions. A source's view has the fields of its value and
-`_record`; see `spec.py`. The views of a query with a stateful root have no rejected records: a
-record query has them. They are made over streams, to run them, and over the records of a batch, to
-find those that Spark drops (`late.py`).
+Streams and batches use the same functions. A source's view has the fields of its value and the
+column `_record` (see `spec.py`). A stateful query drops rejected records, because a record query
+handles them. The views of a stateful query are built twice: over streams, to run the query, and
+over the records of a batch, to find the late rows that Spark drops (`late.py`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from penstock.spark.schema import ERROR as UNDECODED
 from penstock.spark.tables import read_table
 
 Ranges = Mapping[str, Mapping[str, Sequence[int]]]
-"""Offsets [first, end) by topic and partition, as in JSON."""
+"""Offsets [first, end) by topic and partition; partitions are text, as in JSON."""
 ATTEMPT: Final = "_attempt"
 UNREAD: Final = "_unread"
 
 
 class StepFailed(InvalidError):
-    """Python step that does not exist, raised, or returned no data frame."""
+    """Failure of a Python step: it cannot be loaded, raised an error, or returned no data frame."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -60,13 +60,13 @@ _LOADED: Final[dict[str, Path]] = {}
 
 
 def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decoder]:
-    """Return the decoder of every source of topics.
+    """Return the decoder of every source of topics, by the source's name.
 
     Args:
-        inferred: DDL of the schemas that were inferred, by source.
+        inferred: the inferred schemas as DDL, by source.
 
     Raises:
-        InvalidFormat: an unusable schema.
+        InvalidFormat: a schema cannot be used.
     """
     from dataclasses import replace
 
@@ -83,7 +83,7 @@ def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decod
 def read_options(
     spec: PipelineSpec, sources: Sequence[Source], read: Read, *, group_id: str
 ) -> dict[str, str]:
-    """Return the options of format `penstock` for the topics of a query's sources."""
+    """Return the options of Spark's format `penstock` for a stream of some sources' topics."""
     options = {
         "bootstrap": spec.run.bootstrap,
         "groupId": group_id,
@@ -102,7 +102,7 @@ def read_options(
 
 
 def range_options(spec: PipelineSpec, ranges: Ranges) -> dict[str, str]:
-    """Return the options of format `penstock` for a batch read of these offsets."""
+    """Return the options of Spark's format `penstock` for a batch read of some offsets."""
     options = {
         "bootstrap": spec.run.bootstrap,
         "assign": json.dumps({topic: [int(at) for at in ranges[topic]] for topic in ranges}),
@@ -124,7 +124,7 @@ def _side(ranges: Ranges, side: int) -> dict[str, dict[str, int]]:
 
 
 def subscription(sources: Sequence[Source]) -> dict[str, str]:
-    """Return the option that names the topics of some sources."""
+    """Return the option `subscribe` or `subscribePattern` for the topics of some sources."""
     if any(source.pattern for source in sources):
         parts = [source.pattern or "|".join(map(re.escape, source.topics)) for source in sources]
         return {"subscribePattern": "|".join(f"(?:{part})" for part in parts)}
@@ -133,7 +133,7 @@ def subscription(sources: Sequence[Source]) -> dict[str, str]:
 
 
 def start_options(start: str) -> dict[str, str]:
-    """Return the option of the starting offsets of a query without a checkpoint."""
+    """Return the options for the start of a query without a checkpoint."""
     if start in {"earliest", "latest"}:
         return {"startingOffsets": start}
     moment = datetime.fromisoformat(start)
@@ -149,7 +149,7 @@ def start_options(start: str) -> dict[str, str]:
 
 
 def records_of(frame: DataFrame, source: Source) -> DataFrame:
-    """Return the records of one source, from a frame with those of several."""
+    """Return the records of one source from a frame with the records of several sources."""
     return frame.where(reads(F.col("topic"), source))
 
 
@@ -160,11 +160,12 @@ def reads(topic: Column, source: Source) -> Column:
 
 
 def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
-    """Return records with their values opened: the fields, `_record`, and `ERROR` where it failed.
+    """Return records with decoded values: the value's fields, `_record`, and `ERROR`.
 
-    `records` has columns of the `penstock` source, and `_value` and `_error` if the source opened
-    the values. Columns that it lacks are null in `_record`. A retried record has its number of
-    tries in the optional column `_attempt`.
+    `ERROR` has the reason if the value cannot be decoded. `records` has columns of Spark's format
+    `penstock`, and `_value` and `_error` if the source has already decoded the values. Columns that
+    it lacks are null in `_record`. The optional column `_attempt` is the number of earlier tries of
+    a record.
     """
     lines = records if source.outbox is None else _outbox_lines(records, source)
     if VALUE not in lines.columns:
@@ -198,9 +199,9 @@ def source_view(
 
 
 def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:
-    """Return the payloads that records point to, as records; of JSON, a record for each line.
+    """Return the outbox payloads that pointers name, as records: one per line of a JSON payload.
 
-    Their key is the partition id. There are no headers: a pointer's headers describe its file.
+    The key is the payload's partition id. Headers are null: a pointer's headers describe its file.
     """
     pointers = records.select(*(name for name in COLUMN_NAMES if name in records.columns))
     payloads = read_outbox(pointers, str(source.outbox), decompress=True)
@@ -225,7 +226,7 @@ def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:
 
 
 def with_watermark(frame: DataFrame, part: Source | Step) -> DataFrame:
-    """Return a stream with the watermark and the deduplication of the file."""
+    """Return a stream with the watermark and the deduplication of a source or step."""
     if part.time is not None and part.delay is not None:
         frame = frame.withWatermark(quoted(part.time), part.delay)
     if part.deduplicate:
@@ -234,7 +235,7 @@ def with_watermark(frame: DataFrame, part: Source | Step) -> DataFrame:
 
 
 def run_step(spark: SparkSession, step: Step, views: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the result of a step; its inputs are registered as views in `spark`.
+    """Return the result of a step, whose inputs must be registered as views in `spark`.
 
     Raises:
         StepFailed: the Python function failed.
@@ -257,25 +258,25 @@ def run_step(spark: SparkSession, step: Step, views: Mapping[str, DataFrame]) ->
 
 
 def load_function(step: Step) -> Callable[..., DataFrame]:
-    """Return the function of a Python step; its file is a module, loaded once.
+    """Return the function of a Python step; the first call imports the step's file as a module.
 
     Raises:
         StepFailed: the file cannot be imported, or has no such function.
     """
     if step.python is None:
-        raise StepFailed(f"step {step.name} has no Python")
+        raise StepFailed(f"step {step.name} has no Python function")
     name = module_name(step)
     module: Any = sys.modules.get(name)
     if module is not None and name not in _LOADED:
         raise StepFailed(
             f"step {step.name}: there is a module {name} already ({module!r}): "
-            f"rename {step.python.file}"
+            f"give {step.python.file} another name"
         )
-    # A file of the same name, of another pipeline or an older definition, makes way.
+    # Replace a module of this name from another pipeline or an older definition.
     if _LOADED.get(name) != step.python.file:
         found = importlib.util.spec_from_file_location(name, step.python.file)
         if found is None or found.loader is None:
-            raise StepFailed(f"step {step.name}: {step.python.file} is no Python file")
+            raise StepFailed(f"step {step.name}: {step.python.file} is not a Python file")
         module = importlib.util.module_from_spec(found)
         sys.modules[name] = module
         _LOADED[name] = step.python.file
@@ -289,12 +290,14 @@ def load_function(step: Step) -> Callable[..., DataFrame]:
             ) from error
     function = getattr(module, step.python.function, None)
     if not callable(function):
-        raise StepFailed(f"step {step.name}: {step.python.file} has no {step.python.function}")
+        raise StepFailed(
+            f"step {step.name}: {step.python.file} has no function {step.python.function}"
+        )
     return function  # type: ignore[no-any-return]
 
 
 def module_name(step: Step) -> str:
-    """Return the module of a step's file: its own name, by which workers can find it."""
+    """Return the module name of a step's file, by which workers import it."""
     if step.python is None:
         return ""
     return step.python.file.stem
@@ -313,11 +316,11 @@ def views(
     records: Callable[[str], DataFrame],
     timed: Callable[[DataFrame, Source | Step], DataFrame],
 ) -> dict[str, DataFrame]:
-    """Make the tables, sources and streamed steps of a query.
+    """Return the views of a query's tables, sources and streamed steps, by name.
 
     Args:
-        records: the records of a source.
-        timed: adds watermark and deduplication to the view of a source or step.
+        records: returns the records of a source, by the source's name.
+        timed: adds the watermark and deduplication of a source or step to its view.
     """
     found: dict[str, DataFrame] = {}
     keys = keys_of(spec)
@@ -340,9 +343,9 @@ def with_steps(
     inputs: Mapping[str, DataFrame],
     timed: Callable[[DataFrame, Source | Step], DataFrame],
 ) -> dict[str, DataFrame]:
-    """Add the streamed steps of a query to the views of its tables and sources.
+    """Return the views of a query's tables and sources (`inputs`) and of its streamed steps.
 
-    The views' names are registered with Spark only until the steps are analysed.
+    The views are registered with Spark only while the steps are analysed.
     """
     found = dict(inputs)
     for name, view in found.items():

@@ -1,12 +1,13 @@
-"""Queries of a pipeline and the work of each: a pure function of its views.
+"""Streaming queries of a pipeline and the views that each computes: a pure function of its file.
 
-A streaming query of Spark has one plan and one sink, so everything that can be computed batch by
-batch shares one query: a *record query* reads its topics once, rejects records, and runs its
-batches through the steps to all sinks. Sources whose rows meet in one step or sink share one.
+Spark's streaming queries have one plan and one sink each. To read a topic only once, all stateless
+work on it is in one *record query*: its `foreachBatch` rejects records, runs the steps, and writes
+all sinks of each batch. Sources whose rows meet in one step or sink share a record query.
 
-A *stateful* step (a window, a join of two streams, deduplication) has to be part of the streaming
-plan. It is the root of a query of its own, which reads the topics again and runs later steps batch
-by batch. Where two stateful steps meet, the sink's view is the root.
+A *stateful* step (a window, a join of two streams, deduplication) must be part of the streaming
+plan. It becomes the root of a *stateful query*, which reads the topics again, and runs later steps
+batch by batch. If some rows of a sink's view do not pass through one last stateful step, the view
+itself is the root.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from penstock.spark.pipeline.spec import KEEPING, PipelineSpec, Source, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPlan:
-    """Streaming query. Names of views are in the order in which they are made.
+    """Plan of a streaming query; tuples of views are in the order in which they are computed.
 
-    `root` is the view that the streaming plan ends with; None for a record query.
+    `root` is the last view of the streaming plan; None for a record query. `streamed` names the
+    steps in the streaming plan, `batched` the steps that run batch by batch.
     """
 
     name: str
@@ -37,8 +39,8 @@ def queries(spec: PipelineSpec, stateful: Collection[str]) -> tuple[QueryPlan, .
     """Return the queries of a pipeline, record queries first.
 
     Args:
-        spec: a pipeline that passed its checks: all views exist, no cycles.
-        stateful: the views that need state between batches by themselves.
+        spec: a pipeline that passed its checks: all views exist, and there are no cycles.
+        stateful: the sources and steps that keep state between batches themselves.
     """
     views = _Views(spec)
     roots: dict[str, list[str]] = {}
@@ -58,7 +60,7 @@ def queries(spec: PipelineSpec, stateful: Collection[str]) -> tuple[QueryPlan, .
 
 
 def order(spec: PipelineSpec) -> tuple[str, ...]:
-    """Return the steps, each after those that it reads; those of a cycle in any order."""
+    """Return the names of steps, each after the steps it reads; cycles are in any order."""
     done: list[str] = []
     met: set[str] = set()
 
@@ -98,9 +100,9 @@ class _Views:
         return tuple(name for name in self.steps if name in wanted)
 
     def root(self, view: str, stateful: Collection[str]) -> str | None:
-        """Return the view that ends the streaming plan of `view`; None if nothing is stateful.
+        """Return the last view in the streaming plan of `view`; None if nothing is stateful.
 
-        It is the last stateful step, if every stream into `view` goes through it.
+        This is the last stateful step, if every stream into `view` passes through it; else `view`.
         """
         inside = [name for name in self.above[view] if name in stateful]
         last = [
@@ -126,7 +128,7 @@ class _Views:
 def _components(
     views: _Views, sinks: Iterable[str], stateful: Collection[str]
 ) -> list[tuple[str, ...]]:
-    """Return the streaming sources of each record query: sources that meet are together."""
+    """Return the streaming sources of each record query; sources whose rows meet are together."""
     spec = views.spec
     groups: list[set[str]] = []
     met = [views.sources(views.above[spec.sinks[name].view], streaming=True) for name in sinks]
@@ -152,12 +154,12 @@ def _rejects(spec: PipelineSpec, name: str) -> bool:
 
 
 def watched(part: Source | Step) -> bool:
-    """Whether rules do more than drop rows."""
+    """Whether a rule of a source or step does more than drop rows."""
     return any(rule.otherwise != "drop" for rule in part.rules)
 
 
 def keeps(step: Step) -> bool:
-    """Whether a step's rules hold or dead-letter what they reject."""
+    """Whether a rule of a step dead-letters, parks or retries the rows that it rejects."""
     return any(rule.otherwise in KEEPING for rule in step.rules)
 
 

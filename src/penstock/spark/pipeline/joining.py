@@ -1,7 +1,7 @@
-"""Start positions of sinks that were added to an existing query; a backfill reads what is before.
+"""Start positions of sinks that were added to a query; a backfill writes the records before them.
 
-When a batch begins that writes a new sink of the query, the sink is noted once, with the positions
-at which that batch begins:
+When the first batch that writes a sink begins, the sink's file is written, with the positions at
+which that batch begins:
 
     <state>/joined/<query>/<sink>.json
 
@@ -9,7 +9,7 @@ at which that batch begins:
     {"since": "positions", "positions": {…as in Spark's checkpoint…}, "held_version": 3, "at_ms": …}
 
 The batch begins at the end of the checkpoint's last completed batch. `held_version` is the version
-of the retry store before the batch: its records reach the new sink when they are released.
+of the retry store before the batch; records held there reach the new sink when they are released.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNKNOWN: Final[Since] = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Start of a sink in its query. `unknown`: the checkpoint could not be read."""
+    """Start of a sink in its query; `since` is `unknown` if the checkpoint could not be read."""
 
     since: Since
     positions: tuple[Positions, ...] = ()
@@ -56,7 +56,7 @@ class Joined:
 
 
 def note(spec: PipelineSpec, plan: QueryPlan, entry: Entry) -> None:
-    """Note the new sinks of the query. To be called before a batch begins."""
+    """Write the start of each new sink; called just before the batch of `entry` begins."""
     unknown = [sink for sink in plan.sinks if not _path(spec, plan.name, sink).exists()]
     if not unknown:
         return
@@ -68,7 +68,10 @@ def note(spec: PipelineSpec, plan: QueryPlan, entry: Entry) -> None:
 
 
 def note_at_rest(spec: PipelineSpec, plan: QueryPlan, *, now_ms: int) -> None:
-    """Note the new sinks when a run starts without a half-done batch, for backfills before it."""
+    """Write the start of each new sink when a run starts, for backfills before its first batch.
+
+    Do nothing if no batch has run, or if the last batch is unfinished.
+    """
     paths = PipelinePaths(spec)
     last = Journal(paths.journal(plan.name)).last()
     if last is None or not (paths.checkpoint(plan.name) / "commits" / str(last.batch_id)).exists():
@@ -79,10 +82,10 @@ def note_at_rest(spec: PipelineSpec, plan: QueryPlan, *, now_ms: int) -> None:
 
 
 def read(spec: PipelineSpec, query: str, sink: str) -> Joined | None:
-    """Return when a sink joined; None when no batch has begun with it.
+    """Return the start of a sink; None if no batch has begun with it.
 
     Raises:
-        CorruptError: the note cannot be read.
+        CorruptError: the sink's file cannot be read.
     """
     path = _path(spec, query, sink)
     try:
@@ -116,6 +119,6 @@ def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
 
 
 def _founders(spec: PipelineSpec, query: str, sinks: Sequence[str]) -> set[str]:
-    """Return the sinks of batches that ran before notes existed."""
+    """Return the sinks that journal entries have rows of, although they had no file yet."""
     entries = Journal(PipelinePaths(spec).journal(query)).entries()
     return {sink for sink in sinks if any(WRITTEN + sink in entry.counts for entry in entries)}

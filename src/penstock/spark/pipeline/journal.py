@@ -1,14 +1,14 @@
-"""Journal: the inputs of each batch, written before it runs, so that a replay makes the same rows.
+"""Journal: the inputs of each batch, stored before it runs, so that a replay gives the same rows.
 
-Spark replays a batch under its number with the same offsets. Its other inputs (the current time,
-versions of tables, the held records and those that are released, the definition) are chosen once
-and kept in a file per batch. Every sink writes a batch once.
+Spark replays a batch under its number with the same offsets. Its other inputs are chosen once and
+stored in a file per batch: the current time, versions of tables, held records, release requests,
+and the definition. Every sink writes a batch number once.
 
     <state>/journal/<query>/<batch number, 12 digits>.json
 
-The journal also names its checkpoint. A deleted or foreign checkpoint has another query id, or a
-position without a batch in the journal, and is rejected: its batch numbers would make sinks skip
-rows.
+Each entry also has the query id of Spark's checkpoint. A checkpoint that was deleted, or that
+belongs to another pipeline, has another id, or a batch number that does not follow the last entry.
+The journal rejects it, because sinks would skip rows under batch numbers that they already have.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ENTRIES_KEPT: Final = 100
 
 
 class CheckpointMismatch(InvalidError):
-    """Checkpoint of another query than the journal's, and so the sinks'."""
+    """Checkpoint that does not belong to the journal, and so not to the sinks."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Batch with its inputs and, once it has run, the number of rows by target.
+    """Inputs of a batch and, once it has run, the number of rows by target.
 
-    `writing` means that sinks may have rows of it. Until then a replay may choose again, so that a
-    batch which fails by its own rules can be corrected in the file.
+    `writing` means that sinks may have rows of the batch. Before that, a replay may choose the
+    inputs again, so that users can correct the file if its own rules stop the batch.
     """
 
     batch_id: int
@@ -56,16 +56,16 @@ class Entry:
 
 
 class Journal:
-    """Entries of one query."""
+    """Journal entries of one query."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def begun(self, batch_id: int, query_id: str | None) -> Entry | None:
-        """Return the entry of a batch that has begun before; None for a new one.
+        """Return the entry of a batch that has begun before; None for a new batch.
 
         Raises:
-            CheckpointMismatch: the checkpoint is not the journal's.
+            CheckpointMismatch: the checkpoint does not belong to the journal.
             CorruptError: an entry cannot be read.
         """
         numbers = self._numbers()
@@ -76,16 +76,16 @@ class Journal:
         if not numbers:
             if batch_id:
                 raise CheckpointMismatch(
-                    f"{self._folder}: the checkpoint is at batch {batch_id}, and the journal has "
-                    "no entry of any batch before it: it belongs to another pipeline, or the "
-                    "journal was deleted. Restore the journal, or start with a new state directory"
+                    f"{self._folder}: the checkpoint is at batch {batch_id}, but the journal is "
+                    "empty: the checkpoint belongs to another pipeline, or the journal was "
+                    "deleted. Restore the journal, or start with a new state directory"
                 )
             return None
         last = numbers[-1]
         if batch_id != last + 1:
             raise CheckpointMismatch(
-                f"{self._folder}: the checkpoint is at batch {batch_id}, the last that ran "
-                f"here is {last}: the checkpoint was deleted, restored from a copy, or belongs "
+                f"{self._folder}: the checkpoint is at batch {batch_id}, but the last batch of the "
+                f"journal is {last}: the checkpoint was deleted, restored from a copy, or belongs "
                 "to another pipeline. Restore the matching checkpoint, or start with a new "
                 "state directory and other sinks"
             )
@@ -93,15 +93,15 @@ class Journal:
         return None
 
     def begin(self, entry: Entry) -> None:
-        """Write a new batch; durable when it returns."""
+        """Write the entry of a new batch durably."""
         self._write(entry)
 
     def write(self, entry: Entry) -> None:
-        """Note that sinks are about to be written; durable when it returns."""
+        """Mark an entry as `writing`, durably; called before sinks are written."""
         self._write(replace(entry, writing=True))
 
     def finish(self, entry: Entry, *, counts: Mapping[str, int], held: int, ms: int) -> None:
-        """Note the result of a batch, and delete old entries."""
+        """Store the result of a batch, and delete entries beyond the last `ENTRIES_KEPT`."""
         entry = replace(entry, writing=True, done=True)
         self._write(replace(entry, counts=dict(counts), held=held, milliseconds=ms))
         for number in self._numbers()[:-ENTRIES_KEPT]:
@@ -111,7 +111,7 @@ class Journal:
         """Return the entry of a batch.
 
         Raises:
-            CorruptError: it cannot be read.
+            CorruptError: the entry is missing or cannot be read.
         """
         path = self._path(batch_id)
         try:
@@ -136,9 +136,9 @@ class Journal:
         known = entry.query_id
         if known is not None and query_id is not None and known != query_id:
             raise CheckpointMismatch(
-                f"{self._folder}: batch {entry.batch_id} ran as Spark's query {known}, the "
-                f"checkpoint is now that of {query_id}. Restore the checkpoint that matches "
-                "it, or start with a new state directory and other sinks"
+                f"{self._folder}: batch {entry.batch_id} ran with the checkpoint of Spark query "
+                f"{known}, but the checkpoint is now that of query {query_id}. Restore the "
+                "matching checkpoint, or start with a new state directory and other sinks"
             )
 
     def _numbers(self) -> list[int]:

@@ -1,7 +1,7 @@
-"""Kinds of values of a key: conversions from TOML's types to those of the spec.
+"""Kinds of values: functions that convert the TOML value of a key to the type of the spec.
 
-Each kind is a function from a TOML value to the spec's, which raises `Unfit` with the reason and
-the right form. Intervals and sizes get a canonical form.
+If a key does not allow a value, its function raises `Unfit` with the reason and a valid form.
+Intervals become seconds, or text in the largest whole unit; sizes become bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def text(value: object) -> str:
     if not isinstance(value, str):
         raise Unfit(f"must be text, but is {type_name(value)}", f'write "{_plain(value)}"')
     if not value.strip():
-        raise Unfit("must not be empty", "name something, or leave the key out")
+        raise Unfit("must not be empty", "write a value, or remove the key")
     return value
 
 
@@ -76,9 +76,9 @@ def texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (text(value),)
     if not isinstance(value, list):
-        raise Unfit(f"must be text or a list of it, but is {type_name(value)}", 'write ["…", "…"]')
+        raise Unfit(f"must be text or a list, but is {type_name(value)}", 'write ["…", "…"]')
     if not value:
-        raise Unfit("must not be empty", "name at least one, or leave the key out")
+        raise Unfit("must not be empty", "name at least one, or remove the key")
     if len(value) > LIST_ENTRIES_MAX:
         raise Unfit(f"has {len(value)} entries, the limit is {LIST_ENTRIES_MAX}", "name fewer")
     found = tuple(text(item) for item in value)
@@ -122,11 +122,11 @@ def size(value: object) -> int:
 
 
 def interval_ms(value: object) -> int:
-    """Return the milliseconds of an interval as `2 seconds`, `500 ms` or `1 minute 30 seconds`."""
+    """Return the milliseconds of an interval such as `500 ms` or `1 minute 30 seconds`."""
     fix = 'write an interval as "2 seconds", "500 ms" or "1 minute"'
     if not isinstance(value, str):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            fix = f'say the unit: "{value} seconds"'
+            fix = f'add the unit: "{value} seconds"'
         raise Unfit(f"must be an interval, but is {type_name(value)}", fix)
     total, at = 0.0, 0
     while at < len(value):
@@ -167,7 +167,7 @@ def seconds(value: object) -> float:
 
 
 def growing_seconds(value: object) -> tuple[float, ...]:
-    """Return intervals in seconds, each longer than the one before."""
+    """Return a list of intervals in seconds, each longer than the one before."""
     if not isinstance(value, list):
         raise Unfit(
             f"must be a list of intervals, but is {type_name(value)}",
@@ -182,7 +182,7 @@ def growing_seconds(value: object) -> tuple[float, ...]:
     for index in range(1, len(found)):
         if found[index] <= found[index - 1]:
             raise Unfit(
-                f"{value[index]!r} does not come later than {value[index - 1]!r}",
+                f"{value[index]!r} is not longer than {value[index - 1]!r}",
                 "make each delay longer than the one before",
             )
     return found
@@ -267,7 +267,7 @@ def urls(value: object) -> str:
 
 
 def rows(value: object) -> int | None:
-    """Return the rows of a console: true for the default, or a number; None for false."""
+    """Return the number of rows that a console sink shows: 20 for true, None for false."""
     if isinstance(value, bool):
         return 20 if value else None
     return _whole(value, 1, COUNT_MAX)
@@ -327,7 +327,7 @@ def settings(value: object) -> dict[str, str]:
 
 
 def master_key(value: object) -> str:
-    """Return a file or an environment variable; never the key."""
+    """Return the location of a master key: a file, or `env:NAME`."""
     given = text(value)
     name = given.removeprefix(ENVIRONMENT)
     if name != given and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -1,22 +1,24 @@
 """Late rows: rows that a stateful query drops behind its watermark, which become dead letters.
 
-Spark silently drops a row at the first stateful operator if its time, or its window's end, is not
-after the watermark of the batch before. Spark writes that watermark and the batch's offsets into
-the checkpoint before the batch runs. So `foreachBatch` reads the batch's records again, runs them
-through the same steps up to each of these operators as a batch, and selects the rows for which
-Spark's own condition holds. They are committed as dead letters before the batch's rows.
+Spark drops a row silently at the first stateful operator if the row's time, or the end of its
+window, is not after the watermark of the previous batch. Spark writes that watermark and the
+batch's offsets into the checkpoint before the batch runs. So `foreachBatch` reads the batch's
+records again, and runs them through the same steps up to each of these operators. It selects the
+rows for which Spark's own condition holds. They are committed as dead letters before the batch's
+rows.
 
-    EventTimeWatermark        names a column; its metadata travel with the column through the plan
-    Aggregate, Distinct       drop by the grouping key that has these metadata
-    Deduplicate, Join         drop by the input's column that has them, each input by itself
+    EventTimeWatermark        marks a column by metadata, which follow the column through the plan
+    Aggregate, Distinct       drop rows by the grouping key with this mark
+    Deduplicate, Join         drop rows by the input column with this mark, each input by itself
 
-Rows without a time are lost too: Spark filters them where it makes windows, never ends a group or
-distinct row of no time in `append` mode, and never emits an outer join's row of no time. They are
-dead letters too. A row in several windows may be late in some of them only; its reason says so.
-Rows without `_record` are counted only; rows of operators in Python are unknown (`Unseen`).
+Rows with a null time are lost too, and become dead letters. Spark removes them where it creates
+windows. In `append` mode it never emits their groups or distinct rows. It never emits them as
+unmatched rows of an outer join. A row in several windows may be late in only some of them; its
+reason names the window. Late rows without `_record` are only counted. Late rows of stateful Python
+operators are unknown (`Unseen`).
 
-Source: Spark's `WatermarkSupport`, `IncrementalExecution` (late events go by the watermark of the
-batch before) and `MicroBatchExecution` (the files in `offsets`).
+Source: Spark's `WatermarkSupport`, `IncrementalExecution` (the watermark of the previous batch
+decides which rows are late) and `MicroBatchExecution` (the files in `offsets`).
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ class CheckpointUnreadable(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Records of a batch, and the watermark by which Spark drops late ones.
+    """Offset ranges of a batch, and the watermark by which Spark drops its late rows.
 
-    The `first` batch has the records from the start of each source on.
+    The `first` batch begins at the start of each source, instead of the first offsets in `ranges`.
     """
 
     ranges: Ranges
@@ -75,10 +77,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
-    """Input of a stateful operator, before Spark drops its late rows.
+    """Input of a stateful operator, before Spark drops rows.
 
-    `record` is None where the rows have no `_record`. `untimed` names the column by whose nulls
-    rows are lost; without it rows are lost by the watermark.
+    `record` is None if the rows have no `_record`. If `untimed` names a column, rows with a null in
+    it are lost; otherwise rows behind the watermark are lost.
     """
 
     operator: str
@@ -91,16 +93,16 @@ class OperatorInput:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Stateful operator whose late rows are unknown."""
+    """Stateful operator whose late rows cannot be found."""
 
     operator: str
 
 
 def bounds(checkpoint: Path, batch_id: int) -> Bounds | None:
-    """Return the bounds of a batch from a checkpoint; None if it has no records.
+    """Return the bounds of a batch from a checkpoint; None if the batch has no records.
 
     Raises:
-        CheckpointUnreadable: it is not as Spark writes it.
+        CheckpointUnreadable: a file of offsets is missing, or is not as Spark writes it.
     """
     _, until = _offsets(checkpoint, batch_id)
     first = batch_id == 0
@@ -143,10 +145,10 @@ class LateRows:
         self._decoders = decoders
 
     def of(self, spark: SparkSession, found: Bounds) -> tuple[DataFrame | None, int]:
-        """Return late rows as rejected rows of a judged frame, one per record; and the number
-        without one.
+        """Return late rows as rejected rows of a judged frame, and the number of other late rows.
 
-        The frame is None if no late row can have a record. `found` is the result of `bounds`.
+        The frame has one row per record; it is None if no late row can have a record. The number
+        counts late rows without a record. `found` is the result of `bounds`.
         """
         late: list[DataFrame] = []
         without = 0
@@ -163,10 +165,11 @@ class LateRows:
     def operator_inputs(
         self, spark: SparkSession, ranges: Ranges, *, first: bool = False
     ) -> list[OperatorInput | Unseen]:
-        """Return the inputs of all operators that drop late rows, over some records.
+        """Return the input of every operator that drops late rows, computed from some records.
 
         Args:
-            first: whether each source begins at its start, not at the ranges'.
+            ranges: the offsets of the records.
+            first: read from the start of each source instead of the first offsets in `ranges`.
         """
         try:
             views = frames.views(
@@ -177,7 +180,7 @@ class LateRows:
                 records=lambda name: self._records(spark, name, ranges, first),
                 timed=_timed,
             )
-        except (AnalysisException, StepFailed) as error:  # steps that only streams may have
+        except (AnalysisException, StepFailed) as error:  # a step that works on streams only
             return [Unseen(cause_of(error))]
         root = getattr(views[self._plan.root or ""], "_jdf", None)
         if root is None:
@@ -187,12 +190,12 @@ class LateRows:
         return list(_Plans(spark, appends).operator_inputs(root.queryExecution().analyzed()))
 
     def described(self, spark: SparkSession) -> tuple[str, ...]:
-        """Describe the fate of late rows, a line for each way that it differs."""
+        """Describe what happens to late rows, with a line for each different outcome."""
         fate = (
             "are dead letters" if self._spec.errors.late_dead_letters else "are dropped and counted"
         )
         found = dict.fromkeys(
-            f"are not known: {operator_input.operator}"
+            f"cannot be found: {operator_input.operator}"
             if isinstance(operator_input, Unseen)
             else fate
             if operator_input.record is not None
@@ -224,7 +227,7 @@ class LateRows:
 
 
 def _timed(frame: DataFrame, part: Source | Step) -> DataFrame:
-    """Return a batch that Spark analyses as it does the stream with watermark and deduplication."""
+    """Return a batch with the deduplication and the watermark metadata of its stream."""
     if RECORD in frame.columns and isinstance(part, Source):
         frame = frame.withMetadata(RECORD, {_STREAM: True})
     if part.time is not None and part.delay is not None:
@@ -265,7 +268,7 @@ class _Plans:
         self._appends = appends
 
     def operator_inputs(self, node: Any) -> Iterator[OperatorInput | Unseen]:
-        """Return the inputs of the first stateful operators on the rows' way."""
+        """Yield the input of the first stateful operator on each path from a source to `node`."""
         name = str(node.nodeName())
         children = _items(node.children())
         if name.startswith(_UNSEEN):
@@ -315,9 +318,9 @@ class _Plans:
         return bool(condition.isDefined() and condition.get().references().contains(time))
 
     def _before_windows(self, node: Any) -> Any:
-        """Return the rows from which Spark makes windows, before it drops those without a time.
+        """Return the plan below Spark's creation of windows, which still has rows with null times.
 
-        None where other filters, or unknown nodes, come in between.
+        Return None if other filters or unknown nodes are in between.
         """
         above = ""
         while node.children().size() == 1 and self._has_windows(node):

@@ -1,9 +1,10 @@
-"""Locations of keys in a TOML text, and the lines of its strings.
+"""Line numbers of the keys in a TOML text, and of the lines inside its strings.
 
-`tomllib` returns values without lines. This second pass reads a text that `tomllib` has accepted
-and follows only what moves a key or a line: tables, dotted and quoted keys, inline tables, arrays,
-and the four kinds of strings. Of a string it keeps the file's line of each line of its *value*, so
-that line n of a SQL text is a line of the file despite newlines, escapes and folded line ends.
+`tomllib` returns values without lines. This second pass reads a text that `tomllib` has accepted.
+It follows only what determines the line of a key: tables, dotted and quoted keys, inline tables,
+arrays, and the four kinds of strings. For each line of a string's *value* it stores the line in the
+file. So line n of a SQL text can be reported as a line of the file, despite escapes and folded
+lines.
 
 Source: TOML 1.0.0, https://toml.io/en/v1.0.0.
 """
@@ -43,7 +44,7 @@ class Locations:
     by_key: Mapping[Key, Place] = field(default_factory=dict)
 
     def line(self, key: Key) -> int | None:
-        """Return the line of a key, or of the nearest enclosing table that is written."""
+        """Return the line of a key, or of its nearest enclosing table that the text has."""
         while key:
             place = self.by_key.get(key)
             if place is not None:
@@ -52,7 +53,7 @@ class Locations:
         return None
 
     def line_in(self, key: Key, number: int) -> int | None:
-        """Return the file's line of line `number` (from 1) of a string; else the nearest."""
+        """Return the file's line of line `number` (from 1) of a string, else the nearest line."""
         place = self.by_key.get(key)
         if place is None or not place.text_lines:
             return self.line(key)
@@ -125,7 +126,7 @@ class _Reader:
         return table
 
     def _inside(self, key: Key) -> Key:
-        """Return a header's path with the element's number below each array of tables."""
+        """Return a header's key path, with the index of the current element of arrays of tables."""
         path: Key = ()
         for index, part in enumerate(key):
             path = (*path, part)
@@ -196,7 +197,7 @@ class _Reader:
         self.at += 1
 
     def _string(self) -> tuple[int, ...]:
-        """Skip a string; return the file's line of each line of its value."""
+        """Skip a string; return the file's line for each line of its value."""
         quote = self.text[self.at]
         mark = quote * 3 if self._next_is(quote * 3) else quote
         self.at += len(mark)
@@ -215,13 +216,16 @@ class _Reader:
         if not begun:
             lines.append(self.line)
         self.at += len(mark)
-        for _ in range(2):  # a closing mark may have one or two quotes of the text before it
+        for _ in range(2):  # one or two quotes before the mark belong to the text
             if len(mark) == 3 and self._next_is(quote):
                 self.at += 1
         return tuple(lines)
 
     def _piece(self, *, escapes: bool) -> tuple[int, bool] | None:
-        """Skip one character of a value: return its line (None: no line), and if it ends one."""
+        """Skip a character of a string; return its line, and whether it ends a line of the value.
+
+        Return None for a line continuation, which is not part of the value.
+        """
         if escapes and self._next_is("\\"):
             if self._skip(_FOLD):
                 return None

@@ -28,10 +28,10 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 class QueryMetrics(Metrics, prefix="penstock_pipeline_", labels=("pipeline", "query")):
     dead_letters = counter("dead_letters_total", "Records written to the dead-letter topic.")
     rows = counter("rows_total", "Rows read from the query's sources.")
-    late = counter("late_total", "Rows behind the watermark, dropped by a stateful step.")
+    late = counter("late_total", "Rows behind the watermark, which a stateful step dropped.")
     shredded = counter(
         "shredded_total",
-        "Encrypted values that were read as null, as their subject's key is deleted.",
+        "Encrypted values that were read as null, because their subject's key was deleted.",
     )
     batches = counter("batches_total", "Batches finished.")
     batch_seconds: float = counter("batch_seconds_total", "Total time of finished batches.")
@@ -39,22 +39,24 @@ class QueryMetrics(Metrics, prefix="penstock_pipeline_", labels=("pipeline", "qu
     last_batch_rows = gauge("last_batch_rows", "Rows that the last batch read.")
     rows_per_second: float = gauge(
         "rows_per_second",
-        "Rows read in a second of the last batch; 0 when idle, of all batches in the end.",
+        "Rows per second of the last batch; 0 when idle; of all batches after the query ended.",
     )
     state_rows = gauge("state_rows", "Rows in the state store.")
     state_bytes = gauge("state_bytes", "Memory that the state store uses.")
     held = gauge("held_records", "Held records: parked, or waiting for a retry.")
     restarts = counter("restarts_total", "Restarts of the query.")
     lag_records: int | None = gauge(
-        "lag_records", "Records that the last batch left unread when it was planned."
+        "lag_records", "Records that the last batch left for later when it was planned."
     )
     phase: dict[str, int] = gauges(
-        "phase", "1 for the phase that the query is in, 0 for the others.", "phase"
+        "phase", "1 for the current phase of the query, 0 for the others.", "phase"
     )
     rejected: dict[str, int] = counters(
         "rejected_total", "Rows that a rule rejected or that could not be decoded.", "reason"
     )
-    warned: dict[str, int] = counters("warned_total", "Rows that broke a rule with `warn`.", "rule")
+    warned: dict[str, int] = counters(
+        "warned_total", "Rows that broke a rule whose action is `warn`.", "rule"
+    )
     written: dict[str, int] = counters("written_total", "Rows written to a sink.", "sink")
 
 

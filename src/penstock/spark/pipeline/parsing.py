@@ -1,8 +1,8 @@
 """Parser of a pipeline's file into its spec.
 
-The file is read with the lines of its keys (`document`), its tables are converted (`draft`),
-everything is checked (`checking`), and the result becomes a `PipelineSpec` here. Nothing starts
-Spark, and no file that the pipeline names is run. `sql_views` finds the views that SQL reads.
+`document` reads the file with the lines of its keys, `draft` converts its tables, and `checking`
+checks everything. This module makes a `PipelineSpec` from the result. Parsing does not start Spark,
+and runs no file that the pipeline names. `sql_views` finds the views that SQL reads.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ _MAKING: Final[Mapping[str, tuple[str, ...]]] = {
 class Survey:
     """Readable part of a file, and all of its problems.
 
-    With problems, `spec` is for inspection only: values that do not fit are left out of it, as are
-    sinks without a view or a target; `unsure` names the views with unreliable columns.
+    If there are problems, use `spec` for inspection only. It lacks values that do not fit their
+    keys, and sinks without a view or a target. `unsure` names the views whose columns are
+    unreliable.
     """
 
     spec: PipelineSpec
@@ -78,16 +79,16 @@ def load(
 
     Args:
         path: the file or the directory.
-        bootstrap: the brokers; wins over the file, which wins over PENSTOCK_BOOTSTRAP.
-        admin: the admin address; wins over the file, which wins over PENSTOCK_ADMIN_URL.
-        state: the directory of checkpoints, relative to the working directory; wins over the file.
+        bootstrap: the brokers; overrides the file, which overrides PENSTOCK_BOOTSTRAP.
+        admin: the admin address; overrides the file, which overrides PENSTOCK_ADMIN_URL.
+        state: the state directory, relative to the working directory; overrides the file.
 
     Returns:
-        A spec whose paths are absolute, whose views all exist and have no cycles, and whose
-        rules all say what happens otherwise. `file` is the TOML file.
+        A spec with absolute paths. All of its views exist, without cycles, and all of its rules
+        have an action. `file` is the TOML file.
 
     Raises:
-        PipelineInvalid: with all problems that were found.
+        PipelineInvalid: the file has problems; the error lists all of them.
     """
     found = survey(path, bootstrap=bootstrap, admin=admin, state=state)
     if found.problems:
@@ -102,7 +103,7 @@ def survey(
     admin: str | None = None,
     state: Path | str | None = None,
 ) -> Survey:
-    """Read a pipeline as `load` does, but return the problems beside what could be read.
+    """Read a pipeline as `load` does, but return its problems with the part that could be read.
 
     Raises:
         PipelineInvalid: the file is missing, or not TOML.
@@ -147,7 +148,7 @@ def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
 
 
 def _made(part: type[T], section: Section, **others: Any) -> T:
-    """Return a part of the spec with the fields that the section gives; `others` win."""
+    """Return an instance of `part` with the section's values, overridden by `others`."""
     return part(**(section.fields(part) | others))
 
 

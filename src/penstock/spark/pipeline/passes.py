@@ -1,14 +1,14 @@
-"""Passes over the records of a batch, and the pass that counts the verdicts of its rules.
+"""Passes over the records of a batch, and the choice of the pass that counts rule results.
 
-Spark counts rows at a place in a plan (`observe`) while it does something else with them. So the
-verdicts are counted in the pass that writes a sink's files, which stay invisible until the counts
-are known (`staged.py`). That is exact if every judged row flows by exactly once: where rows are
-only picked, changed and put together before the sink. Limits, joins, aggregates and subqueries may
-end early or run twice; there the verdicts are counted in a separate pass.
+Spark can count rows at a point of a plan (`observe`) while it computes the plan for another
+purpose. So the rows that break rules are counted while a sink's files are written. The files stay
+invisible until the counts are known (`staged.py`). This is exact only if every judged row passes
+the point exactly once, so the steps before the sink may only select, change and union rows. Limits,
+joins, aggregates and subqueries may end early or run twice; then a separate pass counts.
 
-Records that are read again are the same, as a batch is a range of offsets. With Python steps, an
-outbox, random numbers and the time of day the rows may differ: then the judged rows are kept in
-memory, as they are where opening the values costs more than keeping them.
+Each pass reads the same records, because a batch is a range of offsets. Python steps, outboxes,
+random numbers and the current time may still give other rows. Then the judged rows are kept in
+memory between passes. They are also kept if decoding the values again costs more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROW_BY_ROW: Final = frozenset(
         "ArrowEvalPython", "BatchEvalPython", "MapInArrow", "MapInPandas", "PythonMapInArrow",
     }
 )  # fmt: skip
-"""Nodes of an analysed plan through which every row flows, once."""
+"""Nodes of an analysed plan that pass on every input row exactly once."""
 
 _STATE: Final = "its state would be computed again"
 
@@ -40,8 +40,8 @@ _STATE: Final = "its state would be computed again"
 class Passes:
     """Plan of a query's passes over a batch.
 
-    `counting` is the sink in whose pass verdicts are counted; None counts them in a separate pass.
-    `kept` is the reason for which judged rows are kept in memory meanwhile; None if they are not.
+    `counting` is the sink during whose pass rule results are counted; None means a separate pass.
+    `kept` is the reason to keep judged rows in memory between passes; None if they are not kept.
     """
 
     counting: str | None
@@ -64,10 +64,10 @@ def passes(
     views: Mapping[str, DataFrame],
     decoders: Mapping[str, Decoder],
 ) -> Passes:
-    """Return the passes of a query; the same for all of its batches.
+    """Return the plan of a query's passes, which is the same for all of its batches.
 
     Args:
-        views: those of the query, over any records.
+        views: the query's views, built over any records.
     """
     watched = {name for name in plan.batched if spec.steps[name].rules}
     if plan.root is None:
@@ -101,7 +101,7 @@ def _counts(
 
 
 def one_by_one(sink: Sink, view: DataFrame) -> bool:
-    """Whether a sink accepts rows as they come, without moving them between tasks."""
+    """Whether a sink processes rows in the tasks that compute them, without a shuffle."""
     if isinstance(sink.to, TableSink):
         to = sink.to
         return to.order_by is None or in_tasks(view.schema, keys=to.keys, order=to.order_by)
@@ -114,7 +114,7 @@ def above(spec: PipelineSpec, view: str) -> set[str]:
 
 
 def row_by_row(frame: DataFrame) -> bool:
-    """Whether every row of a frame's inputs is certain to flow through its plan, once."""
+    """Whether every input row of a frame is certain to pass through its plan exactly once."""
     plan = _analysed(frame)
     return (
         plan is not None
@@ -131,7 +131,7 @@ def _judges(source: Source) -> bool:
 
 
 def _unsure(spec: PipelineSpec, plan: QueryPlan, views: Mapping[str, DataFrame]) -> str | None:
-    """Return why the same records may not give the same rows; None if they do."""
+    """Return why a second pass may give other rows; None if it gives the same."""
     if any(spec.sources[name].outbox for name in plan.sources):
         return "files of an outbox may be gone when they are read again"
     for name in plan.batched:
@@ -150,11 +150,11 @@ def repeatable(frame: DataFrame) -> bool:
 
 
 def _costly(spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]) -> str | None:
-    """Return why values are not to be opened for each pass; None if that is cheap."""
+    """Return why decoding values in each pass is too expensive; None if it is cheap."""
     if read_of(spec, plan, decoders, plan.sources, whole=True).value_format is not None:
         return None
     opened = [name for name in plan.sources if spec.sources[name].can_fail]
-    return f"values of {opened[0]} cost more to open again than to keep" if opened else None
+    return f"values of {opened[0]} cost more to decode again than to keep" if opened else None
 
 
 def _analysed(frame: DataFrame) -> Any:

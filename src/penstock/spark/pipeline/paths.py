@@ -1,13 +1,20 @@
 """Paths of a pipeline's files below its state directory.
 
-<state>/checkpoints/<query>/     Spark's own <state>/journal/<query>/         a file per batch
-<state>/held/<query>/            the retry store, a Delta table <state>/releases/<query>/
-requests to release parked records; old ones in done/ <state>/schemas/<source>.ddl     schemas that
-were inferred <state>/joined/<query>/          start positions of added sinks <state>/replays
-replayed dead letters: a Delta table <state>/replaying/               the open replay of dead
-letters, and the old ones <state>/backfills/<query>/       progress of backfills of added sinks
-<state>/wake-<query>             time of the next batch of a query with held records <state>/lock
-held by the process that runs the pipeline
+    <state>/lock                     lock file of the process that runs the pipeline
+    <state>/run.json                 address of the running pipeline's status page
+    <state>/checkpoints/<query>/     Spark's checkpoint
+    <state>/journal/<query>/         journal: a file per batch
+    <state>/definitions/             stored copies of the pipeline file
+    <state>/schemas/<source>.ddl     inferred schemas
+    <state>/held/<query>/            retry store: a Delta table
+    <state>/releases/<query>/        requests to release parked records; completed ones in done/
+    <state>/wake-<query>             time of the next batch of a query with held records
+    <state>/joined/<query>/          start positions of added sinks
+    <state>/backfills/<query>/       progress of backfills of added sinks
+    <state>/replaying/               the open replay of dead letters, and completed ones
+    <state>/replays                  replayed dead letters: a Delta table
+
+The settings `run.state` and `--state` name the state directory.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ class PipelinePaths:
         return self.state / "checkpoints" / query
 
     def committed(self, query: str, batch_id: int) -> Path:
-        """Return the file that exists once Spark has completed a batch."""
+        """Return the path of the file that Spark writes when it has completed a batch."""
         return self.checkpoint(query) / "commits" / str(batch_id)
 
     def journal(self, query: str) -> Path:

@@ -1,8 +1,8 @@
 """Progress display of a pipeline: a live table on a terminal, else JSON lines.
 
-Rendering is a pure function of the queries' states; a thread samples them every `LOOK_SECONDS` and
-compares with the sample before. Batches that finish between two samples share a line with their
-totals.
+A thread samples the queries' states every `LOOK_SECONDS`, and shows the differences from the sample
+before. Rendering is a pure function of two samples. Batches that finish between two samples share
+one line, which has the facts of the last batch and the totals of all.
 
     {"time_ms": 1790000000000, "pipeline": "orders", "event": "batch", "query": "orders",
      "group": "orders.orders", "phase": "running", "batch_id": 7, "batch_rows": 1000,
@@ -11,9 +11,9 @@ totals.
      "batches": 8, "rows": 8000, "rejected": {"undecodable": 3}, "warned": {}, "dead_letters": 3,
      "late": 0, "shredded": 0, "written": {"lake": 7997}}
 
-`event` is `batch`, or the phase that a query came to: `restarting`, `failed` or `ended`.
-`rows_per_second` of an event `batch` is that of its batch; elsewhere an idle query has none, and an
-ended one that of all its batches. Numbers from `batches` on are totals since the process started.
+`event` is `batch`, or the phase that a query has entered: `restarting`, `failed` or `ended`. In an
+event `batch`, `rows_per_second` is the rate of that batch; in other lines it is as in `QueryState`.
+The values from `batches` on are totals since the process started.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ States = tuple[QueryState, ...]
 
 
 def described(state: QueryState) -> dict[str, Any]:
-    """Return a state with the keys that lines, the status page and the command share."""
+    """Return a state as JSON, with the keys of progress lines and of the status page."""
     return {
         "query": state.query,
         "group": state.group_id,
@@ -98,7 +98,7 @@ def counts_of(state: QueryState, family: str) -> dict[str, int]:
 
 
 def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[str]:
-    """Return the changes between two samples as JSON objects: batches, then changes of phase."""
+    """Return the differences between two samples as JSON lines: batches, then new phases."""
     known = {state.query: state for state in before}
     texts: list[str] = []
     for state in now:
@@ -111,14 +111,14 @@ def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[st
         for event in events:
             head = {"time_ms": now_ms, "pipeline": pipeline, "event": event}
             line = head | described(state)
-            if event == "batch":  # its own, whatever the query has come to meanwhile
+            if event == "batch":  # the batch's own rate, even if the query is idle by now
                 line["rows_per_second"] = round(state.batch_rows_per_second, 1)
             texts.append(json.dumps(line))
     return texts
 
 
 def table(states: Sequence[dict[str, Any]], *, title: str | None = None) -> Table:
-    """Return queries as a table, from the results of `described`, with errors below it."""
+    """Return a table of queries, each a result of `described`, with their errors below it."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -177,7 +177,7 @@ def size(count_bytes: float) -> str:
 
 
 class Display(Protocol):
-    """Output of progress."""
+    """Output of a pipeline's progress."""
 
     def show(self, states: States) -> None: ...
 
@@ -185,7 +185,7 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """Output as JSON lines, each written at once."""
+    """Progress output as JSON lines, each written at once."""
 
     def __init__(
         self, pipeline: str, write: Callable[[str], None], *, clock: Clock = SYSTEM_CLOCK
@@ -203,11 +203,11 @@ class LineDisplay:
         self._before = states
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because lines are written at once."""
 
 
 class TableDisplay:
-    """Output as a table at the foot of a terminal; other output is printed above it."""
+    """Progress output as a table at the foot of a terminal, below all other output."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console

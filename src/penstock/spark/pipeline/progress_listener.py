@@ -1,16 +1,16 @@
-"""Listener for Spark's reports of running queries; it keeps one `QueryState` per query.
+"""Listener to Spark's reports of streaming queries; it keeps one `QueryState` per query.
 
-Spark's listener bus (batches), the functions that write a batch (counts, held records) and the
-runner (starts, restarts, ends) write. Each call replaces a frozen state under one lock.
+Spark's listener bus reports batches. The runner reports starts, restarts and ends, and the counts
+of finished batches from the journal. Each report replaces an immutable state under one lock.
 
-A query is identified by its name from `started` on; other queries of the session are ignored. The
-bus is late: the last batch of a failed run may be reported when the next run is being started. Such
-a report changes the numbers but not the phase; the run's id identifies it.
+A query is known by its name after `started`; reports of other queries of the session are ignored.
+The bus is slow: it may report the last batch of a failed run while the next run starts. Such a
+report changes the numbers but not the phase. It is recognised by the id of its run.
 
 Spark counts a row each time that a batch's frame is computed, so a batch that is written to two
-sinks counts double. Therefore rows are at most the advance of the source's offsets (from 0 in a
-query's first batch, for which Spark reports no start). Lag is the source's latest offsets minus the
-batch's end offsets.
+sinks counts double. Therefore the number of rows is limited to the advance of the source's offsets.
+Spark reports no start for a query's first batch; its advance counts from offset 0. The lag is the
+source's latest offsets minus the batch's end offsets.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ QUERIES_MAX: Final = 1_000
 REPORT_SECONDS: Final = 30.0
 """Longest wait for Spark's last report of an ended query."""
 _NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"
-"""Spark's report until a first event time was seen."""
+"""Watermark that Spark reports before it has read an event time."""
 
 
 class TooManyQueries(InvalidError):
-    """More queries than one process keeps states of."""
+    """Pipeline with more than `QUERIES_MAX` queries."""
 
 
 class ProgressBook(ReportListener):
@@ -53,8 +53,8 @@ class ProgressBook(ReportListener):
     All methods may be called from any thread.
 
     Args:
-        take_in: called with a query's name before a finished batch of it is counted, from Spark's
-            thread, to count what the batch wrote.
+        take_in: called in Spark's thread with a query's name, before a finished batch is counted.
+            It adds the batch's counts from the journal.
     """
 
     def __init__(self, take_in: Callable[[str], None] | None = None) -> None:
@@ -63,18 +63,18 @@ class ProgressBook(ReportListener):
         self._states: dict[str, QueryState] = {}
         self._runs: dict[str, str] = {}
 
-    # Reports of the runner and the sinks
+    # Reports of the runner
 
     def states(self) -> tuple[QueryState, ...]:
-        """Return all queries in the order of their first start."""
+        """Return the states of all queries, in the order of their first start."""
         with self._lock:
             return tuple(self._states.values())
 
     def started(self, query_name: str, group_id: str) -> None:
-        """Note that a query is about to start, for the first time or again; totals are kept.
+        """Set the phase `starting` of a query that is about to start; keep its earlier totals.
 
         Raises:
-            TooManyQueries: there are `QUERIES_MAX` already.
+            TooManyQueries: there are `QUERIES_MAX` queries already.
         """
         with self._lock:
             before = self._states.get(query_name)
@@ -89,7 +89,10 @@ class ProgressBook(ReportListener):
             )
 
     def count(self, query_name: str, name: str, n: int) -> None:
-        """Add to a total, such as `written.lake`. `rows` and `batches` are counted here already."""
+        """Add `n` to a total such as `written.lake`.
+
+        Do not use it for `rows` and `batches`, which are counted from Spark's reports.
+        """
         if n:
             self._change(query_name, lambda state: {"counts": _added(state, {name: n})})
 
@@ -97,13 +100,13 @@ class ProgressBook(ReportListener):
         self._change(query_name, lambda state: {"held": n})
 
     def failed(self, query_name: str, error: BaseException | str) -> None:
-        """Note that the query failed permanently, with the cause of Spark's stack traces."""
+        """Set the phase `failed` of a query that failed permanently, and the cause of its error."""
         text = error if isinstance(error, str) else cause_of(error)
         self._await_last_report(query_name)
         self._change(query_name, lambda state: {"phase": "failed", "error": text})
 
     def restarting(self, query_name: str, error: BaseException | str | None = None) -> None:
-        """Note that the query failed and will restart; `error` stays visible until then."""
+        """Set the phase `restarting` of a failed query; show its error until it has restarted."""
         text = cause_of(error) if isinstance(error, BaseException) else error
         self._change(
             query_name,
@@ -111,10 +114,10 @@ class ProgressBook(ReportListener):
         )
 
     def ended(self, query_name: str) -> None:
-        """Note that the query ended or was stopped; one that failed stays failed.
+        """Set the phase `ended` of a query that ended or was stopped, unless it has failed.
 
-        Like `failed`, it waits for Spark's last report, at most `REPORT_SECONDS`, so that the
-        totals have the last batch.
+        Wait for Spark's last report of the query, at most `REPORT_SECONDS`, so that the totals
+        include its last batch. `failed` waits too.
         """
         self._await_last_report(query_name)
         self._change(
@@ -173,7 +176,7 @@ class ProgressBook(ReportListener):
         with self._lock:
             state = self._states.get(name)
             if state is None:
-                raise BugError(f"query {name!r}: reported on before it was started")
+                raise BugError(f"query {name!r}: reported before `started` was called")
             self._states[name] = replace(state, **change(state))
 
 

@@ -1,9 +1,9 @@
-"""Protected columns of views: masked, tokenised, encrypted, and decrypted ones.
+"""Protection of columns: masks, tokens, encryption, and decryption of a source's columns.
 
-Masks are expressions of Spark's own SQL. Tokens and encryption need keys, which stay out of Spark's
-plans, logs and pages: Python workers compute them by Arrow's columns, from functions that carry
-only the keyring's location. A source's columns are decrypted before its rules judge them; a value
-that does not decrypt is undecodable. Other columns are protected after a view's rules, which see
+Masks are expressions of Spark's SQL. Tokens and encryption need keys, which must not be in Spark's
+plans, logs and pages. So Python workers compute them on Arrow columns, with functions that contain
+only the keyring's location. A source's columns are decrypted before its rules; a value that cannot
+be decrypted is undecodable. The other protections are applied after a view's rules, which read
 clear values. Decision 0051 explains why Spark's `aes_encrypt` is not used.
 """
 
@@ -47,13 +47,14 @@ SUBJECT_TYPES: Final = (StringType, BinaryType, *_WHOLE)
 
 
 SHREDDED: Final = "_penstock_shredded"
-"""Number of a row's values that are null because their subject's key was deleted."""
+"""Column with the number of a row's values whose subject's key was deleted; they are null."""
 
 
 def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFrame:
-    """Return opened values with their encrypted columns decrypted, and `_error` where one is not.
+    """Return decoded values with the source's encrypted columns decrypted.
 
-    If there are such columns, there is `SHREDDED` too.
+    The column `ERROR` has the reason if a value cannot be decrypted. The column `SHREDDED` is added
+    if the source decrypts any column.
     """
     chosen = {
         protection.column: protection
@@ -88,7 +89,7 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
 
 
 def protected(frame: DataFrame, part: Source | Step, keys: KeyPlace | None) -> DataFrame:
-    """Return a view's rows with columns masked, tokenised and encrypted, all from clear ones."""
+    """Return a view's rows with masked, tokenised and encrypted columns, made from clear values."""
     made = {
         protection.column: _column(protection, keys)
         for protection in part.protections
@@ -107,16 +108,16 @@ def _column(one: Protection, keys: KeyPlace | None) -> Any:
 
 
 def _subject(one: Protection) -> Any:
-    return F.expr(f"cast(({one.subject}\n) as string)")  # it may end with a comment
+    return F.expr(f"cast(({one.subject}\n) as string)")  # the subject may end with a comment
 
 
 def _given(keys: KeyPlace | None) -> KeyPlace:
-    # Without one the file is rejected; its other steps are still checked.
+    # A file without a keyring is rejected later; this allows the analysis of its other steps.
     return KeyPlace(ring=Path()) if keys is None else keys
 
 
 def _udf(function: Callable[..., Any], gives: DataType) -> Any:
-    return cast("Any", arrow_udf)(function, gives)  # its stubs want the type that hints give
+    return cast("Any", arrow_udf)(function, gives)  # its stubs require a type from annotations
 
 
 def _tokenizing(keys: KeyPlace, field: str, form: TokenForm) -> Any:

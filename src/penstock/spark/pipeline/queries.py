@@ -24,7 +24,7 @@ NOW = "now"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Pipeline with its decoders, ready to start queries."""
+    """Pipeline with its decoders and its definition, ready to start queries."""
 
     spec: PipelineSpec
     decoders: Mapping[str, Decoder]
@@ -55,28 +55,28 @@ class Prepared:
         return writer.start()
 
     def records(self, spark: SparkSession, plan: QueryPlan, names: Sequence[str]) -> DataFrame:
-        """Return the records of some of a query's sources, as a stream."""
+        """Return the records of some of a query's sources as a stream."""
         options = stream_options(self.spec, plan, names, self.read(plan, names))
         options["parallelism"] = str(slots(spark))
         return spark.readStream.format("penstock").options(**options).load()
 
     def read(self, plan: QueryPlan, names: Sequence[str]) -> Read:
-        """Return what a query reads of some of its sources' records.
+        """Return the columns and fields to read for some of a query's sources.
 
-        A half-written batch is finished by the definition under which it began: then everything is
-        read.
+        If the last batch is half written, it is finished under the definition that it began with.
+        That may need other columns, so all are read.
         """
         paths = PipelinePaths(self.spec)
         last = Journal(paths.journal(plan.name)).last()
         older = last is not None and last.writing and last.definition != self.definition
         if last is not None and older and not paths.committed(plan.name, last.batch_id).exists():
-            return Read(why=f"batch {last.batch_id} is finished by an older file")
+            return Read(why=f"batch {last.batch_id} is finished with an older file")
         return read_of(self.spec, plan, self.decoders, names, whole=whole(self.spec, plan))
 
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
-        """Return the stream of a query's root, without rejected records: a record query has them.
+        """Return the stream of a stateful query's root, from records that pass the sources' rules.
 
-        It uses the runner's session, whose listeners receive its events.
+        It belongs to the runner's session `spark`, whose listener receives the query's reports.
         """
         views = frames.views(
             spark,
@@ -90,14 +90,14 @@ class Prepared:
 
 
 def whole(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    """Whether a query needs all of every record: held records are stored as they came."""
+    """Whether a query needs all columns of its records, because it may hold records unchanged."""
     return plan.root is None and may_hold(spec, plan)
 
 
 def stream_options(
     spec: PipelineSpec, plan: QueryPlan, names: Sequence[str], read: Read
 ) -> dict[str, str]:
-    """Return the options of a stream of records, without parallelism."""
+    """Return the options of a stream of records, except `parallelism`."""
     sources = [spec.sources[name] for name in names]
     options = frames.read_options(spec, sources, read, group_id=group_id(spec, plan))
     if whole(spec, plan):

@@ -1,10 +1,11 @@
-"""Columns and fields that a query reads of its records, and the place where values are opened.
+"""Columns and fields that a query reads of its records, and where their values are decoded.
 
-The source opens values in its Python worker if all topics of the query have one format that it can
-open; otherwise Spark opens them from the bytes. Columns and fields that no step, rule or sink names
-are left out, but every field is still checked.
+The source decodes values in its Python workers if all topics of the query have one format that has
+a reader. Otherwise Spark decodes the column `value`. Columns and fields that no step, rule or sink
+names are not read, but the source checks every field of a value.
 
-A name counts if it is a word of the SQL. Where SQL says `*`, or Python gets the view, all count.
+A column or field counts as named if its name is a word of the SQL. If SQL has `*`, or Python reads
+the view, all are named.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from penstock.spark.pipeline.sql_views import words_of
 
 _PLACE: Final = ("topic", "partition", "offset")
 _LEAST: Final = ("partition",)
-"""Column that is read where none is needed: it costs nothing."""
+"""Column to read if no column is needed: it costs nothing."""
 
 Words = frozenset[str] | None
 """Names that SQL may mean, in lower case; None for any name."""
@@ -41,9 +42,10 @@ Words = frozenset[str] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Columns that a query's source returns, and the fields of values that it opens.
+    """Columns that a query's source returns, and the fields of values that it decodes.
 
-    Without a format Spark opens the values; `why` is the reason. `fields` are None for all.
+    If `value_format` is None, Spark decodes the values, and `why` is the reason. `fields` is None
+    for all fields.
     """
 
     columns: tuple[str, ...] = RECORD_FIELDS
@@ -58,10 +60,10 @@ class Read:
         return found | value_options(self.value_format, self.fields)
 
     def __str__(self) -> str:
-        """Return a line for `plan`: who opens the values, and what else is read."""
+        """Return a line for the plan: where values are decoded, and which columns are read."""
         fields = "" if self.fields is None else f" ({', '.join(self.fields)})"
-        opened = f"Spark: {self.why}" if self.why else f"the source, where it reads them{fields}"
-        return f"{opened}; of the record: {', '.join(self.columns)}"
+        opened = f"Spark: {self.why}" if self.why else f"the source's workers{fields}"
+        return f"{opened}; columns of the record: {', '.join(self.columns)}"
 
 
 def read_of(
@@ -72,10 +74,10 @@ def read_of(
     *,
     whole: bool,
 ) -> Read:
-    """Return what a query reads of the topics of some of its sources.
+    """Return the columns and fields that a query reads from the topics of some of its sources.
 
     Args:
-        whole: whether all of a record is needed, as for held records.
+        whole: read all columns, as for records that may be held.
     """
     found = _opened(spec, decoders, names)
     if whole or any(spec.sources[name].outbox is not None for name in names):
@@ -95,11 +97,11 @@ def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence
     made = [decoders[name] for name in names]
     formats = [decoder.value_format for decoder in made if isinstance(decoder, ReaderDecoder)]
     if any(source.outbox is not None for source in sources):
-        return Read(why="an outbox has the values in other files")
+        return Read(why="the values are in files of an outbox")
     if all(source.value_format.kind in {"raw", "text"} for source in sources):
-        return Read(why="there is nothing to open")
+        return Read(why="raw values and text need no reader")
     if len(formats) < len(made):
-        return Read(why=f"only Spark opens {_why_spark(made)}")
+        return Read(why=f"only Spark decodes {_why_spark(made)}")
     if any(value_format != formats[0] for value_format in formats):
         return Read(why="the query's topics have values of several formats")
     return Read(value_format=formats[0])
@@ -109,7 +111,7 @@ def _why_spark(decoders: Sequence[Decoder]) -> str:
     parts = [
         part for decoder in decoders if isinstance(decoder, JsonDecoder) for part in decoder.reasons
     ]
-    return "; ".join(parts) or "raw values and text beside others"
+    return "; ".join(parts) or "raw values or text together with other formats"
 
 
 def _fields(

@@ -1,6 +1,6 @@
-"""Rejections of a run that are known before it starts: by columns, by sinks and by state.
+"""Checks before a run starts: columns of views, sinks, and the state directory.
 
-The sinks themselves check the columns against the tables that exist now.
+Each sink compares the columns with its existing table.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from penstock.spark.tables.location import open_table
 from penstock.spark.tables.schemas import RESERVED
 
 TARGETS: Final = {TableSink: "table", ConsoleSink: "console"}
-"""Key that names a sink's target; a topic's otherwise."""
+"""Key that names a sink's target, by type of target; `topic` for other types."""
 
 
 def check_fields(names: Sequence[str], value_format: ValueFormat) -> None:
     """Check the names of a value's fields.
 
     Raises:
-        InvalidFormat: a field has the name of the column of records.
+        InvalidFormat: a field is named `_record`.
     """
     if taken := [name for name in names if name.lower() == RECORD]:
         key = "schema" if value_format.schema_file is None else "schema_file"
         given = getattr(value_format, key)
         raise InvalidFormat(
-            key, str(given), f"field {taken[0]} has the name of the column with the record"
+            key, str(given), f"field {taken[0]} has the reserved name of the record column"
         )
 
 
 def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
-    """Yield problems of a view's columns, each with a remedy."""
+    """Yield the problems of a view's columns, as message and remedy."""
     for field in schema:
         if field.name.lower().startswith(RESERVED):
             yield f"column {field.name} begins with {RESERVED}, which is reserved", "rename it"
@@ -61,8 +61,8 @@ def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
         kind = field.dataType
         if not isinstance(kind, StructType) or kind.names != [*RECORD_FIELDS, "attempt"]:
             yield (
-                f"column {field.name} is {kind.simpleString()}, and this is the name of the column "
-                "with the record, which sinks leave out",
+                f"column {field.name} is {kind.simpleString()}, but its name is reserved for the "
+                "column with the record, which sinks do not write",
                 "rename it",
             )
 
@@ -70,7 +70,7 @@ def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
 def of_sink(
     spec: PipelineSpec, query: QueryPlan, sink: Sink, view: DataFrame
 ) -> Iterator[tuple[str, str]]:
-    """Yield rejections by a sink of a view's columns: the key that it concerns and the reason.
+    """Yield the reasons for which a sink rejects a view's columns, as key of the sink and message.
 
     Raises:
         AnalysisException: Spark rejects an expression of the sink.
@@ -89,7 +89,7 @@ def of_sink(
         known_as = spark_id(PipelinePaths(spec).checkpoint(query.name))
         name = application(spec, query.name, sink.name)
         if (last := committed_by_another(table, name, known_as)) is not None:
-            said = f"has batches of {name} up to {last}, committed under another checkpoint than"
+            said = f"has batches of {name} up to {last}, committed with another checkpoint than"
             yield target, f"{said} that of {spec.run.state}"
 
 
@@ -99,15 +99,15 @@ def of_state(spec: PipelineSpec, query: QueryPlan) -> Iterator[str]:
     last = Journal(paths.journal(query.name)).last()
     known_as = spark_id(paths.checkpoint(query.name))
     if last is not None and last.query_id is not None and last.query_id != known_as:
-        there = "there is none" if known_as is None else f"that of query {known_as} is there"
+        there = "it is missing" if known_as is None else f"it is now that of query {known_as}"
         yield (
-            f"batch {last.batch_id} of query {query.name} ran under the checkpoint of query "
-            f"{last.query_id}, and {there}"
+            f"batch {last.batch_id} of query {query.name} ran with the checkpoint of query "
+            f"{last.query_id}, but {there}"
         )
 
 
 def spark_id(checkpoint: Path) -> str | None:
-    """Return the id in a query's checkpoint; None without one."""
+    """Return the query id that Spark stored in a checkpoint; None if there is no checkpoint."""
     try:
         facts: dict[str, Any] = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))
     except FileNotFoundError:

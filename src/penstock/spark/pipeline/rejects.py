@@ -1,12 +1,13 @@
 """Choice of the query that writes the dead letter of a record that several sources read.
 
-Sources of one topic in different queries judge the same records. The earliest source that rejects a
-record to the dead letters writes its dead letter; later sources leave it out.
+Sources of one topic in different queries apply their rules to the same records. If several of them
+dead-letter a record, only the *earliest* of these sources writes a dead letter.
 
-A source is earlier if it is certain to read the record: it starts at the beginning of the log, or
-both start at the same fixed place. If each reads what the other does, it is the first in the file.
-Of its rules those count whose verdict depends only on the record, up to the first other one.
-`penstock pipeline plan` shows which query writes which dead letters.
+A source is earlier than another if it is certain to read every record of the other: it starts at
+the beginning of the log, or both start at the same fixed time. If that is true in both directions,
+the first one in the file is earlier. Rules whose result may change over time are unsuitable here:
+only the earlier source's rules before the first such rule are applied. `penstock pipeline plan`
+shows which query writes which dead letters.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FIELDS: Final = ", ".join(f"`{field}`" for field in RECORD_FIELDS)
 
 
 def writes_dead_letters(spec: PipelineSpec, source: Source) -> bool:
-    """Whether a source rejects records to the dead letters by their values or its rules."""
+    """Whether a source dead-letters records that it cannot decode or that break its rules."""
     return spec.errors.dead_letters is not None and (
         (source.can_fail and spec.errors.on_invalid == DEAD_LETTER)
         or any(rule.otherwise == DEAD_LETTER for rule in source.rules)
@@ -38,24 +39,24 @@ def writes_dead_letters(spec: PipelineSpec, source: Source) -> bool:
 
 
 def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -> tuple[str, ...]:
-    """Describe what a record query writes only as dead letters, and what it leaves to others."""
+    """Describe a record query's dead letters: whether it writes nothing else, or omits some."""
     if plan.root is not None:
         return ()
     found = []
     rejecting = [name for name in plan.sources if writes_dead_letters(spec, spec.sources[name])]
     if not plan.sinks and rejecting:
-        found.append(f"nothing but dead letters, of {', '.join(rejecting)}")
+        found.append(f"dead letters only, of {', '.join(rejecting)}")
     query = {name: other.name for other in plans if other.root is None for name in other.sources}
     for name in rejecting:
         found += [
-            f"no dead letter for what {earlier} rejects too: query {query[earlier]} writes it"
+            f"no dead letter if {earlier} rejects the record too: query {query[earlier]} writes it"
             for earlier in earlier_sources(spec, plan, name)
         ]
     return tuple(found)
 
 
 def earlier_sources(spec: PipelineSpec, plan: QueryPlan, name: str) -> tuple[str, ...]:
-    """Return the sources of other queries whose dead letters replace those of a source."""
+    """Return the sources of other queries that are earlier than the source `name`."""
     source = spec.sources[name]
     before = list(spec.sources)[: list(spec.sources).index(name)]
     return tuple(
@@ -80,7 +81,7 @@ def _stands_for(spec: PipelineSpec, first: Source, second: Source) -> bool:
 
 
 def _share_topics(first: Source, second: Source) -> bool:
-    """Whether two sources may read the same topic; two patterns may."""
+    """Whether two sources may read the same topic; True for two patterns."""
     if first.pattern is not None and second.pattern is not None:
         return True
     if first.pattern is None and second.pattern is None:
@@ -96,10 +97,11 @@ def without_those_of(
     earlier: Sequence[str],
     decoders: Mapping[str, Decoder],
 ) -> DataFrame:
-    """Return the rejected rows of a source without those that earlier sources dead-letter.
+    """Return the rejected rows of a source, without rows that earlier sources dead-letter.
 
     Args:
-        rejected: rows of a judged frame, all of them to be dead-lettered.
+        rejected: rows of a judged frame whose action is dead-letter.
+        earlier: the result of `earlier_sources`.
     """
     columns = rejected.columns
     for name in earlier:
@@ -128,7 +130,10 @@ def without_those_of(
 
 
 def _judged(values: DataFrame, source: Source, on_error: str) -> DataFrame | None:
-    """Return the values judged by those first rules whose verdict is the same at any time."""
+    """Return the values judged by the first rules of a source whose results never change.
+
+    Return None if even decoding may give other results.
+    """
     for count in range(len(source.rules), -1, -1):
         judged = rules.judged(values, source.rules[:count], error=ERROR, on_error=on_error)
         if passes.repeatable(judged):

@@ -1,9 +1,9 @@
 """Retry store: held records, parked until an operator releases them or held until a retry is due.
 
-With `keep_order`, later records of a held record's key are held too, as queued records (`follow`),
-and are released with it, in order. The set is a small Delta table per query, replaced as a whole
-under the batch's number, so a replay changes it once. Held records pass through the driver, and
-there are at most `held_max` of them.
+With `keep_order`, later records with the key of a held record are held too, as queued records
+(`follow`). They are released with it, in order. The held records of a query are the rows of a small
+Delta table. Each batch replaces all rows in one commit with its number, so a replay replaces them
+once. Held records pass through the driver; there are at most `errors.held_max` of them.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ _PLACE: Final = ("topic", "partition", "key")
 
 
 class TooManyHeld(InvalidError):
-    """More held records than allowed."""
+    """More held records than `errors.held_max` allows."""
 
     code: ClassVar[str] = "invalid_record"
 
     def __init__(self, query: str, count: int, limit: int) -> None:
         super().__init__(
             f"query {query}: {count} records would be held, errors.held_max is {limit}: release "
-            "or dead-letter some (`penstock pipeline replay --parked`), fix what rejects them, "
-            "or raise the limit"
+            "or dead-letter some (`penstock pipeline replay --parked`), remove the cause of their "
+            "rejection, or raise the limit"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Request to release parked records: those of some keys, or all.
+    """Request to release parked records: those of some keys, or all if `keys` is None.
 
-    They are retried, or with `dead_letter` become dead letters while their queued records are
-    retried.
+    Released records are retried. With `dead_letter` they become dead letters, and only the records
+    queued behind them are retried.
     """
 
     keys: tuple[bytes, ...] | None
@@ -74,7 +74,7 @@ class Release:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Release:
-        """Parse a request: `{"keys": ["hex", …]}`, or `{"keys": "all"}`; and `dead_letter`."""
+        """Parse a request: `keys`, a list of hexadecimal keys or "all", and `dead_letter`."""
         keys = body["keys"]
         return cls(
             keys=None if keys == ALL_KEYS else tuple(bytes.fromhex(key) for key in keys),
@@ -82,7 +82,7 @@ class Release:
         )
 
     def names(self, held: pa.Table) -> Any:
-        """Return a column of booleans: the held records that are parked and selected."""
+        """Return a boolean column: whether a held record is parked and selected by this request."""
         parked = pc.fill_null(pc.equal(held["otherwise"], "park"), False)
         if self.keys is None:
             return parked
@@ -98,12 +98,12 @@ class RetryStore:
         self._application = application
 
     def version(self) -> int | None:
-        """Return the version of the newest set; None if no record was ever held."""
+        """Return the newest version of the table; None if no record was ever held."""
         table = self._open(None)
         return None if table is None else table.version()
 
     def load(self, version: int | None) -> pa.Table:
-        """Return the set of a version, with the columns of `SCHEMA`, in the order of the log."""
+        """Return the held records of a version, by topic, partition and offset; empty for None."""
         table = None if version is None else self._open(version)
         if table is None:
             return SCHEMA.empty_table()
@@ -111,7 +111,7 @@ class RetryStore:
         return held.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
 
     def save(self, held: pa.Table, batch_id: int) -> None:
-        """Replace the set, once per batch."""
+        """Replace all held records, unless this batch has already done so."""
         table = self._open(None)
         if table is None and held.num_rows == 0:
             return
@@ -138,10 +138,10 @@ class RetryStore:
 def released(
     held: pa.Table, *, now_ms: int, releases: Sequence[Release], keep_order: bool
 ) -> tuple[pa.Table, pa.Table]:
-    """Split a set into the records of this batch and those that stay, each in the order given.
+    """Split held records into those that join this batch and those that stay, each in order.
 
-    A record goes when it is due or released. With `keep_order` all records of a key go with the
-    first of them.
+    A record joins if its retry is due or a request releases it. With `keep_order`, all records of a
+    key join if the first of them does, and otherwise stay.
     """
     if held.num_rows == 0:
         return held, held
@@ -168,7 +168,7 @@ def _with_queued(held: pa.Table, goes: Any) -> Any:
     firsts = marked.group_by(list(_PLACE)).aggregate([("row", "min")])
     first_goes = pc.take(goes, firsts["row_min"])
     firsts = firsts.append_column("first_goes", first_goes)
-    # A null key matches nothing in a join, which leaves such records to themselves.
+    # A null key matches nothing in a join, so each record without a key is decided by itself.
     joined = marked.join(
         firsts.drop_columns(["row_min"]), keys=list(_PLACE), join_type="left outer"
     )
@@ -178,18 +178,21 @@ def _with_queued(held: pa.Table, goes: Any) -> Any:
 
 
 def next_due_ms(held: pa.Table) -> int | None:
-    """Return when the next record is due; None if no retry is planned."""
+    """Return the time of the next retry in ms since 1970; None if no retry is planned."""
     due: int | None = pc.min(held["due_ms"]).as_py()
     return due
 
 
 def next_batch_ms(held: pa.Table, requested: Sequence[str], *, now_ms: int) -> int | None:
-    """Return when to run a batch without new records: now for a request, else at the next retry."""
+    """Return when to run a batch even without new records, in ms since 1970.
+
+    This is now if a release is requested, else the time of the next retry, or None.
+    """
     return now_ms if requested else next_due_ms(held)
 
 
 class ReleaseBox:
-    """Requests to release records, as files that a query reads: `<folder>/<id>.json`."""
+    """Requests to release records of a query, as files `<folder>/<id>.json`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -206,11 +209,16 @@ class ReleaseBox:
         return Release.from_json(json.loads(path.read_bytes()))
 
     def ask(self, release_id: str, body: Mapping[str, Any]) -> None:
-        """Add a request; durable when it returns."""
+        """Add a request durably."""
         write_durably(self._folder / f"{release_id}.json", json.dumps(body).encode())
 
     def done(self, went: Mapping[str, int], *, batch_id: int) -> None:
-        """Move completed requests aside, each with the number of released records."""
+        """Move completed requests to the folder `done`.
+
+        Args:
+            went: the number of released records, by request.
+            batch_id: the batch that released them.
+        """
         for release_id, records in went.items():
             path = self._folder / f"{release_id}.json"
             if path.exists():

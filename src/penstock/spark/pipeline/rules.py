@@ -1,8 +1,9 @@
-"""Quality rules as columns: the rule that a row breaks, and the action for it.
+"""Quality rules as columns: the rule that a row breaks, the reason, and the action for the row.
 
-A judged frame has three more columns: `RULE`, the first rule that the row breaks (null for a good
-row; `undecodable` if its value could not be decoded), `REASON`, and `OTHERWISE`, the action. Rules
-that only warn are counted. Columns are built as SQL texts, because each call takes one of Java.
+A *judged frame* has three more columns. `RULE` is the first rule that the row breaks: null for a
+good row, `undecodable` if its value could not be decoded. `REASON` is a text, and `OTHERWISE` the
+action. Rules with the action `warn` only count rows. Columns are built as SQL texts, because each
+column object would need its own call to Java.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ PLACE: Final = ("topic", "partition", "offset")
 def judged(
     frame: DataFrame, rules: Sequence[Rule], *, error: str | None, on_error: str
 ) -> DataFrame:
-    """Return the frame with its verdicts.
+    """Return a frame with the columns `RULE`, `REASON` and `OTHERWISE`.
 
     Args:
         frame: rows with the columns that the rules name.
-        error: the column with the decoding error, null if there is none; not in the result.
-        on_error: the action for such rows.
+        error: the column with a decoding error or null, which the result does not have; None if the
+            frame has no such column.
+        on_error: the action for rows with a decoding error.
     """
     cases = [
         (
@@ -60,28 +62,30 @@ def judged(
 
 
 def accepted(frame: DataFrame) -> DataFrame:
-    """Return the good rows of a judged frame, as they were before."""
+    """Return the good rows of a judged frame, without the columns that `judged` added."""
     return frame.where(f"{RULE} is null").drop(*VERDICT, SHREDDED)
 
 
 def met(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """Return the rows that meet every rule except warnings."""
+    """Return the rows that meet every rule, except rules that only warn."""
     conditions = [_met(rule) for rule in rules if rule.otherwise != "warn"]
     return frame.where(" and ".join(conditions)) if conditions else frame
 
 
 def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
-    """Return the facts about a judged frame, in SQL: aggregates that can be observed in any pass.
+    """Return SQL that counts the rows of a judged frame; empty if there is nothing to count.
 
-    They are one struct, called `FACTS`; there is no text if there are none.
+    The SQL is one struct of aggregates, named `FACTS`, so it can be observed in any pass. Its
+    fields, each present if a rule or the source needs it:
 
-    `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `DEAD_LETTERS` (to be
-    dead-lettered) and `WAITING` (to be held). `BROKEN` is the first row that stops the batch, a
-    struct of its rule, reason and record; it exists if a rule has `fail`. `GONE` is the number of
-    values whose keys were deleted.
+        rejected.<rule>, warned.<rule>   rows that broke the rule
+        DEAD_LETTERS, WAITING            rows to be dead-lettered, and rows to be held
+        BROKEN                           first row that breaks a rule with `fail`: a struct of its
+                                         record, rule and reason
+        GONE                             values that are null because their key was deleted
 
     Args:
-        part: the source or step of the rows.
+        part: the source or step that the rows come from.
         judged: the frame.
         on_error: the action for rows that could not be decoded.
     """
@@ -111,13 +115,13 @@ def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text in SQL, without variables (`${…}`) that Spark would replace."""
+    """Return a text as an SQL literal in which Spark replaces no variables (`${…}`)."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"
 
 
 def _met(rule: Rule) -> str:
-    # It may end with a comment.
+    # The condition may end with a comment.
     return f"coalesce(({rule.condition}\n), false)"
 
 

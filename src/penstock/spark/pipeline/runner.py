@@ -1,9 +1,10 @@
 """Runner of a pipeline's queries, which restarts them when they fail.
 
-A query may fail because of a store, broker or executor; its checkpoint and sinks make a restart
-harmless. It is restarted after a growing pause, `restarts` times without a finished batch in
-between. A lasting failure (a rule with `fail`, a recreated topic, a table with other columns) ends
-the run at once. The state directory is locked, so that one process runs a pipeline.
+A query may fail because a store, broker or executor fails. A restart is safe: the query continues
+from its checkpoint, and sinks skip batches that they have. The runner waits before each restart,
+longer each time. It restarts a query at most `restarts` times without a finished batch in between.
+A permanent failure (a rule with `fail`, a recreated topic, a table with other columns) ends the run
+at once. The state directory is locked, so that only one process runs a pipeline.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BACKOFF: Final = Backoff(first_ms=1_000, ceiling_ms=60_000)
 
 
 class QueryFailed(PenstockError):
-    """Query that failed and cannot be restarted."""
+    """Query that failed permanently, or too often."""
 
     def __init__(self, query: str, cause: str) -> None:
         super().__init__(f"query {query}: {cause}")
@@ -54,7 +55,7 @@ class QueryFailed(PenstockError):
 
 
 class PipelineRuns(InvalidError):
-    """Pipeline that another process runs."""
+    """Pipeline that another process already runs."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -70,7 +71,7 @@ class _Running:
 
 
 class PipelineRunner:
-    """Queries of one pipeline in one session. Used from one thread; `states` from any."""
+    """Runner of one pipeline in one session. Call it from one thread; `states` from any thread."""
 
     def __init__(
         self, spec: PipelineSpec, spark: SparkSession, *, clock: Clock = SYSTEM_CLOCK
@@ -86,11 +87,12 @@ class PipelineRunner:
         self._lock: IO[str] | None = None
 
     def start(self) -> None:
-        """Start every query.
+        """Lock the state directory and start every query.
 
         Raises:
-            PipelineRuns: another process runs it.
-            PipelineInvalid: the file has problems that only Spark sees, or names no usable keyring.
+            PipelineRuns: another process runs the pipeline.
+            PipelineInvalid: the file has problems that only Spark finds, or names no usable
+                keyring.
             QueryFailed: a query cannot be started, and a retry cannot help.
             NothingToInfer, InvalidFormat: a schema is missing or cannot be used.
         """
@@ -100,7 +102,7 @@ class PipelineRunner:
             files = {step.python.file for step in self._spec.steps.values() if step.python}
             ship(self._spark, sorted(files))
             if not is_connect(self._spark):
-                # As for functions: sources and sinks share one parent of workers.
+                # Registered here, so that sources and sinks share one parent of workers.
                 self._spark.dataSource.register(PenstockSource)
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             definitions = Definitions(self._paths.definitions)
@@ -139,7 +141,7 @@ class PipelineRunner:
                 break
 
     def stop(self) -> None:
-        """Stop every query between two of its steps; interrupted batches are repeated later."""
+        """Stop every query and release the lock; the next run repeats interrupted batches."""
         for running in self._running:
             if running.query is not None:
                 running.query.stop()
@@ -154,7 +156,10 @@ class PipelineRunner:
     def _plans(
         self, definitions: Definitions, inferred: Mapping[str, str]
     ) -> tuple[QueryPlan, ...]:
-        """Return the queries; Spark does not analyse an unchanged file again."""
+        """Return the plans of the queries, from the stored definition if the file is unchanged.
+
+        Spark always analyses a file with tables or Python steps, because these may have changed.
+        """
         spec = self._spec
         others = any(source.table for source in spec.sources.values()) or any(
             step.python for step in spec.steps.values()
@@ -194,10 +199,10 @@ class PipelineRunner:
         self._take_failure(running, error)
 
     def _take_failure(self, running: _Running, error: Exception) -> None:
-        """Plan a restart, if it may help.
+        """Plan a restart of a failed query.
 
         Raises:
-            QueryFailed: it cannot help, or there were enough.
+            QueryFailed: the failure is permanent, or the query has no restarts left.
         """
         running.failures += 1
         if is_lasting(error) or running.failures > self._spec.run.restarts:
@@ -208,7 +213,7 @@ class PipelineRunner:
         self._book.restarting(running.plan.name, error)
 
     def _take_in(self, name: str) -> None:
-        """Collect the counts of a query before Spark reports its batch, in Spark's thread."""
+        """Add the journal's counts of a query, in Spark's thread before it reports a batch."""
         for running in self._running:
             if running.plan.name == name:
                 self._collect(running)
@@ -229,9 +234,10 @@ class PipelineRunner:
     # Held records
 
     def _wake_for_held(self, plan: QueryPlan) -> int:
-        """Write a query's wake time before it starts; return the number of held records.
+        """Write a query's wake file before the query starts; return the number of held records.
 
-        A run to the end of the log plans its only batch at once.
+        A run with the trigger `once` plans its only batch at its start, so the file must exist by
+        then.
         """
         if plan.root is not None or not may_hold(self._spec, plan):
             return 0

@@ -1,7 +1,7 @@
-"""Templates of pipelines in a directory: file, sample data, and the commands to run it.
+"""Templates of pipelines: a pipeline file, sample data, and a README with the commands to run it.
 
-A template is a directory beside this module, copied as it is. Files are never overwritten: all are
-new, or none is written.
+A template is a directory below `templates`, which is copied unchanged. If one of its files exists
+already, none is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class UnknownTemplate(InvalidError):
 
 
 class PathTaken(InvalidError):
-    """File of a template that exists already."""
+    """Path of a template's file that is already in use."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -44,7 +44,7 @@ def init(directory: Path, template: str = "quickstart") -> tuple[Path, ...]:
     known = templates()
     if template not in known:
         close = nearest(template, known)
-        fix = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
+        fix = f"did you mean {close}?" if close else f"write {', '.join(known[:-1])} or {known[-1]}"
         raise UnknownTemplate(f"unknown template {template!r}: {fix}")
     if directory.exists() and not directory.is_dir():
         raise PathTaken(f"{directory} is a file: name another directory")

@@ -1,7 +1,7 @@
-"""Inferred schemas: from a sample of records, once, and then kept in the state directory.
+"""Inferred schemas: inferred once from a sample of records, and stored in the state directory.
 
-A changing schema would change the table. To infer it again, delete its file, or put the schema into
-the pipeline file.
+If a schema changed with each run, the tables written from it would change too. To infer a schema
+again, delete its file below `<state>/schemas`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NothingToInfer(InvalidError):
 
 
 def kept(spec: PipelineSpec) -> dict[str, str]:
-    """Return the schemas that were inferred before, by source."""
+    """Return the stored schemas as DDL, by source."""
     found: dict[str, str] = {}
     for name, source in spec.sources.items():
         path = PipelinePaths(spec).schema(name)
@@ -45,10 +45,10 @@ def missing(spec: PipelineSpec) -> bool:
 
 
 def inferred(spec: PipelineSpec, spark: SparkSession, *, keep: bool) -> dict[str, str]:
-    """Return the schemas of all sources without one in the file, as DDL.
+    """Return the schemas of all sources with `schema = infer` as DDL, by source.
 
     Args:
-        keep: write what is inferred now to the state directory.
+        keep: store newly inferred schemas in the state directory.
 
     Raises:
         NothingToInfer: a topic has no record yet.
@@ -79,8 +79,9 @@ def _infer(spec: PipelineSpec, spark: SparkSession, source: Source) -> str:
             }
     if begin == end or not source.topics:
         raise NothingToInfer(
-            f"source {source.name}: schema = infer: {', '.join(source.topics) or 'a pattern'} "
-            "has no record to infer it from; write some first, or give the schema"
+            f"source {source.name}: schema = infer found no records in "
+            f"{', '.join(source.topics) or 'a pattern, which it does not read'}; "
+            "write records first, or set the schema"
         )
     options = {
         "bootstrap": spec.run.bootstrap,

@@ -11,7 +11,7 @@
     schema = "id bigint, customer string, amount decimal(12,2), at timestamp"
 
     [source.orders.expect]
-    "amount is positive" = "amount > 0"         # other rows are treated by errors.on_invalid
+    "amount is positive" = "amount > 0"         # errors.on_invalid is the action for other rows
 
     [step.masked]
     sql = "select id, sha2(customer, 256) as customer, amount, at from orders"
@@ -23,12 +23,11 @@
     [errors]
     dead_letters = "orders.dead"
 
-Names of sources and steps share one space: they are the views that SQL reads. A source's view has
-the fields of its value and the column `_record`, a struct of its record (topic, partition, offset,
-timestamp, key, value, headers, and attempt, the number of tries before this one); a step keeps it
-if it selects it. Sinks drop it. Relative paths are relative to the file.
-
-Each key is declared by the field that has its value: name, kind, default and documentation.
+Sources and steps are views that SQL reads by their names, so a source and a step must not share a
+name. A source's view has the fields of its value and the column `_record`, a struct of its record:
+topic, partition, offset, timestamp, key, value, headers, and attempt (the number of earlier tries).
+A step's view has `_record` only if the step selects it. Sinks drop it. Relative paths start at the
+file's directory. The field with a key's value declares the key: name, kind, default and text.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ ADMIN: Final = "http://127.0.0.1:9644"
 RECORD: Final = "_record"
 """Column with the record that a row came from."""
 ERROR: Final = "_penstock_error"
-"""Column of opened records with the decoding error; null if there is none."""
+"""Column of decoded records with the decoding error; null if there is none."""
 RECORD_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """Fields of `_record` that are columns of the record."""
 HOLDING: Final[frozenset[Otherwise]] = frozenset({"park", "retry"})
@@ -75,7 +74,7 @@ class Rule:
     name: str
     condition: str = setting(MISSING, "Required: the condition.", name="that", kind=kinds.SQL)
     otherwise: Otherwise = setting(
-        MISSING, "What happens to other rows.", kind=OTHERWISE, shown="`errors.on_invalid`"
+        MISSING, "The action for other rows.", kind=OTHERWISE, shown="`errors.on_invalid`"
     )
 
 
@@ -88,41 +87,41 @@ class Protection:
 
     column: str
     by: Literal["mask", "tokenize", "encrypt", "decrypt"] = setting(
-        MISSING, "Required: what becomes of the column. `decrypt` is for sources of topics.",
+        MISSING, "Required: the protection. `decrypt` is only for sources of topics.",
         kind=kinds.choice("mask", "tokenize", "encrypt", "decrypt"),
     )  # fmt: skip
     kind: str = setting(
-        "all", "Of `mask`: what stays. `all` shows a fixed text, `keep` the `first` and `last`"
-        " characters, `email` the first character and the domain, `card` the last four digits,"
-        " `phone` the last two. What does not look as its kind should is masked as a whole.",
+        "all", "For `mask`: the part that stays readable. `all` shows a fixed text, `keep` the"
+        " `first` and `last` characters, `email` the first character and the domain, `card` the"
+        " last four digits, `phone` the last two. Other forms of values are masked entirely.",
         kind=kinds.choice(*MASKS),
     )  # fmt: skip
     first: int = setting(
-        0, "Of the mask `keep`: characters shown at the front.", kind=kinds.whole(0, KEPT_MAX)
+        0, "For the mask `keep`: characters shown at the front.", kind=kinds.whole(0, KEPT_MAX)
     )
     last: int = setting(
-        0, "Of the mask `keep`: characters shown at the end.", kind=kinds.whole(0, KEPT_MAX)
+        0, "For the mask `keep`: characters shown at the end.", kind=kinds.whole(0, KEPT_MAX)
     )
     text: str = setting(
-        FIXED, "Of other masks: what stands for a value that shows nothing.", kind=kinds.TEXT
+        FIXED, "For other masks: the text that replaces an entire value.", kind=kinds.TEXT
     )
     field: str | None = setting(
-        None, "Of `tokenize`: which tokens they are. Columns that are to join name the same.",
+        None, "For `tokenize`: the name of the key. Columns to be joined need the same name.",
         kind=kinds.TEXT, shown="the column's name",
     )  # fmt: skip
     form: str = setting(
-        "hex", "Of `tokenize`: the characters of tokens.", kind=kinds.choice(*LENGTHS_MAX)
+        "hex", "For `tokenize`: the characters of tokens.", kind=kinds.choice(*LENGTHS_MAX)
     )
     length: int = setting(
-        DEFAULT_LENGTH, "Of `tokenize`: how many characters they have, 8 and more.",
+        DEFAULT_LENGTH, "For `tokenize`: the number of characters of a token, at least 8.",
         kind=kinds.COUNT,
     )  # fmt: skip
     subject: str = setting(
-        "", "Of `encrypt` and `decrypt`, required: an expression for the owner of the key.",
+        "", "For `encrypt` and `decrypt`, required: an expression for the owner of the key.",
         kind=kinds.SQL, shown="–",
     )  # fmt: skip
     gives: Literal["text", "bytes"] = setting(
-        "text", "Of `decrypt`: what the column was.", kind=kinds.choice("text", "bytes")
+        "text", "For `decrypt`: the column's original type.", kind=kinds.choice("text", "bytes")
     )
 
     @property
@@ -131,19 +130,19 @@ class Protection:
 
     @property
     def mask(self) -> Mask:
-        """Return the named mask.
+        """Mask with this kind and these numbers.
 
         Raises:
-            InvalidMask: its numbers are out of their bounds.
+            InvalidMask: a number is out of bounds.
         """
         return Mask(kind=self.kind, first=self.first, last=self.last, text=self.text)
 
     @property
     def token_form(self) -> TokenForm:
-        """Return the form of its tokens.
+        """Form of the tokens.
 
         Raises:
-            InvalidTokenForm: a length that its form does not have.
+            InvalidTokenForm: the form does not allow the length.
         """
         return TokenForm(form=self.form, length=self.length)
 
@@ -152,22 +151,22 @@ class Protection:
 class View:
     """Common fields of sources and steps.
 
-    `time` (a column) and `delay` (an interval) make a watermark. `deduplicate` names columns whose
-    combinations pass once within the watermark's delay.
+    `time` (a column) and `delay` (an interval) define a watermark. Of rows that are equal in the
+    columns `deduplicate`, one passes within the watermark's delay.
     """
 
     name: str
     time: str | None = setting(
-        None, "The column with the time of the event. Makes a watermark, with `delay`.",
+        None, "The column with the event time. Defines a watermark, together with `delay`.",
         kind=kinds.COLUMN,
     )  # fmt: skip
     delay: str | None = setting(
-        None, "How late rows may come, behind the newest `time` seen, and still be counted.",
+        None, "How far the `time` of a row may be behind the newest one before the row is late.",
         kind=kinds.DELAY,
     )  # fmt: skip
     deduplicate: tuple[str, ...] = setting(
-        (), "Columns; of rows that agree in all of them within the watermark's `delay` one is let"
-        " through. Needs `time`.", kind=kinds.COLUMNS,
+        (), "Columns. Of rows that are equal in all of them, one passes within the watermark's"
+        " `delay`. Needs `time`.", kind=kinds.COLUMNS,
     )  # fmt: skip
     rules: tuple[Rule, ...] = setting(
         (), "Rules that rows should meet: see [Rules](#rules).", name="expect", kind=kinds.RULES
@@ -180,27 +179,27 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(View):
-    """A view of topics, of an outbox, or of a table.
+    """View of topics, of an outbox, or of a table.
 
-    Exactly one of `topics`, `pattern` and `table` is given; `outbox` is the root whose payloads
-    the topics' pointers name. `table` is read as it is when a batch begins. `start` counts for a
-    query without a checkpoint.
+    Exactly one of `topics`, `pattern` and `table` is given. `outbox` is the root of the payloads
+    that the topics' pointers name. `table` is read in its version at the start of each batch.
+    `start` applies to a query without a checkpoint.
     """
 
     topics: tuple[str, ...] = setting((), "Several topics.", kind=kinds.TOPICS)
     pattern: str | None = setting(
-        None, "All topics whose whole name matches, also those that come later.", kind=kinds.PATTERN
+        None, "All topics whose whole name matches, including later topics.", kind=kinds.PATTERN
     )
     table: str | None = setting(
-        None, "A Delta table; read as it is when a batch begins.", kind=kinds.PLACE
+        None, "A Delta table, read in its version at the start of each batch.", kind=kinds.PLACE
     )
     outbox: Path | None = setting(
-        None, "The root of an outbox: the topic's records point to payloads in files below it.",
+        None, "The root of an outbox: the topic's records name payloads in files below it.",
         kind=kinds.PATH,
     )  # fmt: skip
     value_format: ValueFormat = field(default_factory=ValueFormat)
     start: str = setting(
-        "earliest", "Where a pipeline without state begins; a time is in ISO 8601 with its zone.",
+        "earliest", "The start of a pipeline without state. A time is in ISO 8601 with its zone.",
         kind=kinds.START,
     )  # fmt: skip
 
@@ -222,7 +221,7 @@ class Source(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStep:
-    """Function `module.py:function`, called with one frame per input, in order; returns a frame."""
+    """Python function that gets one data frame per input, in order, and returns a data frame."""
 
     file: Path
     function: str
@@ -232,8 +231,8 @@ class PythonStep:
 class Step(View):
     """View made of other views, by SQL or by Python.
 
-    `inputs` are the views read: given for Python, found in the text for SQL. `output_mode` is that
-    of a stateful step (windows, joins of streams, deduplication).
+    `inputs` are the views that it reads: the file names them for Python, and the text for SQL.
+    `output_mode` applies to stateful steps (windows, joins of streams, deduplication).
     """
 
     sql: str | None = setting(
@@ -244,11 +243,11 @@ class Step(View):
         " and returns a DataFrame.", kind=kinds.FUNCTION,
     )  # fmt: skip
     inputs: tuple[str, ...] = setting(
-        (), "Of `python`, required: its input views.", kind=kinds.VIEWS
+        (), "For `python`, required: the views that the function gets.", kind=kinds.VIEWS
     )
     output_mode: OutputMode = setting(
-        "append", "Of steps with state (windows, joins of streams): `append` emits rows when"
-        " they are final, `update` whenever they change.", name="output",
+        "append", "For stateful steps (windows, joins of streams): `append` emits a row when it is"
+        " final, `update` whenever it changes.", name="output",
         kind=kinds.choice("append", "update"),
     )  # fmt: skip
 
@@ -257,7 +256,7 @@ def _codec(default: str | None) -> Any:
     return setting(
         default, "The compression of a topic's batches, or of a table's files.",
         kind=kinds.choice("none", "gzip", "snappy", "lz4", "zstd"),
-        shown="`none`; of tables `snappy`",
+        shown="`none`; for tables `snappy`",
     )  # fmt: skip
 
 
@@ -272,25 +271,25 @@ class TableSink:
 
     table: str = setting(MISSING, "A Delta table.", kind=kinds.PLACE)
     mode: TableMode = setting(
-        "append", "Of tables. `upsert` keeps the newest row per key; `cdc` also deletes.",
+        "append", "For tables: `upsert` keeps the newest row of a key; `cdc` also deletes keys.",
         kind=kinds.choice("append", "upsert", "cdc"),
     )  # fmt: skip
     keys: tuple[str, ...] = setting(
-        (), "Of tables, required for `upsert` and `cdc`: the key's columns.", kind=kinds.COLUMNS
+        (), "For `upsert` and `cdc`, required: the columns of the key.", kind=kinds.COLUMNS
     )
     order_by: str | None = setting(
-        None, "Of `upsert` and `cdc`: the column whose greatest value marks a key's newest row.",
+        None, "For `upsert` and `cdc`: the column whose greatest value marks a key's newest row.",
         kind=kinds.COLUMN,
     )  # fmt: skip
     delete_when: str | None = setting(
-        None, "Of `cdc`, required: a condition in SQL; a key is deleted when its newest row meets"
+        None, "For `cdc`, required: a condition in SQL. A key is deleted if its newest row meets"
         " it.", kind=kinds.SQL,
     )  # fmt: skip
     partition_by: tuple[str, ...] = setting(
-        (), "Of tables with `append`: the columns of its partitions.", kind=kinds.COLUMNS
+        (), "For tables with `append`: the columns to partition by.", kind=kinds.COLUMNS
     )
     add_columns: bool = setting(
-        False, "Of tables: whether columns that the table lacks are added to it.",
+        False, "For tables: whether columns that the table lacks are added to it.",
         kind=kinds.FLAG,
     )  # fmt: skip
     codec: str | None = _codec(None)
@@ -298,28 +297,28 @@ class TableSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
-    """Topic, written exactly once."""
+    """Topic to which rows are written exactly once."""
 
     topic: str = setting(MISSING, "A topic.", kind=kinds.TOPIC)
     key: str | None = setting(
-        None, "Of topics: an expression for the record's key.", kind=kinds.SQL, shown="null"
+        None, "For topics: an expression for the record's key.", kind=kinds.SQL, shown="null"
     )
     value: str | None = setting(
-        None, "Of topics: an expression for the record's value.", kind=kinds.SQL,
+        None, "For topics: an expression for the record's value.", kind=kinds.SQL,
         shown="the row as JSON",
     )  # fmt: skip
     partition: str | None = setting(
-        None, "Of topics: an expression for the partition.", kind=kinds.SQL, shown="by the key"
+        None, "For topics: an expression for the partition.", kind=kinds.SQL, shown="by the key"
     )
     headers: str | None = setting(
-        None, "Of topics: an expression for the headers.", kind=kinds.SQL, shown="none"
+        None, "For topics: an expression for the headers.", kind=kinds.SQL, shown="none"
     )
     transactional: bool = setting(
-        False, "Of topics: whether readers of committed records see a batch all at once.",
+        False, "For topics: whether each batch is a transaction, for `read_committed` consumers.",
         kind=kinds.FLAG,
     )  # fmt: skip
     ordered: bool = setting(
-        False, "Of topics: whether records of one `key` keep the order of the source's.",
+        False, "For topics: whether records of one `key` keep the order of the source's records.",
         kind=kinds.FLAG,
     )  # fmt: skip
     codec: str = _codec("none")
@@ -327,7 +326,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSink:
-    """First rows of each batch on the terminal."""
+    """Terminal, which shows the first rows of each batch."""
 
     rows: int = setting(
         20, "The first rows of each batch on the terminal; `true` shows 20.", name="console",
@@ -337,7 +336,7 @@ class ConsoleSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """Target of a view."""
+    """Sink: a view and the target that its rows are written to."""
 
     name: str
     view: str = setting(
@@ -348,7 +347,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPolicy:
-    """Action for undecodable records, and defaults for rules.
+    """Actions for undecodable records and late rows, and the default action of rules.
 
     Parked records wait until an operator releases them.
     """
@@ -360,23 +359,23 @@ class ErrorPolicy:
         " `otherwise`.", kind=OTHERWISE,
     )  # fmt: skip
     dead_letters: str | None = setting(
-        None, "The topic of rejected records. Required where something is rejected to it.",
+        None, "The dead-letter topic. Required if an action may be `dead-letter` or `retry`.",
         kind=kinds.TOPIC,
     )  # fmt: skip
     retry_delays_seconds: tuple[float, ...] = setting(
-        (), "Required for `retry`: a record is tried again after each, then dead-lettered.",
+        (), "Required for `retry`: the delay before each try. Then the record is dead-lettered.",
         name="retry_delays", kind=kinds.GROWING,
     )  # fmt: skip
     on_late: Literal["dead-letter", "drop"] = setting(
-        "dead-letter", "The action for rows behind the watermark of a stateful step, or rows that"
-        " lack its time. They are counted; without `dead_letters` they are dropped.",
+        "dead-letter", "The action for rows behind the watermark of a stateful step, or without its"
+        " time. They are counted. Without `dead_letters` they are dropped.",
         kind=kinds.choice("dead-letter", "drop"),
     )  # fmt: skip
     keep_order: bool = setting(
-        True, "Whether later records of a held record's key are held too.", kind=kinds.FLAG
+        True, "Whether later records with the key of a held record are held too.", kind=kinds.FLAG
     )
     held_max: int = setting(
-        100_000, "Most records that are held; one more fails the query.", kind=kinds.COUNT
+        100_000, "Most held records of a query; with more the query fails.", kind=kinds.COUNT
     )
 
     @property
@@ -386,35 +385,35 @@ class ErrorPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a run. `trigger` is `now`, `once` or an interval of Spark's."""
+    """Options of a run. `trigger` is `now`, `once` or an interval in Spark's form."""
 
     SEPARATOR: ClassVar = "_"
 
     bootstrap: str = setting(
-        MISSING, "The brokers. A flag wins over the file, that over the environment"
+        MISSING, "The brokers. A flag overrides the file, which overrides the environment"
         " (`PENSTOCK_BOOTSTRAP`).", kind=kinds.SERVERS, shown=f"`{BOOTSTRAP}`",
     )  # fmt: skip
     admin_url: str | None = setting(
-        MISSING, "The broker's admin address. A flag wins over the file, that over the environment"
-        " (`PENSTOCK_ADMIN_URL`).", name="admin", kind=kinds.URL,
+        MISSING, "The broker's admin address. A flag overrides the file, which overrides the"
+        " environment (`PENSTOCK_ADMIN_URL`).", name="admin", kind=kinds.URL,
         shown=f"`{ADMIN}`",
     )  # fmt: skip
     state: Path = setting(
-        MISSING, "The directory of checkpoints, held records and the journal. A flag wins over the"
-        " file. If it is deleted, the pipeline starts without state.",
+        MISSING, "The directory of checkpoints, held records and the journal. A flag overrides the"
+        " file. If the directory is deleted, the pipeline starts without state.",
         kind=kinds.PATH, shown="`.penstock/<name>`",
     )  # fmt: skip
     keys: Path | None = setting(
-        None, "The directory of the keyring that tokens and encrypted columns need;"
-        " `penstock keys init` makes one. Workers open it, too.", kind=kinds.PATH,
+        None, "The directory of the keyring, for tokens and encrypted columns."
+        " `penstock keys init` creates one. Spark's workers open it too.", kind=kinds.PATH,
     )  # fmt: skip
     master_key: str | None = setting(
-        None, "Where the keyring's master key is: a file, or `env:NAME` for a variable of the"
+        None, "Location of the keyring's master key: a file, or `env:NAME` for a variable of the"
         " environment.", kind=kinds.MASTER_KEY, shown="`master.key` in `keys`",
     )  # fmt: skip
     trigger: str = setting(
         "now", "When a batch begins: as soon as the last one ended, or at each interval. `once`"
-        " reads what is there when the run starts, and ends.", kind=kinds.TRIGGER,
+        " reads the records that exist when the run starts, and ends.", kind=kinds.TRIGGER,
     )  # fmt: skip
     records_max: int | None = setting(
         None, "Most records of a batch.", name="max_records", kind=kinds.COUNT, shown="no limit"
@@ -423,11 +422,11 @@ class RunOptions:
         None, "Most stored bytes of a batch.", name="max_bytes", kind=kinds.SIZE, shown="no limit"
     )
     tick_seconds: float = setting(
-        5.0, "How often held records are looked at when nothing new arrives.", name="tick",
+        5.0, "Has no effect: a batch begins when the retry of a held record is due.", name="tick",
         kind=kinds.INTERVAL, shown="`5 seconds`",
     )  # fmt: skip
     restarts: int = setting(
-        3, "How often in a row a query that failed is started again.", kind=kinds.COUNT_OR_NONE
+        3, "Most restarts of a query without a finished batch in between.", kind=kinds.COUNT_OR_NONE
     )
     fail_on_data_loss: bool = setting(
         True, "Whether records that were deleted before they were read stop the pipeline.",
@@ -437,13 +436,13 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """Whole pipeline. Mappings keep the order of the file."""
+    """Content of a pipeline's file after all checks. Mappings keep the order of the file."""
 
     name: str = setting(
-        MISSING, "Names the pipeline in its consumer groups, tables' commits and state. Letters,"
+        MISSING, "The pipeline's name in consumer groups, commits and state. It may have letters,"
         " digits, `.`, `_` and `-`. A pipeline with another name starts without state.",
         kind=kinds.TEXT,
-        shown="the file's name without its ending; the directory's, for a `pipeline.toml`",
+        shown="the file's name without its ending; for `pipeline.toml`, the directory's name",
     )  # fmt: skip
     file: Path
     run: RunOptions
@@ -456,72 +455,72 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneTopic:
-    """Other key of a source's topics."""
+    """Key `topic`, which sets `Source.topics` to one topic."""
 
     topics: tuple[str, ...] = setting((), "One topic.", name="topic", kind=kinds.ONE_TOPIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatKeys:
-    """Keys of a source's `value_format`, by the fields of `ValueFormat`."""
+    """Keys of a source that set the fields of its `ValueFormat`."""
 
     SEPARATOR: ClassVar = "_"
 
     kind: str = setting(
-        "raw", "What the bytes of a value are. `raw` passes them on in the column `value`; `text`"
-        " is UTF-8.", name="format", kind=kinds.choice(*FORMATS),
+        "raw", "The format of values. `raw` gives their bytes in the column `value`; `text` is"
+        " UTF-8.", name="format", kind=kinds.choice(*FORMATS),
     )  # fmt: skip
     schema: str | None = setting(
-        None, 'Of `json`, required: Spark\'s DDL (`"id bigint, at timestamp"`), or `infer`, which'
+        None, 'For `json`, required: Spark\'s DDL (`"id bigint, at timestamp"`), or `infer`, which'
         " reads a sample.", kind=kinds.TEXT,
     )  # fmt: skip
     schema_file: str | None = setting(
-        None, "Of `json-schema`, `avro` and `protobuf`, required: a `.json`, `.avsc`, `.proto` file"
-        " or a compiled descriptor set.", kind=kinds.PATH,
+        None, "For `json-schema`, `avro` and `protobuf`, required: a `.json`, `.avsc` or `.proto`"
+        " file, or a compiled descriptor set.", kind=kinds.PATH,
     )  # fmt: skip
     message: str | None = setting(
-        None, "Of `protobuf`, required: the full name of the message.", kind=kinds.TEXT
+        None, "For `protobuf`, required: the full name of the message.", kind=kinds.TEXT
     )
     framing: str = setting(
-        "none", "`confluent` skips the bytes that a schema registry's serialisers write first.",
+        "none", "`confluent` skips the header that a schema registry's serialisers write.",
         kind=kinds.choice("none", "confluent"),
     )  # fmt: skip
     unknown_fields: str = setting(
-        "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
+        "ignore", "For `json` and `json-schema`: whether a field outside the schema is an error.",
         kind=kinds.choice("ignore", "reject"),
     )  # fmt: skip
     decimals: str = setting(
-        "exact", "Of formats with a schema: how a value is read that has more digits than its"
-        " column. `exact` rejects it; `round` rounds decimals half up, and cuts fractions of a"
-        " second behind microseconds.", kind=kinds.choice("exact", "round"),
+        "exact", "For formats with a schema: how to read a value with more digits than its column."
+        " `exact` rejects it; `round` rounds decimals half up, and cuts times to microseconds.",
+        kind=kinds.choice("exact", "round"),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolve:
-    """Other key of a table sink's `add_columns`."""
+    """Key `evolve`, another form of `TableSink.add_columns`."""
 
     add_columns: bool = setting(
-        False, "Of tables: `add` equals `add_columns = true`.", name="evolve", kind=kinds.EVOLVE,
+        False, "For tables: `add` equals `add_columns = true`.", name="evolve", kind=kinds.EVOLVE,
         shown="`none`",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlFile:
-    """Other key of a step's SQL."""
+    """Key `sql_file`, which sets a step's SQL."""
 
     sql: Path | None = setting(
-        None, "The same as `sql`, in a file of its own.", name="sql_file", kind=kinds.PATH
+        None, "A file with the SELECT, instead of `sql`.", name="sql_file", kind=kinds.PATH
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table of the file; `example` shows the entries of one below a view.
+    """Declaration of a table of the file, or of the entries (rules, protections) below a view.
 
-    An entry that is not a table is a value of the first key. `missing` is the problem and the fix
-    of an entry without that key.
+    `example` shows an entry. An entry that is not a table is the value of the first key. `missing`
+    is the problem and the fix of an entry without that key.
     """
 
     heading: str
@@ -542,7 +541,7 @@ def _keys(*parts: type[Any]) -> tuple[SettingInfo, ...]:
 
 
 TOP: Final = Table("Top level", "", _keys(PipelineSpec))
-RUN: Final = Table("[run]", "How the pipeline runs.", _keys(RunOptions))
+RUN: Final = Table("[run]", "Options of each run.", _keys(RunOptions))
 SPARK: Final = Table(
     "[spark]",
     "Settings of Spark's session, as text, numbers, true or false. `spark.` may be left out, and"
@@ -560,10 +559,10 @@ SOURCE: Final = Table(
 )
 STEP: Final = Table(
     "[step.NAME]",
-    "A view made of other views. Exactly one of `sql`, `sql_file` and `python` defines it. It keeps"
-    " `_record` if it selects it; rules that keep records need it. SQL reads the views whose names"
-    " replace a table (after FROM and JOIN, and in their lists); names with dots are"
-    " tables of a catalog.",
+    "A view made of other views. Exactly one of `sql`, `sql_file` and `python` defines it. It has"
+    " `_record` only if it selects it; `dead-letter`, `park` and `retry` need it. SQL reads a view"
+    " where its name is used as a table (after FROM and JOIN, and in their lists); names with dots"
+    " are tables of a catalog.",
     (*_keys(Step, SqlFile), *_OF_VIEWS.values()),
 )
 SINK: Final = Table(
@@ -574,7 +573,7 @@ SINK: Final = Table(
 )
 ERRORS: Final = Table(
     "[errors]",
-    "What happens to records that cannot be decoded, and to rows that do not meet a rule.",
+    "Actions for records that cannot be decoded, and for rows that do not meet a rule.",
     _keys(ErrorPolicy),
 )
 RULE: Final = Table(
@@ -588,7 +587,7 @@ RULE: Final = Table(
 )
 PROTECT: Final = Table(
     "Protection",
-    "In `[source.NAME.protect]` and `[step.NAME.protect]`, a column and what becomes of it:"
+    "In `[source.NAME.protect]` and `[step.NAME.protect]`, a column and its protection:"
     ' `phone = "mask"`, or a table with these keys:'
     " [the guide](../guides/field-protection.md) has examples.",
     _keys(Protection),

@@ -1,13 +1,15 @@
 """Views and columns that a SQL text reads, found from the text without Spark or Java.
 
-A view is read where an unqualified name replaces a table. A name with dots is a table of a catalog,
-one before `(` a table function; a name that WITH has defined by then is neither, except within its
-own definition. Names are case-insensitive. A text may read the columns whose names are its words,
-unless it has `*` or another form of all columns.
+A text reads a view where an unqualified name is used as a table. Exceptions are a name with dots (a
+table of a catalog), a name before `(` (a table function), and a name that WITH has defined. Inside
+its own definition, such a name is a view unless the WITH is recursive. Names are case-insensitive.
+A text can read only columns whose names are words of it, unless it has `*` or another form of all
+columns.
 
-sqlglot parses the text in the dialect with Spark's grammar and the paths of Variant. Forms that
-only Spark accepts are rewritten before: `group by window(…)`, and TABLE as a query. If sqlglot
-rejects the text, the names after FROM and JOIN count, so that Spark reports the error.
+sqlglot parses the text in its Databricks dialect, which has Spark's grammar and Variant paths.
+Forms that only Spark accepts are rewritten first: `group by window(…)`, and `table x` as a query.
+If sqlglot rejects the text, the names after FROM and JOIN are returned, and Spark reports the error
+later.
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ _ALL_OF: Final = (
 _OPEN: Final = TokenType.L_PAREN
 _BY_ALL: Final = frozenset({"natural", "pivot", "unpivot", "identifier", "|>"})
 _PATTERN: Final = frozenset("*+?|()[]")
-"""Quoted name that Spark may interpret as a regular expression."""
-logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are no queries
+"""Characters by which Spark may interpret a quoted name as a regular expression."""
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # no warnings of other statements
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRead:
-    """Name that replaces a table, and the line of the text (from 1) of its first use."""
+    """Name of a view that a SQL text reads, and the line (from 1) of its first use."""
 
     name: str
     line: int
 
 
 def views_read(sql: str) -> tuple[ViewRead, ...]:
-    """Return the names that replace tables, each once, in the order of the text."""
+    """Return the views that a SQL text reads, each once, in the order of the text."""
     try:
         tokens = list(_tokens(_DIALECT.tokenize(sql)))
     except TokenError:  # a text or comment without an end
@@ -58,7 +60,7 @@ def views_read(sql: str) -> tuple[ViewRead, ...]:
 
 
 def _tokens(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Return the tokens, with `window(` as a function and `table x` as `select * from x`."""
+    """Yield the tokens, with `window(` as a function and `table x` as `select * from x`."""
     kinds = [TokenType.SEMICOLON, *(token.token_type for token in tokens), TokenType.SEMICOLON]
     for at, token in enumerate(tokens):
         before, kind, after = kinds[at : at + 3]
@@ -76,9 +78,9 @@ def _tokens(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def words_of(sql: str) -> frozenset[str] | None:
-    """Return the lower-case words of a query or an expression: it reads no other column.
+    """Return the lower-case words of a query or expression, which include all columns it reads.
 
-    None if it may read columns that it does not name, such as by `*`.
+    Return None if it may read columns that it does not name, for example by `*`.
     """
     try:
         tokens = list(_tokens(_DIALECT.tokenize(sql)))
@@ -96,7 +98,7 @@ def words_of(sql: str) -> frozenset[str] | None:
 
 
 _Name = tuple[int, str, int]
-"""Index where a name begins, the name, its line."""
+"""Position of a name in the text, the name, and its line."""
 
 
 def _names(tree: exp.Expr) -> Iterator[_Name]:
@@ -108,7 +110,7 @@ def _names(tree: exp.Expr) -> Iterator[_Name]:
 
 
 def _defined(table: exp.Table) -> bool:
-    """Whether WITH has defined the table's name before it is read here."""
+    """Whether a WITH clause defines the name of a table that is read here."""
     wanted, node, definition = table.name.lower(), table.parent, None
     while node is not None:
         clause = node.args.get("with_") or exp.With(expressions=[])

@@ -18,7 +18,7 @@ SHREDDED: Final = "shredded"
 REJECTED: Final = "rejected."
 WARNED: Final = "warned."
 WRITTEN: Final = "written."
-"""Names in `QueryState.counts`; the last three precede a rule or a sink."""
+"""Keys of `QueryState.counts`; the last three are prefixes before a rule or a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class QueryState:
 
     `counts` are totals since the process started: `rows` read, `rejected.<rule or "undecodable">`,
     `warned.<rule>`, `dead_letters`, `late` (rows behind the watermark), `shredded` (values that are
-    null because their key was deleted), `written.<sink>`, `batches` and their time `busy_ms`.
+    null because their key was deleted), `written.<sink>`, `batches`, and `busy_ms`, the time of all
+    batches.
     """
 
     query: str
@@ -51,7 +52,7 @@ class QueryState:
 
     @property
     def rows_per_second(self) -> float:
-        """Rate of the last batch; None for an idle query; of all batches for an ended one."""
+        """Rate of the last batch while running, of all batches after the end, else 0; rows/s."""
         if self.phase in ("ended", "failed"):
             busy_ms = self.counts.get(BUSY_MS, 0)
             return self.counts.get(ROWS, 0) * MILLISECONDS / busy_ms if busy_ms else 0.0

@@ -1,4 +1,4 @@
-"""Status of a pipeline: from its page while it runs, else from its state and the broker.
+"""Status of a pipeline: from its status page while it runs, else from its files and the broker.
 
 While a pipeline runs, `<state>/run.json` has the address of its page:
 
@@ -6,9 +6,10 @@ While a pipeline runs, `<state>/run.json` has the address of its page:
      "version": "0.1.0", "pid": 4711, "started_ms": 1790000000000, "master": "local[2]",
      "admin": "http://127.0.0.1:41234"}
 
-The file is removed at the end; the page of a killed process does not respond. Then the state
-directory has the queries' checkpoints and journals, and the broker their consumer groups
-(`<pipeline>.<query>`), and so the lag.
+The file is removed when the run ends. If the process was killed, its page does not respond. The
+status of a stopped pipeline comes from the checkpoints and journals in its state directory. The
+broker adds the end offsets, and so the lag. If a query has no checkpoint, the broker's committed
+offsets of the group `<pipeline>.<query>` are used.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 RUN_FILE: Final = "run.json"
 RUN_BYTES_MAX: Final = 64 << 10
 PAGE_SECONDS: Final = 10.0
-"""Longest wait for the page; it may be slow during a batch."""
+"""Longest wait for the status page, which may be slow during a batch."""
 OFFSETS_BYTES_MAX: Final = 16 << 20
 OFFSETS_VERSIONS: Final = frozenset({"v1"})
 
@@ -49,7 +50,7 @@ OFFSETS_VERSIONS: Final = frozenset({"v1"})
 
 @contextmanager
 def announced(run: Run, admin: str) -> Iterator[None]:
-    """Write the page's address to the state directory while the block runs."""
+    """Write the status page's address to `<state>/run.json` while the block runs."""
     path = Path(run.state_directory) / RUN_FILE
     body = asdict(run) | {"admin": admin}
     write_durably(path, json.dumps(body).encode())
@@ -70,7 +71,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def live(spec: PipelineSpec) -> dict[str, Any] | None:
-    """Return the status page of the process that runs the pipeline, with `admin`; else None."""
+    """Return the status page of a running pipeline, with its address as `admin`; else None."""
     found = _read(spec.run.state / RUN_FILE)
     admin = str((found or {}).get("admin", ""))
     try:
@@ -78,7 +79,7 @@ def live(spec: PipelineSpec) -> dict[str, Any] | None:
             answer = address.ask("GET", "/status", timeout_seconds=PAGE_SECONDS)
     except (InvalidArgument, AdminUnavailable):
         return None
-    # Another program may have got the port since.
+    # Another program may use the port by now.
     if answer.status != HTTPStatus.OK or answer.body.get("pipeline") != spec.name:
         return None
     return {**answer.body, "admin": admin}
@@ -91,11 +92,11 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
     """Return the status of a stopped pipeline from its state directory and the broker.
 
     Returns:
-        `pipeline`, `running` (false), `state_directory`, `broker_error` (why there is no lag, or
-        null) and `queries`: each with `query`, `group`, `batch_id` (the last that finished),
-        `unfinished` (whether one has begun after it), `held_records`, `lag_records` (null when not
-        known) and `partitions` of `topic`, `partition`, `committed_offset`, `log_end_offset`,
-        `lag` (null when not known).
+        `pipeline`, `file`, `running` (false), `state_directory`, `broker_error` (why there is no
+        lag, or null) and `queries`. A query has `query`, `group`, `batch_id` (of the last finished
+        batch), `unfinished` (whether a later batch has begun), `held_records`, `lag_records` (null
+        if unknown) and `partitions`. A partition has `topic`, `partition`, `committed_offset`,
+        `log_end_offset` and `lag` (null if unknown).
     """
     paths = PipelinePaths(spec)
     queries = []
@@ -183,9 +184,9 @@ def _ends(client: Client, topics: set[str]) -> dict[tuple[str, int], int]:
 
 
 def checkpoint_offsets(checkpoint: Path) -> dict[tuple[str, int], int]:
-    """Return the next offset by topic and partition, as `checkpoint_positions` has them.
+    """Return the next offset to read, by topic and partition, from a checkpoint.
 
-    For a topic that two sources read, the lower offset counts.
+    If two sources read a topic, their lower offset is returned.
     """
     found: dict[tuple[str, int], int] = {}
     for position_of_source in checkpoint_positions(checkpoint):
@@ -196,9 +197,10 @@ def checkpoint_offsets(checkpoint: Path) -> dict[tuple[str, int], int]:
 
 
 def checkpoint_positions(checkpoint: Path) -> tuple[Positions, ...]:
-    """Return the positions of a checkpoint's `penstock` sources after its last completed batch.
+    """Return the positions of a checkpoint's sources after its last completed batch.
 
-    Empty if no batch was completed, or if the checkpoint's format is unknown.
+    There is one element per source of Spark's format `penstock`. The result is empty if no batch
+    was completed, or if the checkpoint's format is unknown.
 
     Source: Spark's `OffsetSeqLog`: a version, a line of metadata, a line for each source.
     """

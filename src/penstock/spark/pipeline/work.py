@@ -1,7 +1,8 @@
-"""Work of one batch: its views, their verdicts, and the commits of its sinks.
+"""Work of one batch: computes its views, counts broken rules, and commits its sinks.
 
-The verdicts of a judged view are observed in a pass that `passes.py` chooses. Sinks are staged,
-then the verdicts are known, then everything is committed.
+A judged frame has the rule that each row breaks (`rules.py`). Broken rules are counted in the pass
+that `passes.py` chooses. The sinks are staged first; when the counts are known, everything is
+committed.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ DEAD_LETTERS: Final = "dead_letters"
 
 
 class RuleBroken(InvalidError):
-    """Row that breaks a rule with `fail`."""
+    """Row that breaks a rule whose action is `fail`."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class RowsChanged(UnavailableError):
-    """Different rows of records that were read twice; nothing of the batch was committed."""
+    """Second read of a batch's records that rejects other rows; nothing is committed."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class Work:
-    """Session, views, and counts of a batch."""
+    """State of one batch: its session, views, judged frames and counts."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Work:
             self.spark.catalog.dropTempView(name)
 
     def register(self, name: str, frame: DataFrame) -> None:
-        """Register a view for steps and sinks; Spark finds it by its name, too."""
+        """Register a view for steps and sinks; if a step reads it, register it with Spark too."""
         self.views[name] = frame
         if name in self._read_by_steps:
             frame.createOrReplaceTempView(name)
@@ -106,11 +107,11 @@ class Work:
     # Views
 
     def open_sources(self, batch: DataFrame, *, keep: bool = False, observe: bool = False) -> None:
-        """Judge the records of every source; their good rows become views.
+        """Decode and judge the records of every source; register its good rows as a view.
 
         Args:
             keep: keep the judged frames in memory.
-            observe: count verdicts in the first pass over the views.
+            observe: count broken rules in the first pass over the views.
         """
         for name in self.plan.sources:
             source = self.spec.sources[name]
@@ -159,7 +160,7 @@ class Work:
     def _show(self, name: str, clear: DataFrame, part: Source | Step) -> None:
         self.register(name, protecting.protected(clear, part, self._keys))
 
-    # Verdicts
+    # Broken rules
 
     def _facts(self, name: str, judged: DataFrame) -> str:
         part: Source | Step = self.spec.sources.get(name) or self.spec.steps[name]
@@ -177,11 +178,11 @@ class Work:
             try:
                 found = observation.get
             except Py4JJavaError:
-                continue  # Spark left that part of the plan out
+                continue  # Spark removed that part of the plan
             self._take_in(name, found)
 
     def count_sources(self) -> None:
-        """Count the verdicts of sources' rules in a separate pass.
+        """Count the rows that break rules of sources, in a separate pass.
 
         Raises:
             RuleBroken: a row breaks a rule with `fail`.
@@ -207,7 +208,7 @@ class Work:
         broken = found.get(rules.BROKEN)
         if broken is None:
             return
-        text = f"{name}: rule {broken[RULE]!r} is broken, and its action is fail"
+        text = f"{name}: a row breaks rule {broken[RULE]!r}, whose action is fail"
         if len(broken) > len(rules.PLACE):
             text += f": {broken[0]}-{broken[1]} offset {broken[2]}: {broken[rules.REASON]}"
         raise RuleBroken(text)
@@ -215,10 +216,10 @@ class Work:
     # Held records
 
     def rejects(self, limit: int) -> pa.Table:
-        """Return the rejected records that have to wait, as `blocking.REJECT_SCHEMA`.
+        """Return the rejected records that must wait, with the columns of `REJECT_SCHEMA`.
 
         Raises:
-            TooManyHeld: more than `limit`.
+            TooManyHeld: there are more than `limit`.
         """
         found = [
             judged
@@ -232,10 +233,10 @@ class Work:
         return _arrow(union, blocking.REJECT_SCHEMA, self.plan.name, limit)
 
     def hold_back(self, blocking_offsets: pa.Table, limit: int) -> pa.Table:
-        """Remove held records from the views; return them, as `holding.SCHEMA`.
+        """Remove records that must wait from the views; return them as rows of the retry store.
 
         Raises:
-            TooManyHeld: more than `limit`.
+            TooManyHeld: there are more than `limit`.
         """
         keep_order = self.spec.errors.keep_order
         waiting: list[DataFrame] = []
@@ -258,13 +259,13 @@ class Work:
         return _arrow(frames.union(waiting), SCHEMA, self.plan.name, limit)
 
     def dead_letter_held(self, held: pa.Table) -> None:
-        """Dead-letter held records that an operator released to the dead letters."""
+        """Add held records that an operator chose to dead-letter to the batch's dead letters."""
         if held.num_rows:
             self._dead_lettered.append(blocking.dead_letter_rows(self.spark.createDataFrame(held)))
             self._dead_lettered_rows = held.num_rows
 
     def take_late(self, found: Bounds, late: LateRows) -> None:
-        """Count the rows that Spark drops as late, and dead-letter them if configured."""
+        """Count the rows that Spark drops as late; dead-letter them according to `errors`."""
         rows, without = late.of(self.spark, found)
         if without:
             self.counts[rules.REJECTED + LATE] += without
@@ -278,19 +279,19 @@ class Work:
     # Sinks
 
     def write(self, begin: Callable[[], None], *, counting: str | None) -> None:
-        """Stage every sink, check the verdicts and all stores, and commit.
+        """Stage every sink, check the counts and all targets, and commit.
 
-        Dead letters are committed first, so that a row in no table is among them even if the batch
-        ends in between.
+        Dead letters are committed first. So even if the driver dies in between, a row that is
+        missing in the tables is among them.
 
         Args:
-            begin: called when it is certain that the batch is not rejected, before any commit.
-            counting: the sink in whose pass verdicts are counted; None if they have been, or are to
-                be in a separate pass.
+            begin: called before the first commit, when nothing can reject the batch any more.
+            counting: the sink during whose pass broken rules are counted. None if they were counted
+                before, or need a separate pass.
 
         Raises:
             RuleBroken: a row breaks a rule with `fail`; nothing has been committed.
-            PenstockError: a topic rejects what is staged for it; nothing has been committed.
+            PenstockError: a target rejects its staged rows; nothing has been committed.
         """
         staged: dict[str, Staged[Any]] = {}
         try:
@@ -323,10 +324,10 @@ class Work:
             self._stage_dead_letters(staged, expected)
 
     def _stage_dead_letters(self, staged: dict[str, Staged[Any]], expected: int) -> None:
-        """Stage rejected records for their topic.
+        """Stage dead letters for their topic.
 
         Raises:
-            RowsChanged: their number differs from the count.
+            RowsChanged: the number of rejected rows differs from the count.
         """
         dead_letters = BatchDeadLetters(self.spec, self.plan, self.decoders)
         for name, frame in (self._judged | self._steps).items():
@@ -343,7 +344,7 @@ class Work:
             if found != expected:
                 raise RowsChanged(
                     f"batch {self.entry.batch_id}: {expected} records were rejected when they were "
-                    f"first read, and {found} the second time"
+                    f"first read, but {found} when they were read again"
                 )
             if late := dead_letters.late():
                 self.counts[rules.REJECTED + LATE] += late
@@ -352,7 +353,7 @@ class Work:
 
 
 def holds_rows(some: Sequence[Any]) -> bool:
-    """Whether one of some rules makes records wait."""
+    """Whether the action of any rule is `park` or `retry`."""
     return any(rule.otherwise in HOLDING for rule in some)
 
 

@@ -1,7 +1,7 @@
 """Sinks of one query: each writes a batch once, under its own application name.
 
-The name is `<pipeline>.<query>.<sink>`. The sinks recognise replays by it, so it must never change
-for a table or topic.
+The name is `<pipeline>.<query>.<sink>`. A table or topic recognises a replayed batch by the name
+and the batch number. So the name of a sink must not change.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ TOPIC_EXPRESSIONS: Final = ("value", "key", "partition", "headers")
 CONSOLE_CHARS: Final = 40
 
 Stage = Callable[[DataFrame, int], Staged[Any]]
-"""Function that makes a batch ready to be committed (see `staged.py`)."""
+"""Function that stages a batch, given its rows and number, for a later commit (`staged.py`)."""
 
 
 def application(spec: PipelineSpec, query: str, sink: str) -> str:
-    """Return the application name under which a sink of a query writes."""
+    """Return the name under which a sink of a query commits batches."""
     return f"{spec.name}.{query}.{sink}"
 
 
@@ -53,10 +53,10 @@ def writer(spec: PipelineSpec, query: str, sink: Sink) -> Stage:
 
 
 def check_sink(spec: PipelineSpec, query: str, sink: Sink, view: DataFrame) -> None:
-    """Check that a sink accepts the columns of its view; no row is read.
+    """Check that a sink accepts the columns of its view; read no rows.
 
     Raises:
-        InvalidError: it does not, with the reason; `InvalidSetting` names the key.
+        InvalidError: the sink rejects the columns; `InvalidSetting` names the key of the sink.
         AnalysisException: Spark rejects an expression of the sink.
     """
     name = application(spec, query, sink.name)
@@ -143,7 +143,11 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
 
 
 def _row(schema: StructType) -> Column:
-    """Return all columns as one value: a struct, which workers write as JSON, or Spark's JSON."""
+    """Return all columns except `_record` as the value of a record.
+
+    This is a struct, which workers write as JSON. If workers cannot write a type, it is Spark's
+    JSON.
+    """
     fields = [field for field in schema if field.name != RECORD]
     row = F.struct(*(F.col(quoted(field.name)) for field in fields))
     return row if all(is_json_value(field.dataType) for field in fields) else F.to_json(row)

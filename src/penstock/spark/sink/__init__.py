@@ -1,4 +1,4 @@
 """Exactly-once sink to the log: `LogSink` for `foreachBatch`, and `format("penstock")`.
 
-Modules are imported by their own names: Spark's workers need only some of them.
+Import each class from its own module; Spark's workers need only some of the modules.
 """

@@ -1,11 +1,12 @@
-"""Staged blobs: output of a task for the broker, and its entry in the commit.
+"""Staged blobs: record batches of one Spark task, uploaded before the commit.
 
     blob      sections, back to back
     section   record batches (v2), back to back, of one topic partition; base offsets count from 0
-              within the section, there is no producer, and nothing is transactional
+              within the section; no producer id, not transactional
 
-A `Blob` has the manifest's entry for one: topics, partitions, positions and sizes in bytes, number
-of records. The broker appends blobs in the order of the manifest and sections in that of the blob.
+The driver's commit request (the manifest) has one entry per blob. An entry has the blob's name and
+size, and the topic, partition, position, size in bytes and record count of each section. The broker
+appends the blobs in the manifest's order, and the sections in the blob's order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.spark.sink.placing import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Records of a blob for one topic partition."""
+    """Part of a blob: the records of one topic partition."""
 
     topic: str
     topic_id: str
@@ -33,7 +34,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Staged blob, and the admin addresses of the brokers that have it."""
+    """Staged blob; `holders` are the admin addresses of the brokers that store it."""
 
     name: str
     size_bytes: int
@@ -60,7 +61,7 @@ def blob_from_json(text: str) -> Blob:
 
 
 class BlobParts:
-    """Blob in the making: pieces of bytes and their sections."""
+    """Blob under construction: pieces of bytes, and their sections."""
 
     def __init__(self) -> None:
         self.pieces: list[Any] = []

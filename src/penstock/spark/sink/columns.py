@@ -1,7 +1,8 @@
-"""Columns of a frame that become records, and checks of their types.
+"""Columns of a data frame that the sink writes, and checks of their types.
 
-They are those of Spark's Kafka sink: `value`, optionally `key`, `headers`, `topic` and `partition`,
-and also `timestamp`. Other columns are not written. A value that is a struct is written as JSON.
+The columns are those of Spark's Kafka sink (`value`, and optionally `key`, `headers`, `topic` and
+`partition`), and also `timestamp`. Other columns are not written. A `value` that is a struct is
+written as JSON.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ KEY: Final = "key"
 _JSON_LEAVES: Final = (
     BooleanType, NumericType, StringType, DateType, TimestampType, TimestampNTZType, NullType,
 )  # fmt: skip
-_CURE: Final = "turn it into text with to_json({name}) or cast({name} as string)"
+_CURE: Final = "use to_json({name}) or cast({name} as string)"
 
 
 def written_columns(schema: StructType, *, topic: str | None) -> tuple[str, ...]:
-    """Return the columns to write, in the order of this module, for a sink with this topic.
+    """Return the columns to write, in the order of `_CHECKS`, for a sink with this topic.
 
     Raises:
-        InvalidRows: no value, no topic, or a column of a type that no record can have.
+        InvalidRows: the column `value` or any topic is missing, or a column has the wrong type.
     """
     if VALUE not in schema.names:
         raise InvalidRows(
-            f"the data has no column value, only {', '.join(schema.names) or 'none'}: name the"
-            " column to be written value, for example with to_json(struct(*)) as value"
+            f"the data has no column named value; its columns: {', '.join(schema.names) or 'none'}."
+            " Name the column to write value, for example with to_json(struct(*)) as value"
         )
     if topic is None and TOPIC not in schema.names:
-        raise InvalidRows("no topic given: set option topic, or add a column topic")
+        raise InvalidRows("no topic is set. Set the option topic, or add a column named topic")
     names = [name for name in _CHECKS if name in schema.names]
     if topic is not None and TOPIC in names:
         names.remove(TOPIC)  # the option wins, as in Spark's Kafka sink
@@ -59,8 +60,8 @@ def written_columns(schema: StructType, *, topic: str | None) -> tuple[str, ...]
         found = schema[name].dataType
         if not right(found):
             raise InvalidRows(
-                f"column {name} is {found.simpleString()}; it must be {wanted}:"
-                f" {fix.format(name=name)}"
+                f"column {name} has type {found.simpleString()}, but must be {wanted}."
+                f" To convert it, {fix.format(name=name)}"
             )
     return tuple(names)
 
@@ -70,7 +71,10 @@ def _bytes(kind: DataType) -> bool:
 
 
 def is_json_value(kind: DataType) -> bool:
-    """Whether workers write it within a struct as JSON (`formats/json/writing.py`)."""
+    """Whether a value of this type can be written as JSON inside a struct.
+
+    The workers write it with `formats/json/writing.py`.
+    """
     if isinstance(kind, StructType):
         return all(is_json_value(field.dataType) for field in kind)
     if isinstance(kind, ArrayType):
@@ -97,17 +101,17 @@ def _headers(kind: DataType) -> bool:
 
 _CHECKS: Final[dict[str, tuple[Callable[[DataType], bool], str, str]]] = {
     KEY: (_bytes, "string or binary", _CURE),
-    VALUE: (_value, "string, binary, or a struct that JSON can have", _CURE),
+    VALUE: (_value, "string, binary, or a struct of types that JSON supports", _CURE),
     "headers": (
         _headers,
         "array<struct<key:string,value:binary>>",
-        "build it with array(struct('name' as key, cast(x as binary) as value))",
+        "use array(struct('name' as key, cast(x as binary) as value))",
     ),
     "timestamp": (
         lambda kind: isinstance(kind, (TimestampType, LongType)),
         "timestamp or bigint (milliseconds)",
-        "cast({name} as timestamp)",
+        "use cast({name} as timestamp)",
     ),
-    TOPIC: (lambda kind: isinstance(kind, StringType), "string", "cast({name} as string)"),
-    PARTITION: (lambda kind: isinstance(kind, IntegerType), "int", "cast({name} as int)"),
+    TOPIC: (lambda kind: isinstance(kind, StringType), "string", "use cast({name} as string)"),
+    PARTITION: (lambda kind: isinstance(kind, IntegerType), "int", "use cast({name} as int)"),
 }

@@ -1,9 +1,10 @@
-"""Driver's side of the sink: one commit for a whole batch.
+"""Driver's part of the sink: one commit request for a whole batch.
 
-A commit names the blobs of a batch in order, under application and batch number. The broker stores
-it first, appends the blobs idempotently, and responds when all of it is durable; for a batch that
-it has already, or an older one, it appends nothing. So the call may be repeated. Any broker with
-all blobs of the batch can begin the commit, and can finish one that another has begun.
+A commit names the blobs of a batch in order, under the application and the batch number. The broker
+first stores the commit, then appends the blobs idempotently, and responds when everything is
+durable. If it already has this batch or a later one, it appends nothing, so the request may be
+repeated. Any broker that has all blobs of the batch can start the commit, or finish it after
+another broker failed.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.store import STAGING_TIMEOUT_SECONDS
 
 MANIFEST_BYTES_MAX: Final = 16 << 20
-"""Largest commit, as the broker limits it."""
+"""Bytes of the largest commit request that the broker accepts."""
 DISCARD_TIMEOUT_SECONDS: Final = 5.0
-"""Longest wait for another broker to remove its copies after a commit."""
+"""Timeout of the request by which another broker removes its copies after a commit."""
 
 _DONE: Final = "done"
 _UNKNOWN_PARAMETER: Final = "parameter 'check': there is none of this name"
-"""Message of brokers of older releases."""
+"""Part of the response of older brokers, which do not know the parameter `check`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """Result of a batch: `replayed` means that the log had it already.
+    """Result of a batch; `replayed` is true if the log already had the batch.
 
-    `offsets` has, per partition, the first offset and the one after the last; it may be empty for a
-    batch that was replayed.
+    `offsets` has the batch's offsets [first, after the last) by partition. It may be empty for a
+    batch that the log already had.
     """
 
     batch_id: int
@@ -55,7 +56,7 @@ class Appended:
 
 
 class Commits:
-    """Commits of one application."""
+    """Client for the commits of one application."""
 
     def __init__(
         self,
@@ -73,10 +74,10 @@ class Commits:
         self._transactional = transactional
 
     def has(self, batch_id: int, owner: str | None) -> bool:
-        """Whether this batch of this owner, or a later one, is durably in the log.
+        """Whether this batch of this owner, or a later one, is durable in the log.
 
         Raises:
-            NotPenstock, AdminUnavailable: as `BrokerAdmin.call`.
+            NotPenstock, AdminUnavailable: as in `BrokerAdmin.call`.
         """
         answer = self._admins.call("GET", self._path, timeout_seconds=STAGING_TIMEOUT_SECONDS)
         if answer.status == http.HTTPStatus.NOT_FOUND:
@@ -90,12 +91,12 @@ class Commits:
         )
 
     def check(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> None:
-        """Check that the broker would accept a commit now; nothing is appended.
+        """Check that the broker would accept the commit now; nothing is appended.
 
-        Brokers of older releases are not asked.
+        Brokers of older releases do not support the check; for these it does nothing.
 
         Raises:
-            PenstockError: as `commit`, if the commit would be rejected.
+            PenstockError: the commit would be rejected; the errors are those of `commit`.
         """
         try:
             manifest = self._manifest(batch_id, owner, blobs)
@@ -105,13 +106,13 @@ class Commits:
                 raise
 
     def commit(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
-        """Append the blobs, in their order; durable on return.
+        """Append the blobs in their order; on return the records are durable.
 
         Raises:
-            CommitUnfinished: not done in time; writing the same batch again is safe.
+            CommitUnfinished: the commit did not finish in time; repeating the batch is safe.
             SinkOwnerChanged: the application belongs to another query.
-            UnknownTopics: a topic or partition is gone.
-            CommitRefused: any other rejection.
+            UnknownTopics: a topic or partition no longer exists.
+            CommitRefused: the broker rejected the commit for another reason.
         """
         manifest = self._manifest(batch_id, owner, blobs)
         answer = self._post(batch_id, manifest, blobs)
@@ -133,27 +134,31 @@ class Commits:
             )
         except AdminUnavailable as error:
             raise CommitUnfinished(
-                f"{self._what(batch_id)} is not finished: {error}. The broker keeps what it has"
-                " received; write the same batch again (a restarted query does this)"
+                f"{self._what(batch_id)} did not finish in time: {error}. The staged records are"
+                " not lost. Write the same batch again (a restarted query does this)"
             ) from error
         if answer.status != http.HTTPStatus.OK:
             raise self._refusal(batch_id, answer)
         return answer
 
     def _holders(self, batch_id: int, blobs: Sequence[Blob]) -> list[str]:
-        """Return the addresses of the brokers that have all blobs; all addresses for no blob."""
+        """Return the addresses of the brokers that have all blobs; all addresses if there is no
+        blob.
+        """
         urls = [address.url for address in self._admins.in_order]
         holders = [url for url in urls if all(url in blob.holders for blob in blobs)]
         if not holders:
             raise CommitUnfinished(
                 f"{self._what(batch_id)} was not started: no broker has all of its blobs, because"
-                " brokers failed one after the other. Write the same batch again (a restarted"
-                " query does this)"
+                " brokers failed while the batch was staged. Write the same batch again (a"
+                " restarted query does this)"
             )
         return holders
 
     def _discard(self, batch_id: int, manifest: Body, blobs: Sequence[Blob]) -> None:
-        """Post the commit to the other brokers with blobs of it, which then remove them."""
+        """Repeat the commit at all brokers with blobs of the batch, so that they delete their
+        copies.
+        """
         held = {url for blob in blobs for url in blob.holders}
         if len(held) < 2:
             return
@@ -167,8 +172,9 @@ class Commits:
     def forget(self) -> None:
         """Delete the broker's row of the application, after a batch that is never repeated.
 
-        A rejection is not an error: the row does no harm. It stays where a broker may still carry
-        out an unanswered post, which would append the batch again without it.
+        If an earlier request may still be running at a broker, the row stays: without it, that
+        request would append the batch again. A rejected deletion is ignored, because a remaining
+        row does no harm.
         """
         if self._admins.unanswered:
             return
@@ -176,16 +182,15 @@ class Commits:
 
     def _manifest(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Body:
         entries = ",".join(blob.entry() for blob in blobs)
-        # Sent only if needed: older brokers reject unknown fields.
+        # The field is sent only if it is true: older brokers reject unknown fields.
         transactional = ',"transactional":true' if self._transactional else ""
         manifest = f'{{"owner":{json.dumps(owner)},"blobs":[{entries}]{transactional}}}'.encode()
         if len(manifest) > MANIFEST_BYTES_MAX:
             sections = sum(len(blob.sections) for blob in blobs)
             raise CommitRefused(
-                f"{self._what(batch_id)} has {len(blobs)} blobs with {sections} sections, which"
-                f" make a commit request of {len(manifest)} bytes; the limit is"
-                f" {MANIFEST_BYTES_MAX} bytes. Make batches smaller (option"
-                " maxRecordsPerTrigger of the source)",
+                f"{self._what(batch_id)} has {len(blobs)} blobs with {sections} sections. Its"
+                f" request would have {len(manifest)} bytes; the limit is {MANIFEST_BYTES_MAX}."
+                " Make batches smaller (option maxRecordsPerTrigger of the source)",
                 "message_too_large",
             )
         return Body(pieces=[manifest], size_bytes=len(manifest), content_type="application/json")
@@ -200,7 +205,7 @@ class Commits:
         if answer.error == "unknown_topic_or_partition":
             return UnknownTopics(what)
         if not answer.error:
-            return NotPenstock(self._urls, f"POST answered {answer.status}")
+            return NotPenstock(self._urls, f"response to POST: {answer.status}")
         return CommitRefused(what, answer.error)
 
 
@@ -220,4 +225,4 @@ def _appended(url: str, batch_id: int, answer: Answer) -> Appended:
             },
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise NotPenstock(url, f"its response to a commit lacks {error}") from error
+        raise NotPenstock(url, f"invalid response to a commit: {error!r}") from error

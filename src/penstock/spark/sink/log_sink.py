@@ -3,10 +3,11 @@
     sink = LogSink(application="clean-orders", topic="orders-clean")
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", …).start()
 
-Tasks stage the rows of a batch as invisible blobs (`staging`); the driver makes one commit of their
-entries (`commits`), keyed (application, batch number). Spark replays a batch under the same number,
-and the broker then appends nothing. Batch numbers count within one checkpoint, so the commit has
-the query's id, and an application whose batches came from another query is rejected.
+Tasks stage the rows of a batch as blobs, which consumers cannot see (`staging.py`). The driver then
+makes one commit that names the blobs (`commits.py`) under application and batch number. If Spark
+repeats the batch, it has the same number, and the broker appends nothing. Batch numbers count
+within one checkpoint, so the commit also carries the query's id. If an application's earlier
+batches came from another query, the broker rejects the commit.
 
 Source: the transaction identifiers of Delta; Kafka's idempotent producer (KIP-98).
 """
@@ -49,11 +50,12 @@ _STAGED_ARROW: Final = pa.schema(
 
 
 class LogSink:
-    """Sink that appends each batch of one query once; pass it to `foreachBatch`, or call `write`.
+    """Sink that appends each batch of one query to the log exactly once.
 
-    Batches have the columns of Spark's Kafka sink: `value`, optionally `key`, `topic`, `partition`
-    and `headers`; and `timestamp`. Other columns are not written. A struct `value` is written as
-    JSON, as by `to_json`.
+    Pass the sink to `foreachBatch`, or call `write` yourself. Batches have the columns of Spark's
+    Kafka sink (`value`, and optionally `key`, `topic`, `partition` and `headers`), and optionally
+    `timestamp`. Other columns are not written. A struct `value` is written as JSON, as by
+    `to_json`.
     """
 
     def __init__(
@@ -71,25 +73,26 @@ class LogSink:
         shorten: Shorten | None = None,
     ) -> None:
         """Args:
-            application: permanent name of the query, as its checkpoint is: batch numbers are
-                compared within it. A query with a new checkpoint needs another.
-            bootstrap, admin_url: the brokers' addresses, with commas between several;
-                PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL by default. With several admin addresses
-                any broker may fail at any time.
+            application: permanent name of the query. Batch numbers are compared within one
+                application, so a query that starts with a new checkpoint needs a new name.
+            bootstrap, admin_url: addresses of the brokers, separated by commas; defaults are
+                PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL. With several admin addresses, any one
+                broker may fail at any time.
             topic: topic of all rows; None uses the column `topic`.
             codec: none, gzip, snappy, lz4 or zstd.
-            ordered_by: columns by which the rows of one key (or of one named partition) reach the
-                log within a batch. Other rows keep the order of their Spark partition only.
-            batch_bytes: size at which a record batch is closed. A larger record has a batch of its
-                own, as large as the topic's `max.message.bytes`; compressed if it must be.
-            commit_timeout_seconds: longest time for a commit, with its attempts.
-            transactional: whether a batch is one Kafka transaction, so that read_committed
-                consumers see all of it at once.
-            shorten: shortens records that are too large for their topic; by default they are
-                rejected.
+            ordered_by: columns that define the order of a batch's records with the same key (or,
+                with a column `partition`, of the same partition). Without it, only the order within
+                each Spark partition is kept.
+            batch_bytes: size at which a record batch is closed. A larger record gets its own batch,
+                up to the topic's `max.message.bytes`. If it exceeds that, it is compressed.
+            commit_timeout_seconds: longest time for a commit, including retries.
+            transactional: whether each batch is one Kafka transaction, so that read_committed
+                consumers see all of its records at once.
+            shorten: function that shortens records that exceed their topic's limit; without it they
+                are rejected.
 
         Raises:
-            InvalidOption: by name.
+            InvalidOption: an option is missing or invalid; the error names it.
         """
         self._options = check(
             application=application,
@@ -109,24 +112,29 @@ class LogSink:
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int, *, owner: str | None = None) -> Appended:
-        """Append a batch unless the log has it. Arguments are those of `stage`.
+        """Append a batch unless the log already has it; the arguments are those of `stage`.
 
         Raises:
-            CommitUnfinished, CommitRefused, SinkOwnerChanged: of the commit; and as `stage`.
+            CommitUnfinished, CommitRefused, SinkOwnerChanged: the commit failed.
+            InvalidRows, UnknownTopics, NotPenstock, AdminUnavailable: as in `stage`.
         """
         return self.stage(batch, batch_id, owner=owner).commit()
 
     def stage(
         self, batch: DataFrame, batch_id: int, *, owner: str | None = None
     ) -> Staged[Appended]:
-        """Stage a batch's blobs, which are invisible until they are committed.
+        """Stage a batch's blobs; consumers do not see them until the result is committed.
 
         Args:
-            owner: owner of the batch numbers; the streaming query's id by default.
+            batch: rows to write.
+            batch_id: Spark's number of the batch.
+            owner: identity of the checkpoint that counts the batches; by default the id of the
+                streaming query.
 
         Raises:
-            InvalidRows, UnknownTopics: rows that cannot be written; nothing is.
-            NotPenstock, AdminUnavailable: of the admin address.
+            InvalidRows, UnknownTopics: some rows cannot be written; no row is.
+            NotPenstock, AdminUnavailable: the admin address does not belong to a broker, or no
+                broker responds.
         """
         frame, columns = self._arranged(batch)
         if owner is None:
@@ -159,7 +167,7 @@ class LogSink:
         """Check that the columns of a batch can be written; no row is read.
 
         Raises:
-            InvalidRows, InvalidOption: they cannot.
+            InvalidRows, InvalidOption: a column is missing or has the wrong type.
         """
         self._arranged(batch)
 
@@ -190,10 +198,10 @@ class LogSink:
         if missing:
             raise InvalidOption(
                 "ordered_by", ", ".join(self._ordered_by),
-                f"the batch has no column {missing[0]}; its columns: {', '.join(batch.columns)}",
+                f"the batch has no column {missing[0]}. Its columns: {', '.join(batch.columns)}",
             )  # fmt: skip
         if self._ordered_by:
-            # All rows of a key, or of a partition that is named, in one task.
+            # One task gets all rows of a key, or of a partition if the rows name it.
             together = [name for name in (TOPIC, KEY, PARTITION) if name in columns]
             if KEY in together and PARTITION in together:
                 together.remove(KEY)
@@ -244,10 +252,10 @@ def _attempt(context: TaskContext) -> int:
 
 
 def _collected(frame: DataFrame, task: _Task) -> list[Blob]:
-    """Return the blobs of all tasks, in the order of tasks.
+    """Run the staging tasks and return their blobs, in the order of tasks.
 
     Raises:
-        InvalidRows: the problem of the first task with one.
+        InvalidRows: a task found rows that cannot be written.
     """
     rows = frame.mapInArrow(task, _STAGED).collect()
     for row in rows:

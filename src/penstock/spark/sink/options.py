@@ -1,6 +1,6 @@
-"""Options of the sink to the log, read once and checked by name.
+"""Options of the sink to the log: names, defaults and checks.
 
-Names and meanings are those of Spark's Kafka sink where it has them (`kafka.bootstrap.servers`,
+Options that Spark's Kafka sink also has keep its names and meanings (`kafka.bootstrap.servers`,
 `topic`, `kafka.compression.type`).
 """
 
@@ -28,7 +28,7 @@ _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9._/-]{1,249}")
 ALIASES: Final = {"kafka.bootstrap.servers": "bootstrap", "kafka.compression.type": "codec"}
 _IGNORED: Final = frozenset({"checkpointlocation", "path"})
-"""Options that Spark itself adds to those of a query."""
+"""Options that Spark itself adds to a query's options."""
 
 
 def _codec(value: object) -> Codec:
@@ -56,56 +56,61 @@ def _seconds(value: object) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Checked options of a sink; made by `check`."""
+    """Checked options of a sink; `check` and `parse` create it."""
 
     bootstrap: str = setting(
-        "", "Brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
+        "", "Addresses of the brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
     )
     admin_url: str = setting(
         "", "Admin addresses of the brokers, through which batches are committed.",
         name="penstock.admin.url", kind=option_values.URL, shown="`PENSTOCK_ADMIN_URL`",
     )  # fmt: skip
     topic: str | None = setting(
-        None, "Where all rows go.", kind=option_values.TOPIC, shown="the column"
+        None, "Topic of all rows.", kind=option_values.TOPIC, shown="the column `topic`"
     )
     codec: Codec = setting(
         Codec.NONE, "Compression of batches.", shown="`none`",
         kind=Kind("`none`, `gzip`, `snappy`, `lz4`, `zstd`", _codec),
     )  # fmt: skip
     batch_bytes: int = setting(
-        BATCH_BYTES, "Size at which a record batch is closed. A larger record has a batch of its"
-        " own, as large as the topic's `max.message.bytes`.", name="batchBytes",
+        BATCH_BYTES, "Size in bytes at which a record batch is closed. A larger record gets its own"
+        " batch, up to the topic's `max.message.bytes`.", name="batchBytes",
         kind=option_values.whole(BATCH_BYTES_MIN, BATCH_BYTES_MAX),
     )  # fmt: skip
     application: str | None = setting(
-        None, "Whose batch numbers.", kind=Kind("name", _application), shown="the query's id"
+        None,
+        "Name under which the broker compares batch numbers.",
+        kind=Kind("name", _application),
+        shown="the query's id",
     )
     batch_id: int | None = setting(
         None,
-        "Of a batch write: its number, with `application`.",
+        "Number of a batch write (`df.write`); requires `application`.",
         name="batchId",
         kind=option_values.whole(0),
     )
     transactional: bool = setting(
         False,
-        "Whether readers of committed records see a batch all at once: one transaction.",
+        "Whether each batch is one transaction, so that read_committed consumers see all of it at"
+        " once.",
         kind=option_values.FLAG,
     )
     commit_timeout_seconds: float = setting(
-        COMMIT_TIMEOUT_SECONDS, "Longest time for a commit.", name="commitTimeoutSeconds",
+        COMMIT_TIMEOUT_SECONDS, "Longest time for a commit, including retries.",
+        name="commitTimeoutSeconds",
         kind=Kind("number of seconds", _seconds),
     )  # fmt: skip
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Security of connections to brokers and the admin address; secrets, so never shown."""
+    """Security options of connections to brokers and admin addresses; excluded from `repr`."""
 
 
 def check(**options: Any) -> SinkOptions:
-    """Return the options as a value, by the names of its fields; None means not given.
+    """Return checked options; the arguments are the fields of `SinkOptions`, None means not given.
 
     `bootstrap` and `admin_url` default to PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL.
 
     Raises:
-        InvalidOption: a missing or invalid option, by name.
+        InvalidOption: an option is missing or invalid; the error names it.
     """
     names = {info.attribute: name for name, info in by_name(SinkOptions).items()}
     security = options.pop("security", None) or taken_from({})[0]
@@ -114,24 +119,24 @@ def check(**options: Any) -> SinkOptions:
 
 
 def parse(raw: Mapping[str, str]) -> SinkOptions:
-    """Parse Spark's options (names in any case).
+    """Return checked options from Spark's options, whose names may be in any case.
 
     Raises:
-        InvalidOption: unknown name or malformed value.
+        InvalidOption: an option is unknown or malformed.
     """
     for name, value in raw.items():
         if name.lower() == "orderedby":
             raise InvalidOption(
                 name, value,
-                "a data source cannot move rows between tasks; use LogSink(ordered_by=…) in"
-                " foreachBatch",
+                "not available with format(\"penstock\"), because a data source cannot move rows"
+                " between tasks. Use LogSink(ordered_by=…) in foreachBatch",
             )  # fmt: skip
     security, raw = taken_from(raw)
     own = {name: value for name, value in raw.items() if name.lower() not in _IGNORED}
-    unknown = "the sink has no such option; it has"
+    unknown = "the sink has no such option. Its options:"
     found = option_values.named((SinkOptions,), own, ALIASES, unknown)
     if "batchId" in found and "application" not in found:
-        raise InvalidOption("batchId", found["batchId"], "needs option application beside it")
+        raise InvalidOption("batchId", found["batchId"], "requires the option application")
     return replace(_checked(found), security=security)
 
 
@@ -143,8 +148,8 @@ def _checked(found: Mapping[str, Any]) -> SinkOptions:
     if scheme not in {"http", "https"} or address in listeners:
         raise InvalidOption(
             "penstock.admin.url", options.admin_url or "",
-            "must be the broker's admin address, as http://host:9644: the sink commits a batch"
-            " through it. Apache Kafka has no such commit; Spark's own Kafka sink writes to it,"
-            " at least once",
+            "must be the broker's admin address, such as http://host:9644, through which the sink"
+            " commits batches. Apache Kafka has no such address; use Spark's own Kafka sink for it,"
+            " which delivers at least once",
         )  # fmt: skip
     return options

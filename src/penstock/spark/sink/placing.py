@@ -1,8 +1,8 @@
-"""Assignment of a chunk's rows to topics and partitions, by columns.
+"""Assignment of rows to topics and partitions, on Arrow columns.
 
-A row's partition is its column `partition`; if that is missing or null, the key's, as in Kafka's
-default partitioner; rows without a key go round the partitions in runs. Rows keep their order
-within a partition.
+The column `partition` chooses a row's partition. If it is missing or null, the key chooses, as in
+Kafka's default partitioner. Rows without a key are distributed over the partitions in turn, in runs
+of at least `RUN_ROWS_MIN` rows. Rows of one partition keep their order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.spark.errors import InvalidRows
 from penstock.spark.sink.columns import KEY, PARTITION, TOPIC
 
 RUN_ROWS_MIN: Final = 1_024
-"""Fewest rows without a key that go to one partition in a run, so that batches are full."""
+"""Least number of consecutive rows without a key that go to one partition, to fill batches."""
 MESSAGE_BYTES_DEFAULT: Final = 1_048_588
-"""`max.message.bytes` of a topic whose configuration is not readable: the default."""
+"""Assumed `max.message.bytes` if the client may not read the topic's configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Topic as the cluster has it now. `batch_bytes_max` is its `max.message.bytes`."""
+    """Topic that rows are written to; `batch_bytes_max` is its `max.message.bytes`."""
 
     name: str
     topic_id: str
@@ -39,14 +39,16 @@ Resolve = Callable[[str], Target]
 
 
 class Turns:
-    """Next partitions for rows without a key; one for each topic."""
+    """Round-robin assignment of rows without a key, with a counter per topic."""
 
     def __init__(self, start: int) -> None:
         self._start = start
         self._taken: dict[str, int] = {}
 
     def take(self, target: Target, rows: int) -> Partitions:
-        """Return the partitions of the next `rows` rows without a key, in runs of equal length."""
+        """Return the partition of each of the next `rows` rows without a key, in runs of one
+        length.
+        """
         run = max(RUN_ROWS_MIN, -(-rows // target.partitions))
         first = self._taken.get(target.name, self._start)
         self._taken[target.name] = first + -(-rows // run)
@@ -55,10 +57,12 @@ class Turns:
 
 
 def by_topic(chunk: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield topics with the rows of `chunk` that go there; all go to `topic` if it is given.
+    """Yield each topic with its rows of `chunk`.
+
+    All rows go to `topic`; if it is None, the column `topic` chooses.
 
     Raises:
-        InvalidRows: a row names no topic.
+        InvalidRows: a row's topic is null.
     """
     if topic is not None:
         yield topic, chunk
@@ -66,8 +70,8 @@ def by_topic(chunk: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
     column = chunk.column(TOPIC)
     if column.null_count:
         raise InvalidRows(
-            f"{column.null_count} rows have a null in column topic: filter them out, or set option"
-            " topic"
+            f"the column topic is null in {column.null_count} rows. Drop these rows, or set the"
+            " option topic"
         )
     coded = column.dictionary_encode()
     names = coded.dictionary.to_pylist()
@@ -79,12 +83,12 @@ def by_topic(chunk: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def by_partition(chunk: Any, rows: Any, target: Target, turns: Turns) -> Iterator[tuple[int, Any]]:
-    """Yield partitions in rising order, with their rows in the order of `chunk`.
+    """Yield each partition, in ascending order, with its rows in the order of `chunk`.
 
-    `rows` is the result of `read_input` for `chunk`.
+    `rows` is `chunk` as converted by `read_input`.
 
     Raises:
-        InvalidRows: a row names a partition that the topic does not have.
+        InvalidRows: a row's partition does not exist in the topic.
     """
     partitions = _partitions(chunk, target, turns)
     if bool((partitions == partitions[0]).all()):
@@ -120,8 +124,8 @@ def _checked(partitions: Partitions, target: Target) -> Partitions:
     if lowest < 0 or highest >= target.partitions:
         wrong = lowest if lowest < 0 else highest
         raise InvalidRows(
-            f"column partition has {wrong}, but topic {target.name} has partitions 0 to"
-            f" {target.partitions - 1}: leave the column out to spread rows by key, or add"
-            " partitions to the topic"
+            f"the column partition has the value {wrong}, but topic {target.name} has partitions 0"
+            f" to {target.partitions - 1}. Omit the column to let the key choose, or add partitions"
+            " to the topic"
         )
     return partitions

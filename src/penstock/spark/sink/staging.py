@@ -1,10 +1,12 @@
-"""Worker's side of the sink: Arrow batches in, staged blobs out.
+"""Workers' part of the sink: converts Arrow batches to staged blobs.
 
-A task gathers rows to chunks of a bounded size, encodes each chunk by columns into record batches
-per topic and partition, and stores it as a blob under a unique name. It returns the blobs' entries
-for the manifest, in row order. Only blobs that the driver's commit names are appended; others are
-collected by age. Problems of the rows are returned as a `problem` instead of being raised, because
-Spark would retry the task and bury the cause in a trace.
+A task collects rows into chunks of limited size and encodes each chunk into record batches per
+topic and partition. It stores each chunk as a blob under a unique name, and returns the blobs'
+entries for the commit, in row order. The broker appends only blobs that the driver's commit names;
+it deletes others by age.
+
+Invalid rows are returned as a `problem` instead of being raised, because Spark would retry the task
+and hide the cause in a stack trace.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ from penstock.spark.sink.placing import MESSAGE_BYTES_DEFAULT, Target, Turns, by
 from penstock.spark.sink.store import BlobStore, StagingLocation, staging_locations
 
 CHUNK_BYTES: Final = 32 << 20
-"""Encoded bytes of rows that a task holds at a time; a chunk is one blob."""
+"""Bytes of rows after which a task closes a chunk; each chunk becomes a blob."""
 CHUNK_ROWS_MAX: Final = 1 << 20
 """Most rows of a chunk."""
 CHUNK_HALVINGS_MAX: Final = 20
-"""Most halvings of a chunk that encodes to more than a blob may hold."""
+"""How often a chunk may be halved if its blob would exceed the broker's limit."""
 MESSAGE_BYTES_MAX: Final = 64 << 20
-"""Largest batch that is staged, whatever its topic's limit."""
+"""Largest record batch that is staged, even if the topic's limit is higher."""
 TOPICS_MAX: Final = 1_000
 """Most topics that one task may write to."""
 
@@ -50,7 +52,7 @@ _NAME_CHARS_MAX: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Batch, task and attempt number of a stager."""
+    """Identity of one attempt of a staging task."""
 
     application: str
     batch_id: int
@@ -58,14 +60,14 @@ class Attempt:
     number: int
 
     def blob_name(self, index: int, unique: str) -> str:
-        """Return a name unique to this attempt and driver."""
+        """Return the name of the attempt's blob number `index`; `unique` is a random text."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", self.application)[:_NAME_CHARS_MAX]
         return f"s-{plain}-{self.batch_id}-{self.partition}-{self.number}-{index}-{unique}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Staged blob of a task, or a problem of its rows."""
+    """Result of staging: a blob, or a problem of the task's rows."""
 
     blob: Blob | None = None
     problem: str | None = None
@@ -73,22 +75,26 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Topics by name: those known from the driver, others requested once."""
+    """Cache of the topics that rows are written to; missing ones are requested."""
 
     bootstrap: str
     security: Mapping[str, str] = field(repr=False)
     known: dict[str, Target]
 
     def __call__(self, name: str) -> Target:
-        """Return the topic.
+        """Return the topic of this name.
 
         Raises:
             UnknownTopics: no topic has this name.
+            InvalidRows: the task writes to more than `TOPICS_MAX` topics.
         """
         found = self.known.get(name)
         if found is None:
             if len(self.known) >= TOPICS_MAX:
-                raise InvalidRows(f"column topic names more than {TOPICS_MAX} topics in one task")
+                raise InvalidRows(
+                    f"the column topic has more than {TOPICS_MAX} topics in one task. Write to"
+                    " fewer topics in a batch"
+                )
             found = self.known[name] = find_topic(self.bootstrap, name, self.security)
         return found
 
@@ -107,8 +113,8 @@ def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIO
         log.close()
     if state is None:
         raise UnknownTopics(
-            f"{bootstrap} has no topic {name}: create it (penstock topic create {name}); the sink"
-            " creates none"
+            f"{bootstrap} has no topic {name}, and the sink does not create topics. Create it:"
+            f" penstock topic create {name}"
         )
     return Target(
         name=name,
@@ -119,7 +125,7 @@ def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIO
 
 
 def _batch_bytes(log: BrokerLog, name: str) -> int:
-    """Return the topic's `max.message.bytes`; the default if its configuration is not readable."""
+    """Return the topic's `max.message.bytes`; the default if the client may not read it."""
     try:
         entries = log.client.describe_configs("topic", name)
     except BrokerRefused:
@@ -140,12 +146,19 @@ def stage(
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> Iterator[Staged]:
-    """Stage the rows of one task attempt; yield its blobs in row order, durable when yielded.
+    """Stage the rows of one task attempt; yield its blobs in row order, each durable when yielded.
+
+    If rows are invalid, the last item has the `problem` instead of a blob.
 
     Args:
-        columns: the result of `written_columns`.
-        locations, topics: staging locations and topics that the driver found; else requested.
-        shorten: shortens records that are too large for their topic; by default they are rejected.
+        batches: rows as Arrow batches.
+        options: options of the sink.
+        attempt: identity of the task attempt, for the names of blobs.
+        columns: columns to write, the result of `written_columns`.
+        locations, topics: staging locations and topics that the driver already requested; if they
+            are missing, the task requests them.
+        shorten: function that shortens records that exceed their topic's limit; without it they are
+            rejected.
 
     Raises:
         AdminUnavailable, PenstockError: the broker is unreachable.
@@ -198,7 +211,7 @@ class _Stager:
         store: BlobStore | None = None
         chosen = (_as_bytes(batch.select(columns)) for batch in batches if batch.num_rows)
         for chunk in chunks(chosen, CHUNK_ROWS_MAX, CHUNK_BYTES):
-            if store is None:  # a task without rows asks for nothing
+            if store is None:  # a task without rows sends no request
                 self._locations = self._locations or staging_locations(self._admins)
                 store = BlobStore(self._admins, self._locations)
             for parts in self._encode(chunk, CHUNK_HALVINGS_MAX):
@@ -218,7 +231,7 @@ class _Stager:
             return
         if halvings == 0 or chunk.num_rows == 1:
             raise StagingRefused(
-                f"a blob of {parts.size_bytes} bytes is above the broker's limit of {limit} bytes"
+                f"a blob of {parts.size_bytes} bytes exceeds the broker's limit of {limit} bytes"
             )
         half = chunk.num_rows // 2
         yield from self._encode(chunk.slice(0, half), halvings - 1)
@@ -242,16 +255,16 @@ class _Stager:
                 )
             except RecordTooLarge as error:
                 raise InvalidRows(
-                    f"topic {target.name}, partition {partition}: a record is too large, even"
-                    f" compressed: {error}. The limit is the topic's max.message.bytes; raise it"
-                    f" (penstock config set topic {target.name} max.message.bytes=<more>), or keep"
-                    " large payloads in files and send pointers to them"
+                    f"topic {target.name}, partition {partition}: a record exceeds the topic's"
+                    f" max.message.bytes even when compressed: {error}. Raise the limit (penstock"
+                    f" config set topic {target.name} max.message.bytes=<more>), or store large"
+                    " payloads in files and send their paths"
                 ) from error
             parts.add(target, partition, batches)
 
 
 def _as_bytes(batch: Any) -> Any:
-    """Return the batch with key and value as bytes; text is not copied, structs become JSON."""
+    """Return the batch with `key` and `value` as bytes; a struct becomes JSON."""
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_struct(column.type):

@@ -1,8 +1,9 @@
-"""Storage of blobs: in a broker's staging directory if it is on this machine, else by HTTP.
+"""Storage of blobs at brokers: in a staging directory on the same machine, else by HTTP.
 
-With several brokers, a blob goes to the first two that respond, so one of them may fail. A token
-that the broker returns and keeps in a file of the directory identifies it. A blob is durable when
-`put` returns: written under a temporary name, flushed, renamed, and its directory flushed.
+If there are several brokers, each blob is stored at the first two that respond, so that one of them
+may fail. A worker uses a broker's staging directory directly if it can write there and the
+directory's token file has the token that the broker returned. A blob is durable when `put` returns:
+the file is written under a temporary name, synced and renamed, and its directory is synced.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from penstock.spark.admin_http import ATTEMPT_SECONDS, BrokerAdmins
 from penstock.spark.errors import NotPenstock, StagingRefused
 
 STAGED_COPIES: Final = 2
-"""Number of brokers that get a blob, if several admin addresses are given."""
+"""Number of brokers that store each blob, if there are several admin addresses."""
 COPY_TIMEOUT_SECONDS: Final = 10.0
-"""Longest time for a blob at one of several brokers, with its attempts."""
+"""Longest time to store a blob at one of several brokers, including retries."""
 STAGING_TIMEOUT_SECONDS: Final = 60.0
-"""Longest time for a blob, with its attempts, or for a request of staging locations."""
+"""Longest time to store a blob at the only broker or to request locations, including retries."""
 
 TOKEN_FILE: Final = ".penstock-staging"  # noqa: S105  (a file's name)
 _TOKEN_CHARS_MAX: Final = 4_096
@@ -44,7 +45,7 @@ class StagingLocation:
 
     @property
     def here(self) -> bool:
-        """Whether the directory is on this machine and is writable."""
+        """Whether the broker's staging directory is on this machine and writable."""
         try:
             with open(os.path.join(self.directory, TOKEN_FILE), encoding="utf-8") as file:
                 found = file.read(_TOKEN_CHARS_MAX).strip()
@@ -54,10 +55,10 @@ class StagingLocation:
 
 
 def staging_locations(admins: BrokerAdmins) -> tuple[StagingLocation, ...]:
-    """Return the locations of the first responding brokers, `STAGED_COPIES` at most.
+    """Return the staging locations of the first brokers that respond, at most `STAGED_COPIES`.
 
     Raises:
-        NotPenstock: another server, or a broker without this sink, responds.
+        NotPenstock: the response is not from a Penstock broker with this sink.
         AdminUnavailable: no broker responds.
     """
     timeout_seconds = STAGING_TIMEOUT_SECONDS
@@ -72,7 +73,7 @@ def staging_locations(admins: BrokerAdmins) -> tuple[StagingLocation, ...]:
                 found.append(_location(address.url, answer))
         if len(found) == STAGED_COPIES:
             break
-    if not found:  # one of them will be there soon
+    if not found:  # `call` waits until a broker responds
         admins.call("GET", _STAGING, timeout_seconds=timeout_seconds)
         return staging_locations(admins)
     return tuple(found)
@@ -89,24 +90,25 @@ def _location(url: str, answer: Answer) -> StagingLocation:
             blob_bytes_max=int(answer.body["blob_max_bytes"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise NotPenstock(url, f"GET {_STAGING} answered without {error}") from error
+        raise NotPenstock(url, f"invalid response to GET {_STAGING}: {error!r}") from error
 
 
 class BlobStore:
-    """Store of blobs at their brokers."""
+    """Client that stores blobs at the brokers of the given staging locations."""
 
     def __init__(self, admins: BrokerAdmins, locations: Sequence[StagingLocation]) -> None:
         self._admins = admins
         self._locations = locations
 
     def put(self, name: str, pieces: list[Any], size_bytes: int) -> tuple[str, ...]:
-        """Store a blob under a unique name, and return the addresses of brokers that have it.
+        """Store a blob under a unique name, and return the addresses of the brokers that have it.
 
-        It is durable at each of them on return. One is enough.
+        The blob is durable at these brokers; at least one of several must store it.
 
         Raises:
-            OSError: the directory cannot be written to (disk full).
-            StagingRefused: the broker rejects it.
+            OSError: the staging directory cannot be written to, for example because the disk is
+                full.
+            StagingRefused: the broker rejects the blob.
             AdminUnavailable: no broker responds.
         """
         if len(self._locations) == 1:
@@ -156,9 +158,9 @@ class BlobStore:
         answer = self._admins.call(
             "PUT", f"{_STAGING}/{name}", body, timeout_seconds=timeout_seconds, among=(url,)
         )
-        # The name is unique: if it exists, a response to an earlier attempt was lost.
+        # The name is unique. If it exists, an earlier attempt succeeded but its response was lost.
         if answer.status not in {http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT}:
             raise StagingRefused(
-                f"{url} does not take blob {name} of {body.size_bytes} bytes:"
+                f"{url} rejected blob {name} of {body.size_bytes} bytes:"
                 f" {answer.status} {answer.error}: {answer.message}"
             )

@@ -1,13 +1,15 @@
-"""Sink `format("penstock")`: `df.writeStream` and `df.write`.
+"""Sink `format("penstock")` for `df.writeStream` and `df.write`.
 
-As in `LogSink`, tasks stage blobs and the driver makes one commit of them. Spark makes a new writer
-in another process for each step, so the commit's data travels in the tasks' messages. A streaming
-task reads query id and batch number from its `TaskContext`; the query id is application and owner.
-A batch write gets a unique name, deleted afterwards; with options `application` and `batchId` it is
-one batch of an application, and a repeated write adds nothing.
+As with `LogSink`, tasks stage blobs and the driver makes one commit that names them. Spark creates
+a new writer in another process for each step, so the tasks' messages carry the data of the commit.
+In a stream, a task reads the query's id and the batch number from its `TaskContext`. The query's id
+owns the batch numbers and is, by default, also the application.
 
-`abort` deletes nothing: Spark calls it with the messages of a completed commit whose response was
-lost. Uncommitted blobs are collected by age.
+Without options `application` and `batchId`, a batch write gets a unique application name, which is
+deleted afterwards. With both options, a repeated write appends nothing.
+
+`abort` deletes nothing, because Spark also calls it after a completed commit whose response was
+lost. The broker deletes uncommitted blobs by age.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTask(WriterCommitMessage):
-    """Blobs that one task staged, with their batch."""
+    """Message of one task to the driver: its staged blobs, and the batch that they belong to."""
 
     application: str
     owner: str | None
@@ -53,11 +55,11 @@ class StagedTask(WriterCommitMessage):
 
 
 class NoBatch(InvalidOption):
-    """Streaming task without a query and batch in its context."""
+    """Streaming task whose context lacks the query's id or the batch number."""
 
 
 class LogBatchWriter(DataSourceArrowWriter):
-    """Writer of `df.write.format("penstock").mode("append")`: one commit for the frame."""
+    """Writer of `df.write.format("penstock").mode("append")`: one commit per data frame."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         _check_mode(overwrite)
@@ -66,7 +68,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         self._once = options.batch_id is None
         if self._once and options.transactional:
             raise InvalidOption(
-                "transactional", True, "of a batch write needs options application and batchId"
+                "transactional", True, "a batch write requires options application and batchId"
             )
         if self._once:
             self._application = f"write/{SYSTEM_RANDOMNESS.uuid()}"
@@ -85,7 +87,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         _commit(self._options, self._application, None, self._batch_id, tasks, forget=self._once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing."""
+        """Do nothing; the broker deletes uncommitted blobs by age."""
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -94,7 +96,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         _check_mode(overwrite)
         if options.batch_id is not None:
-            raise InvalidOption("batchId", options.batch_id, "a stream numbers its batches itself")
+            raise InvalidOption("batchId", options.batch_id, "only for df.write; omit it")
         self._options = options
         self._columns = written_columns(schema, topic=options.topic)
 
@@ -103,7 +105,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
         batch = None if context is None else context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise NoBatch(QUERY_PROPERTY, query, "the Spark task has no query and batch")
+            raise NoBatch(QUERY_PROPERTY, query, "the task's context has no query or batch number")
         application = self._options.application or f"spark/{query}"
         return _staged(iterator, self._options, self._columns, application, query, int(batch))
 
@@ -114,16 +116,16 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         first = tasks[0]
         if any(task.batch_id != batchId for task in tasks):
             numbers = sorted({task.batch_id for task in tasks})
-            raise NoBatch(BATCH_ID, numbers, f"Spark commits batch {batchId}")
+            raise NoBatch(BATCH_ID, numbers, f"must be {batchId}, the batch that Spark commits")
         _commit(self._options, first.application, first.owner, batchId, tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing."""
+        """Do nothing; the broker deletes uncommitted blobs by age."""
 
 
 def _check_mode(overwrite: bool) -> None:
     if overwrite:
-        raise InvalidOption("mode", "overwrite", "a log is only appended to; use append")
+        raise InvalidOption("mode", "overwrite", "a log cannot be overwritten. Use mode append")
 
 
 def _staged(
@@ -154,10 +156,10 @@ def _staged(
 
 
 def _tasks(messages: list[WriterCommitMessage | None]) -> list[StagedTask]:
-    """Return the messages in the order of tasks.
+    """Return the tasks' messages in the order of tasks.
 
     Raises:
-        InvalidRows: the problem of the first task with one.
+        InvalidRows: a task found rows that cannot be written.
     """
     tasks = [message for message in messages if isinstance(message, StagedTask)]
     tasks.sort(key=lambda task: task.task)
@@ -193,7 +195,7 @@ def _commit(
 
 
 def _forget(commits: Commits) -> None:
-    # The rows are in the log: a broker that goes away now must not make the write a failure.
+    # The rows are already in the log, so an unreachable broker must not fail the write.
     try:
         commits.forget()
     except PenstockError:

@@ -1,6 +1,7 @@
-"""Delta tables: exactly-once writes, reads by Spark without jars, and tables kept beside topics.
+"""Delta tables: exactly-once writes, reads by Spark without extra jars, and tables filled from
+topics.
 
-Everything is imported on first use, as in `penstock.spark`.
+Public names are imported when they are first used, as in `penstock.spark`.
 """
 
 from __future__ import annotations

@@ -3,16 +3,18 @@
     sink = DeltaSink("lake/orders", application="orders-to-lake")
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", …).start()
 
-Spark replays a batch under the same number with the same records. So every batch is one commit with
-(application, batch number) as a Delta transaction identifier:
+Spark repeats a failed batch with the same number and the same records. Each batch is therefore one
+commit, which carries (application, batch number) as a Delta transaction identifier:
 
-1. If the table has this batch number of the application or a later one, nothing is written.
-2. Spark writes Parquet into a directory that no other attempt uses (`stage`).
-3. One commit adds those files and the identifier. Until then the files are invisible; a caller
-   that checks the batch's counts in between may discard them.
+1. If the table already has this batch number or a higher one of the application, nothing is
+   written.
+2. Spark writes Parquet files into a directory that belongs to this attempt alone (`stage`).
+3. One commit adds those files and the identifier. Before that the files are invisible. The caller
+   may check the batch's row counts first and discard the files.
 
-A crash before 3 leaves files that `remove_orphans` deletes by age. After a crash behind 3 the
-replay ends at 1. Of two drivers that commit the same identifier Delta accepts one.
+A crash before step 3 leaves files without a commit; `remove_orphans` deletes them by age. A crash
+after step 3 is harmless: the repeated batch ends at step 1. If two drivers commit the same
+identifier, Delta accepts only one of the commits.
 
 Source: the Delta transaction protocol, "Transaction Identifiers".
 """
@@ -74,14 +76,14 @@ _FORMS: Final = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
-"""Settings, for which writers have no options, of the encodings that Delta's readers support."""
+"""Session settings for encodings that Delta's readers support; they are not writer options."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Result of a batch: `replayed` means that the table had it already."""
+    """Result of writing a batch; `replayed` is true if the table already had the batch."""
 
     batch_id: int
     rows: int
@@ -103,7 +105,10 @@ class _Made:
 
 
 class DeltaSink:
-    """Sink that appends each batch of a query once; pass it to `foreachBatch`, or call `write`."""
+    """Sink that appends each batch of a query to a Delta table exactly once.
+
+    Pass the sink to `foreachBatch`, or call `write` yourself.
+    """
 
     def __init__(
         self,
@@ -117,14 +122,15 @@ class DeltaSink:
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
         """Args:
-        table: directory or URI of the table; made by the first batch that has rows.
-        application: permanent name of the query, as its checkpoint is: batch numbers are
-            compared within it. A query with a new checkpoint needs another.
-        partition_by: partition columns; fixed when the table is made.
-        add_columns: add new columns of a batch to the table's schema; rejected otherwise.
-        codec: of its files: none, gzip, snappy, lz4 or zstd. None: the session's
-            `spark.sql.parquet.compression.codec`, by default snappy.
-        storage_options: for object stores, as `deltalake` names them.
+        table: directory or URI of the table. The first batch that has rows creates it.
+        application: permanent name of the query. Batch numbers are compared within one
+            application, so a query that starts with a new checkpoint needs a new name.
+        partition_by: partition columns; they cannot change once the table exists.
+        add_columns: whether new columns of a batch are added to the table's schema. If false, a
+            batch with new columns is rejected.
+        codec: Parquet compression: none, gzip, snappy, lz4 or zstd. With None, Spark's
+            `spark.sql.parquet.compression.codec` applies (default: snappy).
+        storage_options: options of an object store, as `deltalake` names them.
         """
         if not application:
             raise InvalidOption("application", application, "name the query")
@@ -147,9 +153,11 @@ class DeltaSink:
         app_transactions: Mapping[str, int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Written:
-        """Append a batch unless the table has it. Arguments and errors are those of `stage`.
+        """Append a batch unless the table already has it; arguments and errors are those of
+        `stage`.
 
-        The table is unchanged if this raises anything but a lost connection.
+        An error leaves the table unchanged, unless the connection was lost: then the commit may
+        have succeeded.
         """
         return self.stage(
             batch, batch_id, app_transactions=app_transactions, metadata=metadata
@@ -163,17 +171,18 @@ class DeltaSink:
         app_transactions: Mapping[str, int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Staged[Written]:
-        """Write a batch's files, which are invisible until they are committed.
+        """Write a batch's files; they stay invisible until the returned `Staged` is committed.
 
         Args:
-            batch: its rows; read once.
-            batch_id: its number in Spark.
-            app_transactions: further transaction identifiers of the commit; with them a batch
-                without rows is committed too, once the table exists.
-            metadata: shown in the table's history beside the commit.
+            batch: rows to write; they are read once.
+            batch_id: Spark's number of the batch.
+            app_transactions: further transaction identifiers for the commit. With them, a batch
+                without rows is committed too, if the table exists.
+            metadata: further facts that the table's history shows for the commit.
 
         Raises:
-            TableMismatch: the batch's columns or the partition columns differ from the table's.
+            TableMismatch: the batch's columns or the partition columns differ from the table's, or
+                a row breaks a rule of the table.
             QueryChanged: the table has batches of this application from another checkpoint.
         """
         commit = Commit(
@@ -207,10 +216,10 @@ class DeltaSink:
         )
 
     def check(self, batch: DataFrame) -> None:
-        """Check that the table accepts batches with the columns of this one; no row is read.
+        """Check that the table accepts batches with these columns; no row is read.
 
         Raises:
-            TableMismatch: it does not.
+            TableMismatch: the table rejects the columns.
             UnwritableTable: the table has features that this sink cannot write.
         """
         table = self.open()
@@ -220,18 +229,21 @@ class DeltaSink:
         check_rules(self.table, completed(batch, table, rules), rules)
 
     def has(self, batch_id: int) -> bool:
-        """Whether the table has this batch, or a later one, of this application."""
+        """Whether the table has this batch of this application, or a later one."""
         return in_table(self.open(), Commit(application=self.application, batch_id=batch_id))
 
     def open(self) -> DeltaTable | None:
-        """Return the table as it is now; None before its first batch."""
+        """Return the table at its latest version; None if it does not exist yet."""
         return open_table(self.table, self._storage_options)
 
     def remove_orphans(self, *, older_than_hours: int = ORPHAN_AGE_HOURS_DEFAULT) -> list[str]:
-        """Delete files that no commit names and that are older than this; return their paths.
+        """Delete files that no commit names and that are older than `older_than_hours`.
+
+        Returns:
+            The paths of the deleted files.
 
         Raises:
-            InvalidOption: an age that a running attempt may still have.
+            InvalidOption: the age is so low that files of a running attempt could be deleted.
         """
         found = remove_orphans(
             self.table, older_than_hours=older_than_hours, storage_options=self._storage_options
@@ -252,15 +264,15 @@ class DeltaSink:
             writer.parquet(f"{self.table}/{directory}")
         found = counted.get
         if broken := complaints(rules, found):
-            raise TableMismatch(f"table {self.table}: {broken[0]}. Drop these rows, or fix them")
+            raise TableMismatch(f"table {self.table}: {broken[0]}. Drop or correct these rows")
         system, root = filesystem(self.table)
         files = written_files(system, root, directory, self._partition_by)
         written, seen = found[ROWS], sum(item.rows for item in files)
         if written != seen:
             raise TableMismatch(
-                f"table {self.table}: tasks wrote {written} rows, and {seen} are where the driver "
-                "looks: workers on other machines have a directory of their own there. Put the "
-                "table on storage that all of them share"
+                f"table {self.table}: tasks wrote {written} rows, but the driver finds {seen} in "
+                "the table's directory. Workers on other machines probably wrote to local disks. "
+                "Put the table on storage that the driver and all workers share"
             )
         return files
 
@@ -283,7 +295,7 @@ class DeltaSink:
             found.delete_dir(f"{root}/{directory}")
 
     def _commit(self, table: DeltaTable | None, made: _Made, commit: Commit) -> int | None:
-        """Return the version that added the files; None if another attempt had committed the batch.
+        """Return the version that added the files; None if another attempt committed the batch.
 
         `table` is the table as it was when the batch was staged.
         """
@@ -292,8 +304,8 @@ class DeltaSink:
                 return None
             if rules_of(table) != made.rules:
                 raise TableMismatch(
-                    f"table {self.table}: its rules for rows changed while batch "
-                    f"{commit.batch_id} was written; write the batch again"
+                    f"table {self.table}: its constraints changed while batch {commit.batch_id} "
+                    "was being written. Write the batch again"
                 )
             try:
                 if table is None:
@@ -315,10 +327,10 @@ class DeltaSink:
                 table.update_incremental()
                 return table.version()
             except (CommitFailedError, DeltaError) as error:
-                # Another writer was faster: look again whether it was this very batch.
+                # Another writer committed first: check whether it committed this very batch.
                 if attempt == COMMIT_ATTEMPTS_MAX:
                     raise
-                _LOG.info("table %s: %s: %s; trying again", self.table, commit.batch_id, error)
+                _LOG.info("table %s: retrying batch %s: %s", self.table, commit.batch_id, error)
                 table = self.open()
         return None
 
@@ -338,10 +350,10 @@ class DeltaSink:
         )
 
     def _added(self, table: DeltaTable | None, schema: StructType) -> list[Field]:
-        """Return the columns that a batch adds to the table.
+        """Return the columns of a batch that are new to the table.
 
         Raises:
-            TableMismatch: the table rejects the batch.
+            TableMismatch: the table cannot take the batch's columns.
         """
         check_names(schema.names)
         columns = schema_of(schema)
@@ -357,8 +369,8 @@ class DeltaSink:
         partition_columns = tuple(table.metadata().partition_columns)
         if partition_columns != self._partition_by:
             raise TableMismatch(
-                f"table {self.table} is partitioned by {partition_columns or 'nothing'}, "
-                f"the sink by {self._partition_by or 'nothing'}"
+                f"table {self.table} is partitioned by {partition_columns or 'no column'}, but "
+                f"partition_by of the sink is {self._partition_by or 'empty'}"
             )
         return added_columns(self.table, table.schema(), columns, allowed=self._add_columns)
 

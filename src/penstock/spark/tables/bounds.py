@@ -1,13 +1,18 @@
-"""Columns with reliable bounds: those that `deltalake` writes and reads correctly.
+"""Selection of the columns whose minimum and maximum are recorded as statistics.
 
-Readers skip files by bounds. `deltalake` leaves NaN and infinities out of bounds, rounds decimals
-to doubles, and cannot read its form of days and moments outside of the years 1 to 9999. So only
-columns of other types, and of days and moments within these years, get statistics.
+Readers skip files by these bounds, so wrong bounds would lose rows. `deltalake` leaves NaN and
+infinities out of bounds and rounds decimals to doubles. It also cannot read its own bounds of dates
+and timestamps outside of the years 1 to 9999. Therefore floating-point columns and long decimals
+get no bounds, and a date or timestamp column has them only while its values stay within these
+years.
 
-A table lists the columns with bounds in its property `STATISTICS`, because the dataset of
-`deltalake` expects bounds of exactly these. A column is removed from the list by its first odd
-value, and never added again. The list of a table with features is fixed, because changing it would
-add features that other readers lack; there columns that may have odd values are never listed.
+The table property `STATISTICS` lists the columns with bounds. `deltalake` expects every file to
+have bounds for exactly these columns. The first date or timestamp outside of these years removes
+its column from the list permanently.
+
+If a table's protocol lists features, its properties are never changed here, because `deltalake`
+would then add features that other readers lack. A timestamp without time zone gives a table its
+first feature, so from then on the list omits all dates and timestamps.
 
 Source: the Delta transaction protocol, "Per-file Statistics".
 """
@@ -28,7 +33,7 @@ from penstock.spark.schema import quoted
 from penstock.spark.tables.features import WRITER_VERSION_FEATURES
 
 STATISTICS: Final = "delta.dataSkippingStatsColumns"
-"""Table property with the columns that have statistics."""
+"""Table property that lists the columns with statistics."""
 DOUBLE_DIGITS: Final = 15
 """Decimal digits that a double represents exactly."""
 _FIRST: Final = datetime.date(1, 1, 1)
@@ -37,7 +42,7 @@ _NAME: Final = re.compile(r"`((?:[^`]|``)*)`|([^,`\s][^,`]*)")
 
 
 def bounded(rows: pa.Table, table: DeltaTable | None) -> tuple[str, ...]:
-    """Return the columns that may have statistics once these rows are merged into the table."""
+    """Return the columns that may keep statistics once these rows are merged into the table."""
     if table is None:
         fields: Iterable[pa.Field] = rows.schema
         partitions: Collection[str] = ()
@@ -62,34 +67,38 @@ def bounded(rows: pa.Table, table: DeltaTable | None) -> tuple[str, ...]:
 
 
 def has_features(table: DeltaTable) -> bool:
-    """Return whether the protocol of a table lists features, so that its properties are fixed."""
+    """Return whether the table's protocol lists features, so that its properties are fixed."""
     return bool(table.protocol().min_writer_version >= WRITER_VERSION_FEATURES)
 
 
 def unlisted(root: str, table: DeltaTable, bounds: Sequence[str]) -> bool:
-    """Return whether a merge with these bounds has to change the list of its table.
+    """Return whether the table's property `STATISTICS` must change before a merge.
+
+    `bounds` are the columns that have statistics after the merge.
 
     Raises:
-        TableMismatch: it has to, and the list is fixed; the message has the list to set.
+        TableMismatch: the property must change, but the table has features. The message has the
+            value to set.
     """
     if listed(table.metadata().configuration) == frozenset(bounds):
         return False
     if has_features(table):
         raise TableMismatch(
-            f"table {root}: merges cannot keep statistics of other columns than "
-            f"{', '.join(bounds) or 'none'}, nor change the properties of a table with features. "
+            f"table {root}: a merge can only keep statistics of the columns "
+            f"{', '.join(bounds) or '(none)'}, but it cannot change the table's property, because "
+            "the table's protocol lists features. "
             f"Set {STATISTICS} = '{property_of(bounds)[STATISTICS]}' with Delta's own connector"
         )
     return True
 
 
 def property_of(columns: Iterable[str]) -> dict[str, str]:
-    """Return the property of a table in which these columns have statistics."""
+    """Return the table property that lists these columns as the ones with statistics."""
     return {STATISTICS: ",".join(quoted(name) for name in columns)}
 
 
 def listed(properties: Mapping[str, str | None]) -> frozenset[str] | None:
-    """Return the columns that a table's properties list; None if they list none."""
+    """Return the columns that the table property `STATISTICS` lists; None if it is not set."""
     given = properties.get(STATISTICS)
     if given is None:
         return None
@@ -106,7 +115,7 @@ def is_local(kind: pa.DataType) -> bool:
 
 
 def is_exact(kind: pa.DataType) -> bool:
-    """Return whether bounds of a type mean the same to every reader."""
+    """Return whether every reader of Delta tables interprets bounds of this type alike."""
     types = pa.types
     if types.is_decimal(kind):
         return bool(kind.precision <= DOUBLE_DIGITS)
@@ -136,7 +145,7 @@ def _has_odd(values: pa.ChunkedArray) -> bool:
 
 
 def _without_bounds(table: DeltaTable, names: Iterable[str]) -> Iterator[str]:
-    """Return the columns of which some file with values has no bounds."""
+    """Yield the columns for which some file has values but no bounds."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if not actions.num_rows:
         return

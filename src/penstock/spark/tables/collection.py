@@ -1,8 +1,8 @@
-"""Collection by age of files that a table does not need.
+"""Deletion of old files that a table's latest version does not need.
 
-Failed attempts leave files that no commit names, and Spark's temporary directories; compaction and
-upserts leave replaced files, which readers of older versions may still scan. Entries at the table's
-top that begin with an underscore are kept.
+Failed attempts leave files that no commit names, and Spark's temporary directories. Compaction and
+upserts leave the files that they replaced, which readers of older versions may still scan. Files
+and directories at the table's top level whose names begin with an underscore are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MILLISECONDS_PER_HOUR: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """Paths below the table that were removed, or would be."""
+    """Deleted paths, relative to the table; after a dry run, the paths that would be deleted."""
 
     files: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
@@ -41,14 +41,21 @@ def remove_orphans(
     storage_options: Mapping[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Collected:
-    """Delete what the table's latest version does not need and what is older than this.
+    """Delete files that the table's latest version does not use, once they are old enough.
 
-    These are files of failed attempts, files that compaction or an upsert replaced, and staged
-    directories without files. `execute=False` only lists them.
+    These are files of failed attempts, files that compaction or an upsert replaced, and staging
+    directories without files.
+
+    Args:
+        table: directory or URI of the table; a table that does not exist has nothing to delete.
+        older_than_hours: age from which files are deleted.
+        execute: False only lists them.
+        storage_options: options of an object store, as `deltalake` names them.
 
     Raises:
-        InvalidOption: an age that a running attempt may still have.
-        UnreadableTable: the table has files beside its Parquet files, such as deletion vectors.
+        InvalidOption: the age is so low that files of a running attempt could be deleted.
+        UnreadableTable: the table uses a feature such as deletion vectors, whose files are not
+            Parquet files.
     """
     if older_than_hours < ORPHAN_AGE_HOURS_MIN:
         raise InvalidOption(
@@ -74,7 +81,7 @@ def remove_orphans(
 
 
 def _empty_directories(table: str, before_ms: int) -> Iterator[str]:
-    """Return staged directories without a file, even below, that are older than this."""
+    """Yield staging directories older than `before_ms` that contain no file at any depth."""
     found, root = filesystem(table)
     if not isinstance(found, pa_fs.LocalFileSystem):
         return  # an object store has no directories of its own

@@ -1,14 +1,15 @@
 """Identity of a batch's commit: application, batch number and query.
 
-Delta keeps, per application name, the greatest number committed with it (a transaction identifier)
-in the table's state. A batch's commit has
+A Delta table stores the highest number committed under each name, as a transaction identifier. A
+batch's commit sets these:
 
-    <application>                the batch number; a replay finds it and does nothing
-    <application>#query          63 bits of the Spark query's id, which names its checkpoint
-    further transactions         numbers of the caller's, such as the offsets reached
+    <application>                the batch number; a repeated batch finds it and writes nothing
+    <application>#query          63 bits of the Spark query's id, which identifies the checkpoint
+    further transactions         numbers of the caller, such as the offsets reached
 
-With a deleted checkpoint Spark counts batches from zero again, and every batch would look like a
-replay; the query's id distinguishes them. A batch written outside of a query has no id.
+If a checkpoint is deleted, Spark counts batches from zero again, and every new batch would look
+like a repeated one. The query's id detects this. A batch that is written outside of a streaming
+query has no query id.
 
 Source: the Delta transaction protocol, "Transaction Identifiers".
 """
@@ -28,16 +29,16 @@ QUERY_SUFFIX: Final = "#query"
 
 
 class QueryChanged(InvalidError):
-    """Last batch of the application by another Spark query: another checkpoint."""
+    """Conflict: the application's last batch was committed by a query with another checkpoint."""
 
     code: ClassVar[str] = "invalid_config"
 
     def __init__(self, table: str, application: str, last_batch: int, query: str) -> None:
         super().__init__(
             f"table {table}: the last batch of application {application!r}, {last_batch}, was "
-            f"committed under another checkpoint than that of query {query}. Batch numbers are "
-            "compared within one checkpoint only: bring its directory back, or give a query that "
-            "without its old checkpoint an application name of its own"
+            f"committed with another checkpoint than that of query {query}. Batch numbers count "
+            "within one checkpoint. Restore the old checkpoint directory, or give the query "
+            "another application name"
         )
         self.table = table
         self.application = application
@@ -45,9 +46,10 @@ class QueryChanged(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Identity of one batch, and its metadata.
+    """Identity of one batch, and metadata of its commit.
 
-    `app_transactions` are further transaction identifiers; `metadata` shows in the table's history.
+    `app_transactions` are further transaction identifiers. `metadata` appears in the table's
+    history.
     """
 
     application: str
@@ -69,10 +71,10 @@ class Commit:
 
 
 def in_table(table: DeltaTable | None, commit: Commit) -> bool:
-    """Whether the table has this batch, or a later one, of this application.
+    """Whether the table has this batch of this application, or a later one.
 
     Raises:
-        QueryChanged: it has batches of this application under another query's id.
+        QueryChanged: another query, with another id, committed batches of this application.
     """
     last = None if table is None else table.transaction_version(commit.application)
     if table is None or last is None:
@@ -84,10 +86,10 @@ def in_table(table: DeltaTable | None, commit: Commit) -> bool:
 
 
 def committed_by_another(table: DeltaTable, application: str, query: str | None) -> int | None:
-    """Return the last batch of an application if another query committed it, else None.
+    """Return the last batch number of an application if another query committed it, else None.
 
     Args:
-        query: the query's id; None for one that has not started.
+        query: id of the query to compare with; None if it has not started yet.
     """
     number = table.transaction_version(application + QUERY_SUFFIX)
     if number is None or (query is not None and number == query_number(query)):
@@ -96,5 +98,5 @@ def committed_by_another(table: DeltaTable, application: str, query: str | None)
 
 
 def query_number(query: str) -> int:
-    """Return a query's id as a number that fits a transaction identifier."""
+    """Return a number of 63 bits, derived from a query's id, for a transaction identifier."""
     return int.from_bytes(hashlib.sha256(query.encode()).digest()[:8], "big") >> 1

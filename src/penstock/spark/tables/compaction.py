@@ -1,16 +1,18 @@
 """Compaction of a table's many small files into few.
 
-Small files of one partition are gathered into bins of about the target's size; each bin is streamed
-into one new file, with the codec of the bin's first; one commit adds the new files, removes the old
-ones and marks the data as unchanged. It runs in this process, without Spark. Beside it
+Small files of one partition are grouped into bins of about the target size. Each bin is streamed
+into one new file, with the codec of the bin's first file. One commit adds the new files, removes
+the old ones and marks the data as unchanged. Compaction runs in this process, without Spark. Other
+writers may run at the same time:
 
-- appends do not conflict: they remove no file;
-- of a compaction and an upsert or overwrite, the second to commit fails and starts again;
-- two compactions of the same files would duplicate every row, because `deltalake` accepts both. So
-  each commits a number under one transaction identifier, of which Delta accepts one. Other tools
-  do not use it: use one tool only.
+- Appends do not conflict with a compaction, because they remove no file.
+- An upsert or overwrite conflicts with it: the second one to commit fails and starts again.
+- Two compactions of the same files would duplicate every row, because `deltalake` accepts both
+  commits. Each compaction therefore commits a number under one transaction identifier, and Delta
+  accepts only one of two equal numbers. Other tools do not set this identifier, so compact a table
+  with this tool only.
 
-Replaced files stay for readers of older versions until they are collected by age.
+Replaced files stay for readers of older versions until `remove_orphans` deletes them by age.
 
 Source: the Delta transaction protocol, "Add File and Remove File" (dataChange).
 """
@@ -56,7 +58,7 @@ Partition = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """Result of a compaction; `version` is the table's version after it."""
+    """Result of a compaction; `version` is the table's version afterwards."""
 
     files_removed: int
     files_added: int
@@ -65,7 +67,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """File of a version, as its log names it."""
+    """Data file of a table's version; `path` is as written in the table's log."""
 
     path: str
     size_bytes: int
@@ -80,16 +82,20 @@ def compact(
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> Compacted | None:
-    """Rewrite small files as files of about `target_bytes`; None if the table does not exist.
+    """Rewrite a table's small files as files of about `target_bytes`.
 
-    At most `COMMIT_FILES_MAX` files are replaced in one commit. A compaction that fails half-way
-    leaves whole commits and no lost row.
+    One commit replaces at most `COMMIT_FILES_MAX` files. If a compaction fails half-way, its
+    earlier commits stay, and no row is lost.
+
+    Returns:
+        Counts of files and the resulting version; None if the table does not exist.
 
     Raises:
         InvalidOption: the target is too small.
-        UnreadableTable, UnwritableTable: the table uses a feature that a rewrite of its files
-            would lose.
-        deltalake.exceptions.CommitFailedError: other writers removed the same files each time.
+        UnreadableTable, UnwritableTable: the table uses a feature that a rewrite of its files would
+            lose.
+        deltalake.exceptions.CommitFailedError: other writers removed the same files in each of
+            `ATTEMPTS_MAX` attempts.
     """
     if target_bytes < TARGET_BYTES_MIN:
         raise InvalidOption("target_bytes", target_bytes, f"must be at least {TARGET_BYTES_MIN}")
@@ -111,7 +117,7 @@ def compact(
             failures += 1
             if failures == ATTEMPTS_MAX:
                 raise
-            _LOG.info("table %s: compaction %s: %s; trying again", table, number, error)
+            _LOG.info("table %s: retrying compaction %s: %s", table, number, error)
             continue
         removed += sum(len(files) for files in bins)
         failures = 0
@@ -119,7 +125,7 @@ def compact(
 
 
 def plan(files: Sequence[TableFile], target_bytes: int) -> list[list[TableFile]]:
-    """Return bins of two or more small files of one partition each, in the order given."""
+    """Return bins of two or more small files of one partition each, in the given order."""
     small: dict[Partition, list[TableFile]] = defaultdict(list)
     for file in files:
         if file.size_bytes < target_bytes * SMALL_SHARE:
@@ -153,7 +159,7 @@ def _one_commit(bins: Sequence[list[TableFile]]) -> list[list[TableFile]]:
 
 
 class _Rewriting:
-    """New files of one commit, from the version of the table that is open."""
+    """Rewrite of the files of one commit, based on the opened version of the table."""
 
     def __init__(self, root: str, opened: DeltaTable, directory: str) -> None:
         self._opened = opened
@@ -165,10 +171,11 @@ class _Rewriting:
         self._schema = pa.schema([field for field in whole if field.name not in partitioned])
 
     def run(self, bins: Sequence[Sequence[TableFile]], now_ms: int) -> int:
-        """Write a file for each bin and commit; return the number of files added.
+        """Write one file for each bin and commit; return the number of files added.
 
         Raises:
-            CommitFailedError: another writer changed the same files; nothing is left behind.
+            CommitFailedError: another writer changed the same files. The new files are deleted
+                again.
         """
         actions: list[AddAction | RemoveAction] = []
         try:
@@ -186,7 +193,7 @@ class _Rewriting:
                 ]
             added = len(actions)
             actions += [
-                # Paths are given as they are and encoded on their way into the log.
+                # `deltalake` encodes paths itself when it writes them into the log.
                 RemoveAction(
                     unquote(file.path), False, now_ms, file.size_bytes, dict(file.partition)
                 )
@@ -203,7 +210,7 @@ class _Rewriting:
         target = f"{self._root}/{directory}"
         self._filesystem.create_dir(target, recursive=True)
         paths = [f"{self._root}/{unquote(file.path)}" for file in files]
-        # Nanoseconds of older files' timestamps would end in the year 2262.
+        # Read as nanoseconds, the INT96 timestamps of older files would end in the year 2262.
         form = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         source = ds.FileSystemDataset.from_paths(
             paths, schema=self._schema, format=form, filesystem=self._filesystem
@@ -237,7 +244,10 @@ class _Rewriting:
 
 
 def _written(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Return the paths of Parquet columns that may have bounds; Arrow's of floats lack NaN."""
+    """Yield the paths of the Parquet columns that get bounds.
+
+    Floating-point columns get none, because Arrow leaves NaN out of their bounds.
+    """
     for field in fields:
         path, kind = f"{above}{field.name}", field.type
         if pa.types.is_struct(kind):

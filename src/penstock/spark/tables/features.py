@@ -1,4 +1,4 @@
-"""Features of Delta tables that are honoured by reads of plain Parquet files, and by writes.
+"""Delta table features that this package supports when it reads or writes Parquet files directly.
 
 Source: the Delta transaction protocol, "Protocol Evolution", "Valid Feature Names in Table
 Features".
@@ -14,7 +14,7 @@ from penstock.base.errors import InvalidError
 
 READER_VERSION_FEATURES: Final = 3
 WRITER_VERSION_FEATURES: Final = 7
-# Features that change how the log is read, which `deltalake` does, or a type that Spark has.
+# They change how the log is read, which `deltalake` supports, or add a type that Spark has.
 HONOURED_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 APPEND_ONLY: Final = "delta.appendOnly"
@@ -24,44 +24,44 @@ WRITTEN_FEATURES: Final = frozenset(
         "invariants", "timestampNtz", "v2Checkpoint",
     }
 )  # fmt: skip
-"""Features of tables that `deltalake` commits to, with rules that it applies when it merges."""
+"""Features of tables that `deltalake` can commit to; it applies their rules in merges."""
 APPENDED_FEATURES: Final = WRITTEN_FEATURES | {"deletionVectors"}
-"""Features of tables that files can be added to."""
+"""Features of tables to which files can be appended."""
 _IDENTITY_VERSION: Final = 6
-"""Writer version that implies the feature of identity columns."""
+"""Writer version that implies the feature `identityColumns`."""
 
 
 class UnreadableTable(InvalidError):
-    """Table with a feature of Delta that a scan of its Parquet files does not honour."""
+    """Table with a Delta feature that a scan of its Parquet files would ignore."""
 
     code: ClassVar[str] = "unsupported_version"
 
     def __init__(self, table: str, features: str) -> None:
         super().__init__(
-            f"table {table} uses {features}, which a scan of its Parquet files would read "
-            "wrongly; read it with Delta's own connector"
+            f"table {table} uses {features}. A scan of its Parquet files would ignore that and "
+            "return wrong rows. Read the table with Delta's own connector"
         )
         self.table = table
 
 
 class UnwritableTable(InvalidError):
-    """Table with a feature of Delta that writes here do not maintain."""
+    """Table with a Delta feature that writes by this package would violate."""
 
     code: ClassVar[str] = "unsupported_version"
 
     def __init__(self, table: str, features: str) -> None:
         super().__init__(
-            f"table {table} uses {features}, which cannot be kept up by writes here; write "
-            "another table, or write this one with Delta's own connector"
+            f"table {table} uses {features}, which this writer does not support. Write to another "
+            "table, or write to this one with Delta's own connector"
         )
         self.table = table
 
 
 def check_readable(opened: DeltaTable, root: str) -> None:
-    """Check that a plain scan of a table's files reads it correctly.
+    """Check that a plain scan of a table's Parquet files returns the right rows.
 
     Raises:
-        UnreadableTable: it names the features.
+        UnreadableTable: the table has unsupported features, which the message names.
     """
     if mode := _column_mapping(opened):
         raise UnreadableTable(root, f"column mapping (mode {mode})")
@@ -74,10 +74,10 @@ def check_readable(opened: DeltaTable, root: str) -> None:
 
 
 def check_writable(opened: DeltaTable, root: str, *, removes: bool = False) -> None:
-    """Check that files can be added to a table, and replaced if `removes`.
+    """Check that files can be appended to a table and, with `removes`, that files can be replaced.
 
     Raises:
-        UnwritableTable: it names the features.
+        UnwritableTable: the table has unsupported features, which the message names.
     """
     if mode := _column_mapping(opened):
         raise UnwritableTable(root, f"column mapping (mode {mode})")

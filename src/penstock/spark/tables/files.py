@@ -1,7 +1,9 @@
-"""Parquet files of a table: codecs by the names of their writers, and add actions of a commit.
+"""Parquet files of a table: names of the codecs, and the add actions of a commit.
 
-Spark writes appended batches, `deltalake` merged ones, Arrow compacted ones. `lz4` is Parquet's
-LZ4_RAW. Zstandard runs at its lowest level: higher ones cost a quarter more time for some percent.
+Three libraries write files of a table: Spark writes appended batches, `deltalake` writes upserts,
+and Arrow writes compacted files. Each has its own names for codecs. `lz4` means Parquet's LZ4_RAW.
+Zstandard uses its lowest level, because higher levels take a quarter more time and save only some
+percent.
 
 Source: the Delta transaction protocol, "Add File and Remove File"; the Parquet format,
 "Compression".
@@ -33,7 +35,7 @@ _DELTA: Final = {"none": "UNCOMPRESSED", "lz4": "LZ4_RAW"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A Parquet file below the table."""
+    """Parquet file of a table; `path` is relative to the table."""
 
     path: str
     size_bytes: int
@@ -46,7 +48,9 @@ class WrittenFile:
         return int(self.footer.num_rows)
 
     def action(self, indexed: Collection[str], *, data_change: bool = True) -> AddAction:
-        """Return the action that adds it to a table with these columns in its statistics."""
+        """Return the action that adds the file to a table, with statistics of the `indexed`
+        columns.
+        """
         return AddAction(
             path=self.path,
             size=self.size_bytes,
@@ -60,7 +64,7 @@ class WrittenFile:
 def written_files(
     filesystem: pa_fs.FileSystem, root: str, directory: str, partition_by: Sequence[str]
 ) -> list[WrittenFile]:
-    """Return every Parquet file with rows in `directory`, a path relative to the table's `root`."""
+    """Return all Parquet files with rows in `directory`, relative to the table's `root`."""
     found: list[WrittenFile] = []
     selector = pa_fs.FileSelector(f"{root}/{directory}", recursive=True)
     for info in filesystem.get_file_info(selector):
@@ -84,10 +88,10 @@ def written_files(
 
 
 def checked(codec: str | None) -> str | None:
-    """Return the given codec; None leaves it to the writer.
+    """Return the codec unchanged; None means that the writer chooses.
 
     Raises:
-        InvalidOption: the codec does not exist.
+        InvalidOption: the codec is unknown.
     """
     if codec is not None and codec not in CODECS:
         raise InvalidOption("codec", codec, f"must be one of {', '.join(CODECS)}")
@@ -95,7 +99,7 @@ def checked(codec: str | None) -> str | None:
 
 
 def spark_options(codec: str | None) -> dict[str, str]:
-    """Return options of a Spark writer; none leave it to the session."""
+    """Return the options that make Spark's Parquet writer use a codec; none for codec None."""
     if codec is None:
         return {}
     options = {"compression": _SPARK.get(codec, codec)}
@@ -105,10 +109,11 @@ def spark_options(codec: str | None) -> dict[str, str]:
 
 
 def delta_properties(codec: str | None, columns: Collection[str] = ()) -> WriterProperties:
-    """Return the writer properties of `deltalake`.
+    """Return the writer properties of `deltalake` for a codec.
 
     Args:
-        columns: those that get statistics; all others, and fields within columns, get none.
+        codec: a name of `CODECS`, or None for the library's default.
+        columns: top-level columns that get statistics; other columns and nested fields get none.
     """
     level = ZSTD_LEVEL if codec == "zstd" else None
     return WriterProperties(
@@ -120,7 +125,7 @@ def delta_properties(codec: str | None, columns: Collection[str] = ()) -> Writer
 
 
 def codec_of(filesystem: pa_fs.FileSystem, path: str) -> str:
-    """Return the codec of an existing file, as Arrow's writer names it."""
+    """Return the codec of an existing Parquet file, in the spelling of Arrow's writer."""
     with filesystem.open_input_file(path) as handle:
         footer = pq.read_metadata(handle)
     if not footer.num_row_groups or not footer.num_columns:

@@ -1,4 +1,4 @@
-"""Location of a table, and how it is opened: paths, URIs and credentials."""
+"""Location of a table: paths, URIs, and opening it with the options of its store."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from deltalake.exceptions import TableNotFoundError
 
 from penstock.spark.errors import InvalidOption
 
-# What `deltalake` takes for something else in a local path, or cannot make a URL of.
+# Characters of a local path that `deltalake` misinterprets or cannot put into a URL.
 UNUSABLE: Final = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 
 
 def absolute(table: str) -> str:
-    """Return a local path made absolute; a URI as it is.
+    """Return a local path made absolute; a URI is returned without a trailing slash.
 
     Raises:
-        InvalidOption: a local path with characters that the tables' library cannot open.
+        InvalidOption: the local path has characters that `deltalake` cannot open.
     """
     if "://" in table:
         return table.rstrip("/")
     path = os.path.abspath(table)
     if found := UNUSABLE.search(path):
         raise InvalidOption(
-            "table", table, f"a path with {found[0]!r} in it cannot be opened; rename the directory"
+            "table", table, f"deltalake cannot open paths with {found[0]!r}. Rename the directory"
         )
     return path
 
@@ -44,7 +44,7 @@ def filesystem(table: str) -> tuple[pa_fs.FileSystem, str]:
 def open_table(
     table: str, storage_options: Mapping[str, str] | None = None, version: int | None = None
 ) -> DeltaTable | None:
-    """Return the table as it is now, or was at a version; None if it does not exist.
+    """Return the table at a version (None: the latest), or None if it does not exist.
 
     Raises:
         deltalake.exceptions.DeltaError: the version does not exist, or the log cannot be read.

@@ -1,10 +1,11 @@
-"""Job that keeps a Delta table beside every topic with `table.format=delta`.
+"""Job that maintains a Delta table for every topic with `table.format=delta`.
 
     Materialiser(spark, bootstrap="localhost:9092", admin_url=…, root="lake").run(stop)
 
-It polls the broker for the topics, runs one query for each (`topic_table.py`) as `reconciler.py`
-decides, and reports their states. A failure stops that topic's table alone. All state is in tables
-and their checkpoints, so the job may be killed at any point.
+The job polls the broker for these topics and runs one streaming query for each (`topic_table.py`).
+`reconciler.py` decides which queries to start and stop. If a query fails, only its own topic's
+table is affected. All state is in the tables and their checkpoints, so the job may be killed at any
+point.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Stop(Protocol):
-    """Event that ends the job, as `threading.Event`."""
+    """Stop event of the job, such as a `threading.Event`."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the event is set, waiting for at most so many seconds."""
+        """Return whether the event is set, after waiting at most `timeout` seconds for it."""
         ...
 
 
 class Materialiser:
-    """Job that keeps tables until stopped; one at a time per set of topics and root."""
+    """Job that maintains tables until it is stopped.
+
+    Run only one job at a time for the same topics and root.
+    """
 
     def __init__(
         self,
@@ -59,13 +63,16 @@ class Materialiser:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Args:
-        spark: a session of `penstock.spark.session`, whose listener shows the groups' lag.
-        bootstrap: the brokers.
-        root: directory or URI below which tables without `table.location` are.
-        admin_url: the admin address, for direct reads of segment files.
-        tables_max: most tables kept at once; further topics wait (see `states`).
-        listing_seconds: pause between requests for the topics with a table.
-        storage_options: for object stores, as `deltalake` names them.
+        spark: session of `penstock.spark.session`; its listener commits each table's progress
+            to a consumer group.
+        bootstrap: addresses of the brokers.
+        root: directory or URI under which the tables of topics without `table.location` are
+            created.
+        admin_url: admin address of the brokers; with it, tasks read segment files directly.
+        tables_max: most tables that this job maintains; the state of any further one is
+            `waiting`.
+        listing_seconds: pause between two requests for the list of topics.
+        storage_options: options of an object store, as `deltalake` names them.
         """
         self._spark = spark
         self._bootstrap = bootstrap
@@ -83,10 +90,15 @@ class Materialiser:
         return tuple(state for _, state in sorted(self._reconciler.states.items()))
 
     def run(self, stop: Stop, *, once: bool = False) -> tuple[TableState, ...]:
-        """Keep the tables until `stop` is set; with `once`, until each has the present records.
+        """Maintain the tables until `stop` is set.
+
+        With `once`, return as soon as each table has the records that exist now.
+
+        Returns:
+            The state of each table, sorted by topic.
 
         Raises:
-            UnavailableError: with `once`, if the broker does not return the topics.
+            UnavailableError, RetriableError: with `once`, the broker did not return its topics.
         """
         from penstock.client import Client
 
@@ -126,13 +138,13 @@ class Materialiser:
         except (RetriableError, UnavailableError) as error:
             if once:
                 raise
-            _LOG.warning("could not list topics: %s; maintaining the known tables", error)
+            _LOG.warning("continuing with the known tables: cannot list topics: %s", error)
         self._listed_at = now
 
     def _apply(self, client: Client, *, once: bool) -> None:
         changes = self._reconciler.changes(self._wanted, self._clock.monotonic())
         for topic in changes.stop:
-            _LOG.info("topic %s: stopped its table, whose settings changed or were removed", topic)
+            _LOG.info("topic %s: stopping its query: the table's settings changed", topic)
             table = self._tables.pop(topic, None)
             if table is not None:
                 table.stop()
@@ -158,11 +170,11 @@ class Materialiser:
             if error is None and once:
                 self._reconciler.done(topic)
                 continue
-            error = error or RuntimeError("its query was stopped from outside this job")
+            error = error or RuntimeError("another program stopped its query")
             try:
                 table.check(client)
             except InvalidError as found:
-                error = found  # the plainer words for what Spark ran into
+                error = found  # it names the cause more clearly than Spark's error
             except (PenstockError, OSError) as found:
                 _LOG.info("topic %s: could not compare the table with the log: %s", topic, found)
             self._failed(topic, error, once=once)
@@ -171,8 +183,8 @@ class Materialiser:
         by_hand = once or isinstance(error, InvalidError)
         self._reconciler.failed(topic, str(error), by_hand=by_hand, now=self._clock.monotonic())
         state = self._reconciler.states.get(topic)
-        after = "it stays stopped" if state is None or by_hand else "it is started again"
-        _LOG.error("topic %s: cannot maintain its table: %s; %s", topic, error, after)
+        after = "not restarting" if state is None or by_hand else "restarting"
+        _LOG.error("topic %s: %s its query: cannot maintain its table: %s", topic, after, error)
 
     def _due(self) -> bool:
         running = len(self._tables)

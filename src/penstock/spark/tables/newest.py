@@ -1,12 +1,13 @@
-"""Newest row of each key, by columns of Arrow: in the tasks of a batch, then on the driver.
+"""Reduction of a batch to the newest row of each key, on Arrow columns.
 
-No row is moved between tasks. Each task keeps its newest rows, and the driver takes the newest of
-all tasks'. A task that keeps too many bytes returns its rows and starts again, so the driver may
-get several rows of a key.
+No row moves between tasks. Each task reduces its own rows, and the driver then reduces the rows of
+all tasks. A task whose rows exceed a limit in bytes returns them early and starts again, so the
+driver may get several rows of one key.
 
-Arrow compares keys by their bytes and sorts by value. Spark's grouping and order agree for the
-types below, with null as a key like others. They do not for floats (-0.0 is 0.0, and NaN has many
-forms) and nested types: such keys, and nested orders, are left to Spark.
+Arrow compares keys by their bytes and sorts by value. For the types in `_PLAIN` this gives the same
+groups and order as Spark, with null as an ordinary key. It does not for floating-point keys (-0.0
+equals 0.0, and NaN has many bit patterns) or for nested keys and order columns. Spark itself
+reduces these.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """Reduction to the newest row of each key; may be pickled, and given to `mapInArrow`.
+    """Reduction to the newest row of each key; it can be pickled and passed to `mapInArrow`.
 
     Args:
         keys: columns of the key.
-        order: columns by which a later row is greater; a null is the greatest. Of rows that are
-            equal in all of them, any.
-        reduced_bytes: a task reduces its rows when so many have come, or as many as it keeps.
-        kept_bytes_max: a task that keeps more returns its rows.
+        order: columns by which a later row is greater; null counts as the greatest value. If
+            several rows of a key are equal in all of these columns, any one of them is kept.
+        reduced_bytes: a task reduces its rows after this many new bytes or after as many as it
+            already holds, whichever is more.
+        kept_bytes_max: a task that holds more bytes after a reduction returns its rows.
     """
 
     keys: tuple[str, ...]
@@ -62,7 +64,7 @@ class Newest:
         oldest_first = oldest_first.to_numpy()
         age = np.empty(rows.num_rows, dtype=np.int64)
         age[oldest_first] = np.arange(rows.num_rows)
-        # Columns have names of our own, as one may be called like another's maximum.
+        # Numbers as names, because a key column could itself be called `age` or `age_max`.
         names = [str(number) for number in range(len(self.keys))]
         keyed = pa.table([*(rows[name] for name in self.keys), age], names=[*names, "age"])
         found = keyed.group_by(names).aggregate([("age", "max")])
@@ -88,7 +90,7 @@ class Newest:
 
 
 def distinct(keys: pa.Table) -> int:
-    """Return the number of distinct rows, where the two zeros are equal, as are all NaN."""
+    """Return the number of distinct rows; -0.0 equals 0.0, and all NaN are equal."""
     if any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in keys.schema.types):
         return len({repr(_same(list(row.values()))) for row in keys.to_pylist()})
     names = [str(number) for number in range(keys.num_columns)]
@@ -96,7 +98,7 @@ def distinct(keys: pa.Table) -> int:
 
 
 def _same(value: Any) -> Any:
-    """Return the value with the two zeros of floating types made one."""
+    """Return the value with -0.0 replaced by 0.0, at any depth."""
     if isinstance(value, list):
         return [_same(item) for item in value]
     if isinstance(value, dict):
@@ -105,7 +107,7 @@ def _same(value: Any) -> Any:
 
 
 def in_tasks(schema: StructType, *, keys: Sequence[str], order: str) -> bool:
-    """Whether Arrow finds the same rows as Spark, for columns of these types."""
+    """Whether Arrow and Spark select the same newest rows for columns of these types."""
     ordered = schema[order].dataType
     return (_plain(ordered) or isinstance(ordered, FractionalType)) and all(
         _plain(schema[name].dataType) for name in keys

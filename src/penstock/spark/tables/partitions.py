@@ -1,8 +1,9 @@
-"""Partition values: texts in the log and in the names of directories.
+"""Partition values as texts, in the table's log and in the names of directories.
 
-Both have the same text, because some readers, such as Polars, take values from directories. It does
-not depend on the session's zone: a timestamp is written in UTC with its zone. An empty string is
-null, as in the protocol, and so is the text of null in a directory.
+The log and the directories use the same text, because some readers, such as Polars, take the values
+from directory names. The text does not depend on the session's time zone: timestamps are written in
+UTC, with the suffix Z. An empty string means null, as in Delta's protocol. In a directory name,
+`NULL_PARTITION` also means null.
 
 Source: the Delta transaction protocol, "Partition Value Serialization"; Spark's
 `ExternalCatalogUtils.escapePathName`.
@@ -33,9 +34,9 @@ from penstock.spark.tables.rules import Rule
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 NAME_BYTES_MAX: Final = 255
-"""Longest directory name that file systems accept."""
+"""Bytes of the longest directory name that file systems accept."""
 _ESCAPED: Final = [*range(0x20), 0x7F, *b"\"#%'*/:=?\\{[]^"]
-"""Code points that names of directories have as percent codes."""
+"""Code points that are percent-encoded in directory names."""
 _PERCENT: Final = {code: f"%{code:02X}" for code in _ESCAPED}
 _SPECIAL: Final = "".join(f"\\u{code:04x}" for code in _ESCAPED[1:])
 _DAY_MICROS: Final = 86_400_000_000
@@ -45,9 +46,9 @@ _FRACTION_DIGITS: Final = 6
 
 
 def partition_texts(schema: StructType, partition_by: Sequence[str]) -> list[str]:
-    """Return the columns of a batch in SQL, with partition columns as texts.
+    """Return SQL expressions for the columns of a batch, with partition columns as texts.
 
-    Values that break `partition_rules` are null.
+    A partition value that breaks `partition_rules` becomes null; the batch is then rejected.
     """
     columns: list[str] = []
     for field in schema:
@@ -64,9 +65,10 @@ def partition_texts(schema: StructType, partition_by: Sequence[str]) -> list[str
 
 
 def partition_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rule]:
-    """Return the rules for partition values, by which all readers can read the table.
+    """Return the rules that partition values must meet so that all readers can read the table.
 
-    `deltalake` opens no data of a table with a day outside of the years 1 to 9999 for a partition.
+    Dates are limited because `deltalake` cannot open a table with a partition outside of the years
+    1 to 9999.
     """
     found: list[Rule] = []
     for column in partition_by:
@@ -77,36 +79,37 @@ def partition_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rul
                 Rule(
                     broken=condition,
                     example=text,
-                    said=f"partition column {column} takes {limit}",
+                    said=f"partition column {column} allows {limit}",
                 )
             )
     return found
 
 
 def merged_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rule]:
-    """Return the rules for partition values that `deltalake` writes.
+    """Return the rules for partition values of upserts, which `deltalake` writes.
 
-    It names directories by all digits of a number.
+    Floating-point values are limited further: `deltalake` puts all digits of a number into the
+    directory name, which would become too long.
     """
     found = partition_rules(schema, partition_by)
     for column in partition_by:
         if isinstance(schema[column].dataType, FractionalType):
             name = quoted(column)
             size = f"abs(cast({name} as double))"
-            limit = "numbers from 1e-100 to 1e100, zero, and what is no number"
+            limit = "absolute values from 1e-100 to 1e100, zero, NaN and infinity"
             found.append(
                 Rule(
                     broken=f"({size} > 1e100D and {size} < double('inf'))"
                     f" or ({size} > 0 and {size} < 1e-100D)",
                     example=f"cast({name} as string)",
-                    said=f"partition column {column} takes {limit}",
+                    said=f"partition column {column} allows {limit}",
                 )
             )
     return found
 
 
 def with_null_texts(batch: DataFrame, partition_by: Sequence[str]) -> DataFrame:
-    """Return a batch with nulls instead of the texts of null in partition columns."""
+    """Return a batch whose text partition columns have null for '' and for `NULL_PARTITION`."""
     for field in batch.schema:
         if field.name in partition_by and isinstance(field.dataType, StringType):
             batch = batch.withColumn(field.name, F.expr(_text(field.dataType, quoted(field.name))))
@@ -114,7 +117,10 @@ def with_null_texts(batch: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 
 
 def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:
-    """Return the SQL of values that cannot be a partition's, and the limit; None if all can."""
+    """Return the SQL condition for forbidden partition values, and the limit in words.
+
+    Returns None if every value of the type is allowed.
+    """
     name = quoted(column)
     if isinstance(kind, StringType):
         room = NAME_BYTES_MAX - len(f"{column}=".encode())
@@ -122,7 +128,7 @@ def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:
         return (
             f"3 * octet_length({name}) - 2 * octet_length({plain}) > {room}"
             f" or contains({name}, char(0))",
-            f"at most {room} bytes, special characters counted three times, and no zero byte",
+            f"at most {room} bytes (special characters count as three) and no zero byte",
         )
     if isinstance(kind, (DateType, TimestampNTZType)):
         return f"year({name}) not between 1 and 9999", "the years 1 to 9999"
@@ -130,7 +136,7 @@ def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:
         micros = f"unix_micros({name})"
         return f"{micros} not between {_FIRST_MICROS} and {_LAST_MICROS}", "the years 1 to 9999"
     if isinstance(kind, DecimalType) and kind.scale:
-        # `deltalake` shows -1.5 as `-1.-5`, which it cannot read.
+        # `deltalake` writes -1.5 as `-1.-5`, which it cannot read.
         return f"{name} < 0 and {name} % 1 != 0", "no negative values with a fraction"
     return None
 
@@ -141,7 +147,7 @@ def _text(kind: DataType, name: str) -> str:
     if isinstance(kind, StringType):
         return f"nullif(nullif({name}, ''), '{NULL_PARTITION}')"
     if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
-        # Some readers compare texts and would not find -0.0 by 0.0.
+        # Some readers compare texts and would not find -0.0 when they look for 0.0.
         return f"if({name} = 0, '0.0', cast({name} as string))"
     return f"cast({name} as string)"
 
@@ -163,7 +169,7 @@ def _utc(name: str) -> str:
 
 
 def partition_values(relative: str, partition_by: Sequence[str]) -> dict[str, str | None]:
-    """Return the partition values that the directories of a path name."""
+    """Return the partition values in the directory names of a path."""
     values: dict[str, str | None] = {}
     for part in relative.split("/"):
         name, equals, text = part.partition("=")
@@ -173,7 +179,7 @@ def partition_values(relative: str, partition_by: Sequence[str]) -> dict[str, st
 
 
 def directories(values: Sequence[tuple[str, str | None]]) -> str:
-    """Return the directories that name these partition values; empty without any."""
+    """Return the directory path that names these partition values; empty for no values."""
     names = (
         f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
         for name, value in values
@@ -186,7 +192,7 @@ def _escaped(text: str) -> str:
 
 
 def texts_of(values: pa.ChunkedArray) -> list[str | None]:
-    """Return partition values as the log has them, from those that `deltalake` reads in it."""
+    """Return partition values as texts of the log, from the values that `deltalake` parsed."""
     kind = values.type
     texts: list[str | None] = values.cast(pa.string()).to_pylist()
     if pa.types.is_timestamp(kind) and kind.tz is not None:

@@ -1,9 +1,10 @@
-"""Positions of a topic's table: an offset per partition, in the same commit as the rows.
+"""Positions of a topic's table: one offset per partition, in the same commit as the rows.
 
-A table that is kept beside a topic has one transaction identifier per partition,
-`penstock.position/<topic id>/<partition>`: the offset after the last record in the table. So rows
-and offsets agree at any version, even after old commits are deleted. A recreated topic has another
-id. The commit's metadata has the same as `penstock.positions`, with topic, id and leader epochs.
+The table of a topic has one transaction identifier per partition, `penstock.position/<topic
+id>/<partition>`. Its value is the offset after the last record in the table. Rows and offsets
+therefore agree at every version, even after old commits are deleted. A recreated topic has another
+id and so other identifiers. The commit's metadata `penstock.positions` repeats the offsets, with
+the topic's name and id and the leader epochs.
 
 Source: the Delta transaction protocol, "Transaction Identifiers".
 """
@@ -24,30 +25,32 @@ HISTORY_COMMITS_MAX: Final = 1_000
 
 
 class TableOfAnotherTopic(InvalidError):
-    """Table with records of another topic, or of an earlier one of that name."""
+    """Table with records of another topic, or of a deleted topic with the same name."""
 
     code: ClassVar[str] = "inconsistent_topic_id"
 
     def __init__(self, table: str, topic: str, topic_id: str, held: str) -> None:
         super().__init__(
-            f"table {table} was not kept from topic {topic} with id {topic_id}: its last commit "
-            f"is of {held}. A topic that was deleted and created again starts with other records: "
-            "move the table away, or set the topic's table.location to another place"
+            f"table {table} does not belong to topic {topic} with id {topic_id}: its last commit "
+            f"came from {held}. If the topic was deleted and created again, its offsets mean "
+            "other records. Move the table away, or set the topic's table.location to another path"
         )
         self.table = table
         self.topic = topic
 
 
 class LogStartsAfterTable(InvalidError):
-    """Records between the end of the table and the start of the log that are in neither."""
+    """Gap of records between the table's end and the log's start: they were deleted from the log
+    before the table had them.
+    """
 
     code: ClassVar[str] = "offset_out_of_range"
 
     def __init__(self, table: str, topic: str, partition: int, end: int, log_start: int) -> None:
         super().__init__(
-            f"{topic}-{partition}: table {table} ends at offset {end} and the log starts at "
-            f"{log_start}: the records from {end} to {log_start - 1} were deleted (retention, or "
-            "a delete-records call) before the table had them"
+            f"{topic}-{partition}: table {table} ends at offset {end}, but the log starts at "
+            f"{log_start}. Retention or a DeleteRecords request deleted the records from {end} to "
+            f"{log_start - 1} before the table had them"
         )
         self.table = table
         self.topic = topic
@@ -88,7 +91,7 @@ def app_id_of(topic_id: str, partition: int) -> str:
 
 
 def of_topic(topic: str, positions: Positions) -> TopicPositions:
-    """Return one topic's part of a stream's position.
+    """Return one topic's part of a stream's positions.
 
     Raises:
         KeyError: the stream does not read the topic.
@@ -105,7 +108,7 @@ def of_topic(topic: str, positions: Positions) -> TopicPositions:
 
 
 def table_ends(opened: DeltaTable, topic_id: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Return the offset after the last one in the table, for each partition that it has."""
+    """Return the offset after the table's last record, for each partition that has one."""
     found = {
         number: opened.transaction_version(app_id_of(topic_id, number)) for number in partitions
     }
@@ -115,10 +118,10 @@ def table_ends(opened: DeltaTable, topic_id: str, partitions: Iterable[int]) -> 
 def check_topic(
     opened: DeltaTable, table: str, topic: str, topic_id: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """Return `table_ends` of a table that must have been kept from this very topic.
+    """Return `table_ends` after checking that the table was filled from this topic.
 
     Raises:
-        TableOfAnotherTopic: it has commits, and none of them is of this topic.
+        TableOfAnotherTopic: none of the table's commits came from the topic with this id.
     """
     ends = table_ends(opened, topic_id, partitions)
     if not ends:
@@ -129,10 +132,10 @@ def check_topic(
 def check_reaches(
     table: str, topic: str, ends: Mapping[int, int], log_starts: Mapping[int, int]
 ) -> None:
-    """Check that the log still has what the table does not have yet.
+    """Check that the log still has every record that the table lacks.
 
     Raises:
-        LogStartsAfterTable: it names the first partition with a gap, and both offsets.
+        LogStartsAfterTable: the message has the first partition with a gap, and both offsets.
     """
     for partition, log_start in sorted(log_starts.items()):
         end = ends.get(partition, 0)

@@ -1,12 +1,15 @@
-"""Reader of a Delta table by Spark itself, without jars: a scan of the files of one version.
+"""Reader of a Delta table with Spark's own Parquet reader, without extra jars.
 
     orders = read_table(spark, "lake/orders")
 
-`deltalake` reads the table's log on the driver and lists the version's Parquet files; Spark's
-Parquet reader scans those with the table's schema. The list is fixed when this is called; only a
-collection by age may delete the files. Values of partition columns are joined to the rows by file
-from the log, so filters on them apply after the scan; a file without an entry is an error. A table
-with unsupported features (deletion vectors, renamed columns) is rejected by the feature's name.
+On the driver, `deltalake` reads the table's log and lists the Parquet files of one version. Spark's
+Parquet reader then scans these files with the table's schema. The list of files is fixed by the
+call; only `remove_orphans` could delete one of them later.
+
+Partition columns are not stored in the files. Their values come from the log and are joined to the
+rows by file name, so a filter on them applies only after the scan. A row whose file is not in the
+log is an error. A table with unsupported features (deletion vectors, column mapping) is rejected;
+the error names the feature.
 
 Source: the Delta transaction protocol, "Add File", "Protocol Evolution", "Partition Value
 Serialization".
@@ -34,7 +37,9 @@ from penstock.spark.tables.location import absolute, open_table
 _FILE: Final = "_penstock_file"
 _SCANNED: Final = "_penstock_scanned"
 _CALENDAR: Final = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
-"""Option for Gregorian dates, whatever the session's setting, as no old Spark wrote the files."""
+"""Options that read dates as Gregorian: Spark before 3.0, which used another calendar, wrote none
+of the files.
+"""
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _OUTSIDE_URI: Final = re.compile(
     r"[^A-Za-z0-9_\-!.~'()*:@&=+$,;/\xa1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -48,17 +53,18 @@ def read_table(
     version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the rows of a table as of a version, with its columns in its order.
+    """Return the rows of a table at one version, with the columns in the table's order.
 
     Args:
-        spark: a session; its file system settings reach the same files as `storage_options`.
+        spark: session whose file system settings can read the table's data files.
         table: directory or URI.
-        version: None is the latest one; either way it is fixed now.
-        storage_options: for the log of a table in an object store, as `deltalake` names them.
+        version: version of the table; None is the latest at the time of the call.
+        storage_options: options for the log of a table in an object store, as `deltalake` names
+            them.
 
     Raises:
         InvalidOption: the table does not exist.
-        UnreadableTable: the table needs a feature that this scan does not honour.
+        UnreadableTable: the table has a feature that this scan does not support.
     """
     opened = open_table(table, storage_options, version)
     if opened is None:
@@ -67,7 +73,7 @@ def read_table(
 
 
 def scan(spark: SparkSession, opened: DeltaTable, root: str) -> DataFrame:
-    """Scan a table that is open already, at the version it was opened at, as `read_table` does."""
+    """Return the rows of an opened table at its version, as `read_table` does."""
     check_readable(opened, root)
     schema = StructType.fromJson(json.loads(opened.schema().to_json()))
     partition_columns = list(opened.metadata().partition_columns)
@@ -98,7 +104,7 @@ def _partition_values(
     schema: StructType,
     partition_columns: Sequence[str],
 ) -> DataFrame:
-    """Return one row per file: the file as Spark will name it, and its partition values."""
+    """Return one row per file: the file's name as Spark reports it, and its partition values."""
     columns: dict[str, Any] = {_FILE: pa.array([_spark_name(path) for path in paths], pa.string())}
     for name in partition_columns:
         columns[name] = actions[f"partition.{name}"]
@@ -107,7 +113,7 @@ def _partition_values(
 
 
 def _file_path(root: str, path: str) -> str:
-    """Return a file's real path: the log has it URL-encoded, usually relative to the table."""
+    """Return a file's path without URL encoding; in the log it is usually relative to the table."""
     return path if "://" in path else f"{root}/{unquote(path)}"
 
 
@@ -116,10 +122,10 @@ def _as_name(path: str) -> str:
 
 
 def _spark_name(path: str) -> str:
-    """Return a file as `_metadata.file_path` names it: a URI quoted as Java's class does.
+    """Return a file's name as Spark's `_metadata.file_path` has it: a URI quoted by Java.
 
-    Source: the class documentation of `java.net.URI` ("other" characters, which are neither ASCII
-    nor controls nor spaces, stay as they are).
+    Source: the class documentation of `java.net.URI`. It leaves "other" characters unquoted: they
+    are neither ASCII nor controls nor spaces.
     """
     scheme, colon, rest = path.partition("://")
     if not colon:

@@ -1,10 +1,14 @@
-"""Reconciler of tables: the core of the materialiser, without I/O or clock.
+"""Reconciler of tables: decides which queries the materialiser starts and stops.
 
-Topics request tables by `table.format`; `TableReconciler` compares that with what runs and returns
-starts and stops. A change of a topic's configuration, or a recreated topic, restarts its query. A
-failed query is restarted after a growing pause, or, if only an operator can fix it, after a change
-of the topic's configuration or a new run. One job keeps at most `tables_max` tables; running ones
-have priority, then the names' order. Two topics cannot share a location.
+It is a core without I/O or clock. A topic requests a table by `table.format`. `TableReconciler`
+compares these requests with the running queries and returns the changes:
+
+- A changed topic configuration or a recreated topic restarts the query.
+- A failed query restarts after a growing pause. If only an operator can correct the cause, it
+  restarts after a change of the topic's configuration, or when the job is run again.
+- One job maintains at most `tables_max` tables. Running tables have priority, then names in
+  alphabetical order.
+- Two topics cannot share a location.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ RETRY_BACKOFF: Final = Backoff(first_ms=2_000, ceiling_ms=120_000)
 DELTA: Final = "delta"
 
 Phase = Literal["running", "retrying", "stopped", "waiting", "blocked", "done"]
-"""State of a table. `waiting`: over the job's limit; `blocked`: by another topic's table."""
+"""State of a table. `waiting`: the job is at its limit of tables. `blocked`: another topic uses the
+location. `stopped`: an operator has to correct the cause.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTable:
-    """Topic that requests a table, and its location; `problem` is why it cannot be kept."""
+    """Topic that requests a table, and its location; `problem` says why it is impossible."""
 
     topic: str
     topic_id: str
@@ -37,7 +43,7 @@ class WantedTable:
     problem: str | None = None
 
     def same_table(self, other: WantedTable) -> bool:
-        """Whether a query that keeps this one may continue; partitions are added by themselves."""
+        """Whether a query for `self` also serves `other`; only the partitions may differ."""
         return replace(self, partitions=()) == replace(other, partitions=())
 
 
@@ -54,7 +60,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Queries to stop, and then queries to start."""
+    """Queries to stop first, and queries to start afterwards."""
 
     stop: tuple[str, ...] = ()
     start: tuple[WantedTable, ...] = ()
@@ -62,13 +68,17 @@ class Changes:
 
 @dataclass(slots=True)
 class TableReconciler:
-    """Tables of a job; `states` are by topic."""
+    """Tables of one job; `states` has the state of each topic's table."""
 
     tables_max: int = TABLES_MAX_DEFAULT
     states: dict[str, TableState] = field(default_factory=dict)
 
     def changes(self, wanted: Mapping[str, WantedTable], now: float) -> Changes:
-        """Return and note the stops and starts for the requested tables."""
+        """Return the queries to stop and to start for the requested tables, and record their
+        states.
+
+        `now` is monotonic seconds.
+        """
         stop = self._drop(wanted)
         due = [wanted[name] for name in sorted(wanted) if self._due(wanted[name], now)]
         topics_by_location = {
@@ -82,12 +92,12 @@ class TableReconciler:
             if table.problem is not None:
                 self._note(table, "stopped", table.problem)
             elif holder != table.topic:
-                self._note(table, "blocked", f"{table.location} is the table of topic {holder}")
+                self._note(table, "blocked", f"topic {holder} already uses {table.location}")
             elif self._others(table.topic) >= self.tables_max:
                 self._note(
                     table, "waiting",
-                    f"this job keeps {self.tables_max} tables already; raise its limit or run "
-                    "another job with other topics",
+                    f"this job already maintains {self.tables_max} tables, its limit. Raise "
+                    "tables_max (option --tables-max)",
                 )  # fmt: skip
             else:
                 before = self.states.get(table.topic)
@@ -99,7 +109,7 @@ class TableReconciler:
         return Changes(stop=tuple(stop), start=tuple(start))
 
     def failed(self, topic: str, problem: str, *, by_hand: bool, now: float) -> None:
-        """Note that a query ended with an error; `by_hand` means that a retry cannot help."""
+        """Record that a query failed; with `by_hand` it is not retried until an operator acts."""
         state = self.states.get(topic)
         if state is None:
             return
@@ -113,13 +123,13 @@ class TableReconciler:
         )
 
     def worked(self, topic: str) -> None:
-        """Note that a query committed or was idle: an earlier failure is forgotten."""
+        """Record that a query made progress or was idle; this resets its failure count."""
         state = self.states.get(topic)
         if state is not None and state.failures:
             self.states[topic] = replace(state, failures=0, problem=None)
 
     def done(self, topic: str) -> None:
-        """Note that a query has written all present records and ended."""
+        """Record that a query has written all records that existed, and ended."""
         state = self.states.get(topic)
         if state is not None:
             self.states[topic] = replace(state, phase="done", failures=0, problem=None)
@@ -153,10 +163,10 @@ class TableReconciler:
 
 
 def location_of(root: str, topic: str, given: str) -> str:
-    """Return the location of a topic's table.
+    """Return the location of a topic's table: `given`, or a directory of `root` if it is empty.
 
     Raises:
-        InvalidOption: a location that depends on the job's working directory.
+        InvalidOption: the location is a relative path, which depends on the working directory.
     """
     if not given:
         return f"{root.rstrip('/')}/{topic}"

@@ -1,9 +1,10 @@
-"""Rules of a table for its rows, checked by Spark while it writes them.
+"""Rules of a Delta table that its rows must meet, checked by Spark while it writes the rows.
 
-`deltalake` commits files without reading them, so violations are counted in the pass that writes
-them (columns and parts that are never null, `CHECK` constraints, invariants, lengths of `varchar`);
-generated columns are added to a batch without them. A batch that breaks a rule is rejected before
-the commit with the rule's name. A null condition breaks its rule, as for Delta's own writers.
+Rules are columns and nested parts that forbid null, `CHECK` constraints, invariants, generated
+columns, and lengths of `varchar` columns. `deltalake` commits files without reading them, so Spark
+counts the violations while it writes the files. A batch that breaks a rule is rejected before the
+commit, and the error names the rule. If a condition evaluates to null, the row breaks the rule, as
+with Delta's own writers. Generated columns that a batch lacks are computed.
 
 Source: the Delta transaction protocol, "CHECK Constraints", "Column Invariants", "Generated
 Columns".
@@ -38,10 +39,11 @@ _LENGTH: Final = re.compile(r"(?:var)?char\((\d+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Rule in SQL.
+    """Rule for the rows of a table, in SQL.
 
-    `broken` is true for rows that break it, `example` the SQL of a text that shows such a row, and
-    `said` names the rule. `condition` is true for other rows, if `deltalake` checks it in merges.
+    `broken` is an SQL condition that is true for rows that break the rule. `example` is an SQL
+    expression whose text shows such a row. `said` describes the rule in messages. `condition` is
+    the rule as an SQL condition, if `deltalake` also checks it in merges.
     """
 
     broken: str
@@ -60,7 +62,8 @@ def rules_of(table: DeltaTable | None) -> list[Rule]:
         if not field["nullable"]:
             broken = " or ".join(filter(None, (f"{quoted(name)} is null", broken)))
         if broken:
-            found.append(Rule(broken=broken, said=f"column {name} or a part of it is never null"))
+            said = f"column {name} or a nested part of it must not be null"
+            found.append(Rule(broken=broken, said=said))
         if made := facts.get(GENERATION):
             said = f"column {name} is generated as {made}"
             same = f"{quoted(name)} <=> ({made}\n)"
@@ -76,7 +79,7 @@ def rules_of(table: DeltaTable | None) -> list[Rule]:
 
 
 def lengths_of(table: DeltaTable | None) -> list[Rule]:
-    """Return the rules of columns that are `char` or `varchar` to Spark."""
+    """Return the length rules of columns that Spark declares as `char` or `varchar`."""
     found: list[Rule] = []
     for field in () if table is None else table.schema().fields:
         kind = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING"))
@@ -89,7 +92,7 @@ def lengths_of(table: DeltaTable | None) -> list[Rule]:
 
 
 def generated(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
-    """Return a batch with the generated columns of its table that it lacks."""
+    """Return a batch with those generated columns of its table that it lacks."""
     given = {name.lower() for name in batch.columns}
     for field in _fields(table):
         made = field.metadata.get(GENERATION)
@@ -99,7 +102,7 @@ def generated(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
 
 
 def completed(batch: DataFrame, table: DeltaTable | None, rules: Sequence[Rule]) -> DataFrame:
-    """Return a batch with nulls in the columns that it lacks of a table with rules."""
+    """Return a batch with nulls for the table's columns that it lacks; unchanged without rules."""
     given = set(batch.columns)
     for field in _fields(table) if rules else ():
         if field.name not in given:
@@ -114,10 +117,10 @@ def _fields(table: DeltaTable | None) -> list[StructField]:
 
 
 def check_rules(root: str, batch: DataFrame, rules: Sequence[Rule]) -> None:
-    """Check that Spark can evaluate rules over a batch; no row is read.
+    """Check that Spark can evaluate the rules for a batch; no row is read.
 
     Raises:
-        TableMismatch: it names the rule.
+        TableMismatch: the message names the rule that Spark cannot evaluate.
     """
     for rule in rules:
         try:
@@ -130,24 +133,26 @@ def check_rules(root: str, batch: DataFrame, rules: Sequence[Rule]) -> None:
 
 
 def check_merged(root: str, table: DeltaTable, rules: Sequence[Rule]) -> None:
-    """Check that `deltalake` can evaluate the rules that it checks in merges.
+    """Check that `deltalake` can evaluate the conditions that it checks in merges.
 
     Raises:
-        TableMismatch: it names the rule.
+        TableMismatch: the message names the rule that `deltalake` cannot evaluate.
     """
     merged = [rule for rule in rules if rule.condition]
     columns = schema_of(StructType(_fields(table))).to_json() if merged else ""
     for rule in merged:
         if why := _not_merged(columns, rule.condition or ""):
             raise TableMismatch(
-                f"table {root}: {rule.said}, which upserts cannot evaluate: {why}. Append to the "
-                "table, or write the rule with functions and spellings that DataFusion has"
+                f"table {root}: {rule.said}, which deltalake cannot evaluate in an upsert: {why}. "
+                "Append to the table instead, or write the rule in DataFusion's SQL"
             )
 
 
 @lru_cache(256)
 def _not_merged(columns: str, condition: str) -> str:
-    """Return why `deltalake` rejects a condition over columns; empty if it does not."""
+    """Return the reason why `deltalake` rejects a condition over these columns; empty if it
+    accepts.
+    """
     with tempfile.TemporaryDirectory() as directory:
         probe = DeltaTable.create(directory, Schema.from_json(columns))
         try:
@@ -158,7 +163,7 @@ def _not_merged(columns: str, condition: str) -> str:
 
 
 def observed(rules: Sequence[Rule]) -> list[str]:
-    """Return aggregates in SQL, two for each rule: broken rows, and the least example of them."""
+    """Return two SQL aggregates for each rule: number of rows that break it, and an example."""
     facts: list[str] = []
     for number, rule in enumerate(rules):
         broken = f"coalesce(({rule.broken}\n), false)"
@@ -168,9 +173,9 @@ def observed(rules: Sequence[Rule]) -> list[str]:
 
 
 def complaints(rules: Sequence[Rule], found: dict[str, Any]) -> list[str]:
-    """Return a sentence for each rule that rows break, by the result of `observed`."""
+    """Return a sentence for each broken rule, from the values of the aggregates of `observed`."""
     return [
-        f"{rule.said}; {found[f'broken_{number}']} rows of the batch break that"
+        f"{rule.said}, but {found[f'broken_{number}']} rows of the batch break this rule"
         + (f", such as {found[f'example_{number}']!r}" if found[f"example_{number}"] else "")
         for number, rule in enumerate(rules)
         if found[f"broken_{number}"]
@@ -178,13 +183,16 @@ def complaints(rules: Sequence[Rule], found: dict[str, Any]) -> list[str]:
 
 
 def _condition(condition: str, said: str) -> Rule:
-    # It may end with a comment.
+    # The line break ends a comment with which the condition may end.
     broken = f"not coalesce(({condition}\n), false)"
     return Rule(broken=broken, said=said, condition=condition)
 
 
 def _nulls(kind: Any, value: str, depth: int = 0) -> str:
-    """Return the SQL of whether a value has a forbidden null within it; empty if it cannot."""
+    """Return the SQL condition that a value contains a forbidden null; empty if none is forbidden.
+
+    `kind` is the value's type as Delta's JSON schema has it.
+    """
     if not isinstance(kind, dict):
         return ""
     item = f"_part{depth}"
@@ -196,7 +204,7 @@ def _nulls(kind: Any, value: str, depth: int = 0) -> str:
                 field["type"], f"{value}.{quoted(field['name'])}", field["nullable"], depth
             )
         ]
-        # Of a null struct Spark writes null fields, which Arrow does not read where none may be.
+        # Spark writes a null struct with null fields; Arrow rejects these in non-nullable fields.
         required = any(not field["nullable"] for field in kind["fields"])
         own = f"{value} is null or" if required else f"{value} is not null and"
         return f"({own} ({' or '.join(parts)}))" if parts else ""
@@ -214,6 +222,6 @@ def _nulls(kind: Any, value: str, depth: int = 0) -> str:
 
 
 def _part(kind: Any, value: str, nullable: bool, depth: int) -> list[str]:
-    """Return the conditions under which a part of a value is, or has, a forbidden null."""
+    """Return SQL conditions that a nested part is a forbidden null, or contains one."""
     own = "" if nullable else f"{value} is null"
     return [part for part in (own, _nulls(kind, value, depth)) if part]

@@ -1,9 +1,9 @@
-"""Comparison of a batch's schema with its table's, and checks of forbidden nulls.
+"""Comparison of a batch's schema with its table's schema, and checks for forbidden nulls.
 
-Nullability is ignored in types. Spark marks the result of `split` as a list without nulls, and
-another tool's table may forbid nulls at any depth, neither of which describes the rows. So tables
-are made with everything nullable, and the values of each batch are checked if the table forbids
-nulls.
+The comparison of types ignores nullability, because declared nullability does not describe the
+rows. For example, Spark marks the result of `split` as a list without nulls. New tables are
+therefore created with every column nullable. If another tool's table forbids nulls, at any depth,
+the values of each batch are checked.
 
 Source: the Delta transaction protocol, "Schema Serialization Format".
 """
@@ -27,24 +27,24 @@ from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.schema import quoted
 
 RESERVED: Final = "_penstock"
-"""Prefix of column names that this package reserves."""
+"""Prefix of column names that this package reserves for itself."""
 _NULLABLE: Final = frozenset({"nullable", "containsNull", "valueContainsNull"})
 _PARTS: Final = {"array": ("elementType",), "map": ("keyType", "valueType")}
 _STEPS: Final = {"elementType": "element", "keyType": "key", "valueType": "value"}
 
 
 def schema_of(schema: StructType) -> Schema:
-    """Convert a Spark schema to Delta's, with everything nullable: both are the same JSON.
+    """Convert a Spark schema to a Delta schema in which everything is nullable.
 
     Raises:
-        TableMismatch: a column's type is one that Delta tables do not have.
+        TableMismatch: Delta tables do not support a column's type.
     """
     fields = _nullable(schema.jsonValue())["fields"]
     for field, column in zip(fields, schema, strict=True):
         if not _is_delta(field):
             raise TableMismatch(
-                f"column {column.name} is {column.dataType.simpleString()}, which Delta tables do "
-                "not have; cast it"
+                f"column {column.name} has type {column.dataType.simpleString()}, which Delta "
+                "tables do not support. Cast it to another type"
             )
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
 
@@ -54,7 +54,7 @@ def _is_delta(field: Any) -> bool:
         Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
     except ValueError:
         return False
-    # `deltalake` supports these types, which the protocol lacks.
+    # `deltalake` accepts these types, although Delta's protocol does not define them.
     return not any(name == "void" or name.startswith("interval") for name in _leaves(field["type"]))
 
 
@@ -68,9 +68,9 @@ def _leaves(kind: Any) -> Iterator[str]:
 
 
 def with_nulls(frame: DataFrame) -> DataFrame:
-    """Return the frame with types that allow nulls at any depth, as PySpark's Arrow needs them.
+    """Return the frame with column types that allow nulls at any depth.
 
-    Otherwise it rejects null structs with fields that are never null.
+    PySpark's conversion to Arrow rejects a null struct whose fields are declared non-nullable.
     """
     schema = StructType.fromJson(_nullable(frame.schema.jsonValue()))
     return frame.select(
@@ -84,18 +84,19 @@ def with_nulls(frame: DataFrame) -> DataFrame:
 
 
 def check_partitions(names: Sequence[str], schema: StructType) -> None:
-    """Check that columns of a batch can be those of a table's partitions.
+    """Check that these columns of a batch can be partition columns.
 
     Raises:
-        InvalidOption: a column has a nested type, or no other column is left.
+        InvalidOption: a column has a binary or nested type, or every column would be a partition
+            column.
     """
     for name in names:
         kind = schema[name].dataType
         if isinstance(kind, (ArrayType, BinaryType, MapType, StructType, VariantType)):
-            said = f"is {kind.simpleString()}; name columns of numbers, texts, dates or times"
+            said = f"has type {kind.simpleString()}; use numbers, texts, dates or timestamps"
             raise InvalidOption("partition_by", name, said)
     if names and len(names) == len(schema):
-        said = "every column is a partition's, and files need one of their own; name fewer"
+        said = "leaves no column for the data files; use fewer partition columns"
         raise InvalidOption("partition_by", ", ".join(names), said)
 
 
@@ -104,7 +105,7 @@ def _nullable(node: Any) -> Any:
         return [_nullable(item) for item in node]
     if not isinstance(node, dict):
         return node
-    # Metadata of a column may be rules of the table that it was read from.
+    # A column's metadata may be rules of the table that it was read from.
     return {
         name: True if name in _NULLABLE else {} if name == "metadata" else _nullable(item)
         for name, item in node.items()
@@ -112,36 +113,37 @@ def _nullable(node: Any) -> Any:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Check that a table can have columns of these names side by side.
+    """Check that one table can have columns with all of these names.
 
     Raises:
-        TableMismatch: two differ in case only, or one has this package's own prefix.
+        TableMismatch: two names differ only in case, or a name begins with `RESERVED`.
     """
     counts = Counter(name.lower() for name in names)
     if twice := [name for name in names if counts[name.lower()] > 1]:
         raise TableMismatch(
-            f"columns {' and '.join(twice[:2])} have the same name to a table, where case does "
-            "not count; rename one of them"
+            f"columns {' and '.join(twice[:2])} have the same name in a Delta table, which ignores "
+            "case. Rename one of them"
         )
     if own := [name for name in names if name.lower().startswith(RESERVED)]:
-        raise TableMismatch(f"column {own[0]} begins with {RESERVED}, which is reserved; rename it")
+        raise TableMismatch(f"column {own[0]} begins with {RESERVED}, which is reserved. Rename it")
 
 
 def added_columns(name: str, table: Schema, batch: Schema, *, allowed: bool) -> list[Field]:
     """Return the columns of a batch that its table lacks.
 
     Args:
-        allowed: whether there may be any.
+        name: the table's name in messages.
+        allowed: whether the table may get new columns.
 
     Raises:
-        TableMismatch: a column has another type, the table needs one that the batch lacks, or
-            lacks one and may not get it.
+        TableMismatch: a column has another type or spelling than in the table, the batch lacks a
+            column that must not be null, or new columns are not allowed.
     """
     added = _compared(name, table, batch)
     if added and not allowed:
         raise TableMismatch(
-            f"table {name} has no column {', '.join(field.name for field in added)}; "
-            "add_columns = true adds it"
+            f"table {name} has no column {', '.join(field.name for field in added)}. Set "
+            "add_columns = true to add it"
         )
     return added
 
@@ -155,19 +157,21 @@ def _compared(name: str, table: Schema, batch: Schema) -> list[Field]:
         if existing is None and field.name.lower() in spelled:
             there = spelled[field.name.lower()]
             raise TableMismatch(
-                f"table {name}: column {field.name} is called {there} in the table; write {there}"
+                f"table {name}: column {field.name} differs only in case from the table's column "
+                f"{there}. Rename it to {there}"
             )
         if existing is None:
             added.append(field)
             continue
         for place, kept, new in _differences(field.name, _type(existing), _type(field)):
             raise TableMismatch(
-                f"table {name}: column {place} is {kept} in the table and {new} in the batch"
+                f"table {name}: column {place} has type {kept} in the table, but type {new} in the "
+                "batch"
             )
     if required := [field.name for field in known.values() if not field.nullable]:
         raise TableMismatch(
-            f"table {name}: the batch lacks the column {required[0]}, which the table does not "
-            "let be null"
+            f"table {name}: the batch lacks column {required[0]}, which must not be null in the "
+            "table"
         )
     return added
 
@@ -204,12 +208,12 @@ def _shown(kind: Any) -> str:
 
 
 def fitted(name: str, rows: pa.Table, table: Schema) -> pa.Table:
-    """Return the rows with the table's types, which forbid nulls where the table does.
+    """Return the rows converted to the table's types, whose nested parts may forbid nulls.
 
-    Columns themselves stay nullable, and those that the table lacks stay as they are.
+    Top-level columns stay nullable. Columns that the table lacks are not converted.
 
     Raises:
-        TableMismatch: a value is null where the table forbids it.
+        TableMismatch: a value is null although the table forbids it.
     """
     wanted = {field.name: field for field in pa.schema(table.to_arrow())}
     columns: list[pa.ChunkedArray] = []
@@ -217,22 +221,25 @@ def fitted(name: str, rows: pa.Table, table: Schema) -> pa.Table:
         kept = wanted.get(field.name, field)
         if place := _forbidden_null(field.name, values, kept):
             raise TableMismatch(
-                f"table {name}: {place} is null in the batch, and the table does not allow "
-                "nulls there; drop these rows or fill them in"
+                f"table {name}: {place} is null in some rows of the batch, but the table does not "
+                "allow nulls there. Drop these rows, or set a value"
             )
         columns.append(_retyped(values, kept.type))
     return pa.table(columns, names=rows.column_names)
 
 
 def with_one_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values with each NaN, at any depth, the same: `deltalake` compares their signs."""
+    """Return the values with one bit pattern for all NaN, at any depth.
+
+    `deltalake` would otherwise treat NaN with different signs as different values.
+    """
     return pa.chunked_array([_rebuilt(chunk, values.type) for chunk in values.chunks], values.type)
 
 
 def _retyped(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if values.type == kind:
         return values
-    # A cast rejects null structs of fields that are never null.
+    # Arrow's cast rejects a null struct whose fields are non-nullable.
     return pa.chunked_array([_rebuilt(chunk, kind) for chunk in values.chunks], kind)
 
 

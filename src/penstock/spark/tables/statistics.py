@@ -1,10 +1,12 @@
 """Statistics of files that Spark or Arrow wrote: bounds, by which readers skip files.
 
-Bounds come from Parquet footers, as physical values, without reading the data again. The columns
-are those of `bounds.is_exact`, in a form that every reader of Delta tables understands; strings are
-cut after `TEXT_CHARS_MAX` characters. A new table lists these columns. A file has the bounds of all
-columns that its table lists or, if a date is outside of the years 1 to 9999 or the table of another
-tool expects bounds of floats, none.
+The bounds come from the Parquet footer as physical values, so the data is not read again. They are
+written in a form that every reader of Delta tables understands. Strings are cut to `TEXT_CHARS_MAX`
+characters.
+
+A new table lists up to `COLUMNS_MAX` columns whose type has reliable bounds (`bounds.is_exact`). A
+file gets bounds for all columns that its table lists, or for none. It gets none if a date is
+outside of the years 1 to 9999, or if another tool's table expects bounds of floating-point columns.
 
 Source: the Delta transaction protocol, "Per-file Statistics"; the Parquet format, "Logical Types".
 """
@@ -32,7 +34,7 @@ _EPOCH_DAYS: Final = date(1970, 1, 1).toordinal()
 
 
 def configuration(schema: Schema, partition_by: Sequence[str] = ()) -> dict[str, str]:
-    """Return the properties of a new table that name its columns with bounds."""
+    """Return the properties of a new table that say which columns have bounds."""
     fields = pa.schema(schema.to_arrow())
     names = [
         field.name for field in fields if is_exact(field.type) and field.name not in partition_by
@@ -43,10 +45,14 @@ def configuration(schema: Schema, partition_by: Sequence[str] = ()) -> dict[str,
 def indexed_columns(
     schema: Schema, properties: Mapping[str, str | None], partition_by: Sequence[str]
 ) -> list[str]:
-    """Return the columns of which readers expect bounds, or more; nested ones by their first name.
+    """Return the columns for which readers expect bounds; it may contain a few more.
+
+    If a nested column is listed, its top-level column is returned.
 
     Args:
-        properties: the table's, as `configuration` returns them for a new one.
+        schema: the table's schema.
+        properties: the table's properties.
+        partition_by: partition columns, which have no bounds.
     """
     expected = [
         field.name
@@ -61,7 +67,7 @@ def indexed_columns(
 
 
 def indexed_in(table: DeltaTable) -> list[str]:
-    """Return the columns of which readers of a table expect bounds, or more."""
+    """Return `indexed_columns` of an existing table."""
     facts = table.metadata()
     return indexed_columns(table.schema(), facts.configuration, facts.partition_columns)
 
@@ -72,7 +78,7 @@ def _is_unbounded(kind: pa.DataType) -> bool:
 
 
 def statistics(footer: pq.FileMetaData, indexed: Collection[str]) -> dict[str, Any]:
-    """Return a file's statistics: bounds of all of these columns, or of none."""
+    """Return a file's statistics from its footer: bounds for all `indexed` columns, or for none."""
     nulls: dict[str, int] = {}
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
@@ -104,7 +110,7 @@ def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple
         return None
     text = column.logical_type.type == "STRING"
     if not all(item.has_min_max for item in filled):
-        return ("", _GREATEST * TEXT_CHARS_MAX) if text else None  # Arrow leaves out long ones
+        return ("", _GREATEST * TEXT_CHARS_MAX) if text else None  # Arrow omits long bounds
     lows = [_bound(column, item.min_raw) for item in filled]
     highs = [_bound(column, item.max_raw) for item in filled]
     if None in lows or None in highs:
@@ -114,13 +120,13 @@ def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple
 
 
 def _above(text: str) -> str:
-    """Return a text that is not less than this one, and short if possible."""
+    """Return a text that is not less than the given one, shortened if possible."""
     cut = text[:TEXT_CHARS_MAX] + _GREATEST
     return cut if text > cut[:-1] and text <= cut else text
 
 
 def _bound(column: pq.ColumnSchema, value: Any) -> Any:
-    """Return a physical value as statistics show it; None if they do not."""
+    """Convert a physical value to its form in statistics; None if it has none."""
     logical = column.logical_type
     kind = logical.type
     if kind == "STRING":
@@ -156,8 +162,8 @@ def _number(value: int | bytes, logical: dict[str, Any]) -> float | None:
 
 
 def _moment(micros: int, logical: dict[str, Any]) -> str | None:
-    # Delta keeps milliseconds in statistics; the microseconds are kept here because readers take
-    # longer fractions, and a maximum cut off below its value would lose rows.
+    # Delta specifies milliseconds for statistics. Microseconds are written here, because readers
+    # accept longer fractions, and a maximum that is cut below its value would lose rows.
     if logical["timeUnit"] != "microseconds":
         return None
     try:

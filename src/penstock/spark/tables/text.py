@@ -1,8 +1,9 @@
-r"""Strings of a batch as UTF-8, whatever bytes a query put into them.
+r"""Repair of strings that are not valid UTF-8, before they are written to a table.
 
-Spark keeps the bytes of `cast(key as string)` and writes them into Parquet files that no other
-reader opens. So bytes that are not UTF-8 become U+FFFD, as in Spark's `make_valid_utf8`. Two keys
-must stay distinct, so such a key becomes `\x` and its bytes in hexadecimal, as in PostgreSQL.
+Spark keeps the bytes of `cast(key as string)` unchanged and writes them into Parquet files, which
+other readers then cannot open. Invalid bytes are therefore replaced by U+FFFD, as by Spark's
+`make_valid_utf8`. Two different keys must stay different, so an invalid key becomes `\x` and its
+bytes in hexadecimal, as PostgreSQL writes bytes.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from penstock.spark.schema import quoted
 
 
 def valid_text(batch: DataFrame, keys: Collection[str] = ()) -> DataFrame:
-    """Return the batch with strings, at any depth, that are UTF-8; valid ones stay as they are.
+    """Return the batch with valid UTF-8 in all strings, at any depth; valid strings do not change.
 
     Args:
-        keys: columns whose values, and those within them, stay distinct.
+        batch: batch to repair.
+        keys: columns in which different strings must stay different, including nested strings.
     """
     columns: list[str] = []
     for field in batch.schema:
@@ -32,7 +34,7 @@ def valid_text(batch: DataFrame, keys: Collection[str] = ()) -> DataFrame:
 
 
 def _mended(kind: DataType, value: str, *, key: bool, depth: int = 0) -> str | None:
-    """Return the SQL of a value of valid strings; None for a type that has no strings."""
+    """Return the SQL expression that repairs a value's strings; None for a type without strings."""
     item = f"_item{depth}"
     inner = depth + 1
     if isinstance(kind, StringType):

@@ -1,12 +1,12 @@
-"""History of a topic from its table and, from there on, from the log: each record once.
+"""History of a topic: records from its table, and newer ones from the log, each exactly once.
 
     history(spark, topic="orders", table="lake/orders", bootstrap="localhost:9092",
             admin_url="http://localhost:9644").where("offset >= 0")
 
-One version of the table is read. Its positions are in that version (see `positions.py`), so its
-rows end exactly where the read of the log begins. The log's ends are fixed, too. If the log starts
-above the table's end, records are in neither, and that is an error, here or (if retention deletes
-them meanwhile) from the source.
+The call fixes one version of the table and the ends of the log. The version contains its own end
+offsets (see `positions.py`), so the read of the log begins exactly where the table ends. If the log
+starts above the table's end, the records between them are lost. That is an error of this call or,
+if retention deletes records later, of the query.
 """
 
 from __future__ import annotations
@@ -44,28 +44,29 @@ def history(
     version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the records of a topic with offsets in [start, end), in the source's columns.
+    """Return a topic's records with offsets in [start, end), with the source's columns.
 
     Args:
-        spark: a session that has the source.
-        topic: its name.
-        table: its table's location; a topic without a table yet is read from the log alone.
-        bootstrap, admin_url: the broker's addresses.
-        columns: of the source's; others are not read.
-        start: first offset per partition; other partitions are read from the table's start.
-        end: offset after the last per partition; others are read to the log's present end.
-        version: of the table; None is the latest.
-        storage_options: for a table in an object store, as `deltalake` names them.
+        spark: session that has the data source `penstock`.
+        topic: name of the topic.
+        table: location of the topic's table. If it does not exist yet, only the log is read.
+        bootstrap, admin_url: addresses of the brokers.
+        columns: columns of the source to read.
+        start: first offset by partition; partitions without one are read from their first record.
+        end: offset after the last by partition; others are read to the present end of the log.
+        version: version of the table; None is the latest.
+        storage_options: options of an object store, as `deltalake` names them.
 
     Raises:
         InvalidOption: an unknown column or partition, or a range that ends before it starts.
-        TableOfAnotherTopic: the table was kept from another topic, or from an earlier one.
-        LogStartsAfterTable: records between the table's end and the log's start are lost.
+        TableOfAnotherTopic: the table's records are from another topic, or a deleted one.
+        LogStartsAfterTable, DataLoss: requested records are in neither the table nor the log.
+        OffsetWentBack: the log ends before the table does.
     """
     from penstock.client import Client
 
     if unknown := [name for name in columns if name not in COLUMN_NAMES]:
-        raise InvalidOption("columns", unknown[0], f"there are {', '.join(COLUMN_NAMES)}")
+        raise InvalidOption("columns", unknown[0], f"must be one of {', '.join(COLUMN_NAMES)}")
     opened = open_table(table, storage_options, version)
     with Client(bootstrap, client_id="penstock-history") as client:
         topic_id = str(client.describe_topic(topic).topic_id)
@@ -96,15 +97,16 @@ def log_ranges(
     start: Offsets,
     end: Offsets,
 ) -> dict[int, tuple[int, int]]:
-    """Return the offsets [low, high) of each partition to read from the log.
+    """Return the offsets [low, high) to read from the log, by partition.
 
     Args:
-        first, last: start and end of the log.
-        reached: end of the table; None if it does not exist.
-        start, end: the requested range.
+        topic, table: names for messages.
+        first, last: start and end offsets of the log.
+        reached: end offsets of the table; None if the table does not exist.
+        start, end: the requested range, for the partitions that have one.
 
     Raises:
-        LogStartsAfterTable, DataLoss: requested records are in neither.
+        LogStartsAfterTable, DataLoss: requested records are in neither the table nor the log.
         OffsetWentBack: the log ends before the table does.
     """
     ranges: dict[int, tuple[int, int]] = {}
@@ -152,13 +154,17 @@ def _check_ranges(last: Offsets, start: Offsets, end: Offsets) -> None:
             raise InvalidOption(name, f"{len(given)} partitions", f"at most {RANGES_MAX}")
         for partition, offset in given.items():
             if partition not in last:
-                raise InvalidOption(name, partition, f"the topic has partitions 0 to {max(last)}")
+                raise InvalidOption(
+                    name, partition, f"the topic has only partitions 0 to {max(last)}"
+                )
             if offset < 0:
-                raise InvalidOption(name, offset, f"partition {partition}: must be 0 or more")
+                raise InvalidOption(name, offset, f"partition {partition}: must not be negative")
     for partition in start.keys() & end.keys():
         if start[partition] > end[partition]:
             raise InvalidOption(
-                "end", end[partition], f"partition {partition} starts at {start[partition]}"
+                "end",
+                end[partition],
+                f"partition {partition}: must not be below its start {start[partition]}",
             )
 
 

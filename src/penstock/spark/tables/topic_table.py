@@ -1,9 +1,9 @@
-"""Table of one topic: a streaming query whose every batch is one commit.
+"""Table of one topic: a streaming query that writes each batch in one commit.
 
-The query reads the topic from its start with every column of the source and appends through
-`DeltaSink`. The checkpoint is in the table's directory, under `_penstock`, which readers of tables
-ignore. A batch's end is read from the checkpoint and committed with its rows (see `positions.py`).
-Before a query starts the table is compared with the log.
+The query reads the topic from its start, with every column of the source, and appends through
+`DeltaSink`. Its checkpoint is under `_penstock` in the table's directory, which readers of tables
+ignore. The end offsets of each batch are read from the checkpoint and committed together with its
+rows (see `positions.py`). Before the query starts, the table is compared with the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def group_of(topic: str) -> str:
 
 
 class TopicTable:
-    """Query of one topic. `make_sink` makes `sink`, which appends."""
+    """Streaming query that maintains one topic's table.
+
+    Tests override `make_sink` to replace the sink that appends the batches.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class TopicTable:
         self._raised: Exception | None = None
 
     def make_sink(self, location: str, storage_options: Mapping[str, str] | None) -> DeltaSink:
-        """Return the table's sink; its permanent application name is the topic's id."""
+        """Return the sink of the table; its application name contains the topic's id."""
         application = f"penstock.table/{self.wanted.topic_id}"
         return DeltaSink(
             location,
@@ -81,11 +84,11 @@ class TopicTable:
         )
 
     def check(self, client: Client) -> None:
-        """Compare the table with the log.
+        """Check that the table belongs to the topic and that the log has all newer records.
 
         Raises:
-            TableOfAnotherTopic: the table is of another topic, or of an earlier one of that name.
-            LogStartsAfterTable: records were deleted before the table had them.
+            TableOfAnotherTopic: the table's records are from another topic, or a deleted one.
+            LogStartsAfterTable: records were deleted from the log before the table had them.
         """
         wanted = self.wanted
         opened = open_table(wanted.location, self._storage_options)
@@ -99,7 +102,7 @@ class TopicTable:
         )
 
     def start(self, *, once: bool) -> None:
-        """Start the query; with `once` it ends when it has written the present records."""
+        """Start the query; with `once` it ends after writing the records that exist now."""
         source = self._spark.readStream.format("penstock").options(**self._options).load()
         writer = (
             source.writeStream.foreachBatch(self._write)
@@ -114,7 +117,7 @@ class TopicTable:
         self._query = writer.start()
 
     def stop(self) -> None:
-        """Stop the query; an interrupted batch is replayed by the next start."""
+        """Stop the query; the next start repeats an interrupted batch."""
         if self._query is not None:
             self._query.stop()
 
@@ -127,7 +130,7 @@ class TopicTable:
         return self._query is not None and self._query.lastProgress is not None
 
     def failure(self) -> Exception | None:
-        """Error that ended the query; None if it was stopped or has written everything."""
+        """Return the error that ended the query; None if it was stopped, finished or runs."""
         if self._query is None or self._query.isActive:
             return None
         reported = self._query.exception()
@@ -150,12 +153,13 @@ class TopicTable:
 
 
 def batch_end(checkpoint: str, batch_id: int, topic: str) -> TopicPositions:
-    """Return the end of a batch, from the query's checkpoint.
+    """Return the end offsets of a batch, from the query's checkpoint.
 
-    The file has a version, a line of Spark's own and a line of the source's.
+    Spark's checkpoint has one file per batch: a version, a line of Spark's metadata and a line with
+    the source's positions.
 
     Raises:
-        InvalidOption: the checkpoint is of a query with another source.
+        InvalidOption: the checkpoint belongs to a query that does not read this topic.
     """
     found, root = filesystem(checkpoint)
     with found.open_input_stream(f"{root}/offsets/{batch_id}") as file:
@@ -163,13 +167,16 @@ def batch_end(checkpoint: str, batch_id: int, topic: str) -> TopicPositions:
     positions = positions_of(lines[-1] if lines else None)
     if positions is None or topic not in positions.topic_ids:
         raise InvalidOption(
-            "checkpointLocation", checkpoint, f"batch {batch_id} holds no position of topic {topic}"
+            "checkpointLocation", checkpoint, f"batch {batch_id} has no offsets of topic {topic}"
         )
     return of_topic(topic, positions)
 
 
 def _ours(text: str) -> Exception:
-    """Return the error that our planner process raised, from Spark's error."""
+    """Return this package's own error, found in the text of a Spark error.
+
+    It is an `InvalidError` if an operator has to act, else a `RuntimeError`.
+    """
     found = _OURS.findall(text)
     if found:
         name, message = found[-1]

@@ -1,6 +1,4 @@
-"""Topics that request a table, as a broker reports them, and the status of each table: its
-version, its size and its lag.
-"""
+"""Topics that request a table, as a broker reports them, and the status of these tables."""
 
 from __future__ import annotations
 
@@ -28,10 +26,12 @@ CODEC: Final = "table.codec"
 
 
 def wanted_tables(client: Client, root: str) -> dict[str, WantedTable]:
-    """Return the topics with `table.format=delta`, by name; one request per topic of the cluster.
+    """Return the topics with `table.format=delta`, by name.
+
+    This sends one request for each topic of the cluster.
 
     Raises:
-        BrokerBusy, TimedOut: as every call of a client.
+        BrokerBusy, TimedOut: the brokers did not respond in time.
     """
     found: dict[str, WantedTable] = {}
     for topic in client.list_topics():
@@ -42,7 +42,7 @@ def wanted_tables(client: Client, root: str) -> dict[str, WantedTable]:
 
 
 def wanted_table(client: Client, topic: TopicMetadata, root: str) -> WantedTable | None:
-    """Return one topic's table; None if it requests none, or was deleted meanwhile."""
+    """Return the table that a topic requests; None if it requests none or no longer exists."""
     from penstock.client import UnknownTopic
 
     try:
@@ -72,10 +72,10 @@ def wanted_table(client: Client, topic: TopicMetadata, root: str) -> WantedTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """Status of one topic's table. `version` is None before the first commit.
+    """Status of one topic's table: version, size and lag.
 
-    `ends` are the offsets after the last ones in the table; `lag_records` counts offsets of the log
-    after them.
+    `version` is None before the first commit. `ends` has the offset after the table's last record,
+    by partition. `lag_records` counts the log's offsets from there on.
     """
 
     topic: str
@@ -92,10 +92,10 @@ class TableStatus:
 def table_status(
     client: Client, wanted: WantedTable, storage_options: Mapping[str, str] | None = None
 ) -> TableStatus:
-    """Compare the table with the log; `problem` reports mismatches.
+    """Return the status of a table compared with the log; `problem` says what does not match.
 
     Raises:
-        UnknownTopic: the topic was deleted meanwhile.
+        UnknownTopic: the topic no longer exists.
         deltalake.exceptions.DeltaError: the table cannot be read.
     """
     topic, location = wanted.topic, wanted.location

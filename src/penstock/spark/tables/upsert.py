@@ -1,17 +1,19 @@
 """Exactly-once upserts into a Delta table: aggregates in `update` mode, and changes of a database.
 
-The table has one row per key, the latest: each batch is merged in one commit with the identifiers
-of an append (see `append.py`). The batch passes through the driver as Arrow and is therefore
-bounded, in rows here and in bytes by Spark (`spark.driver.maxResultSize`).
+The table has one row per key, the latest one. Each batch is merged in one commit, with the same
+transaction identifiers as an append (see `append.py`). The batch passes through the driver as Arrow
+data. Its size is therefore limited: in rows here, in bytes by Spark's `spark.driver.maxResultSize`.
 
-With `order_by` the greatest of a batch's rows of one key remains: each task reduces its rows, and
-the driver those of all tasks (`newest.py`); for unsupported types, or if tasks return more than
-`spark.driver.maxResultSize`, Spark moves the rows of a key to one task. A row replaces the stored
-row unless it is older. With `delete_when` the remaining row removes its key.
+With `order_by`, only the greatest row of each key in a batch is merged. Each task reduces its own
+rows, and the driver reduces the rows of all tasks (`newest.py`). For types that this does not
+support, and if the tasks return more than `spark.driver.maxResultSize`, Spark moves the rows of a
+key to one task instead. A merged row replaces the stored row unless it is older. With
+`delete_when`, the merged row may delete the stored row.
 
-A removed key leaves no trace, so an older row of it in a *later batch* would be stored as new. That
-cannot happen if `order_by` is the log's offset and a key has one partition, as with Kafka's
-partitioners. With any other order use a column that marks the row as removed, not `delete_when`.
+A deleted key leaves no trace in the table. If a *later batch* has an older row of the key, that row
+would be inserted again. This cannot happen if `order_by` is the log's offset and each key has one
+partition, as with Kafka's partitioners. With any other order, mark deleted rows in a column instead
+of using `delete_when`.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ from penstock.spark.tables.text import valid_text
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
 INVALID_ROWS: Final = "Invalid data found"
-"""Message of `deltalake` about rows that break a constraint."""
+"""Part of the message that `deltalake` raises for rows that break a constraint."""
 REMOVES: Final = "_penstock_removes"
 _UNORDERED: Final = (CalendarIntervalType, MapType, NullType, VariantType)
 _RESULT_BOUND: Final = "spark.driver.maxResultSize"
@@ -84,7 +86,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class DeltaUpsert:
-    """Sink that keeps the latest row of every key; pass it to `foreachBatch`."""
+    """Sink that stores the latest row of every key in a Delta table; pass it to `foreachBatch`."""
 
     def __init__(
         self,
@@ -101,23 +103,26 @@ class DeltaUpsert:
         batch_rows_max: int = BATCH_ROWS_MAX,
     ) -> None:
         """Args:
-        table: directory or URI of the table; made by the first batch that has rows.
-        application: permanent name of the query, as its checkpoint is.
-        keys: columns of the key; never null.
-        order_by: column by which a later row of a key is greater; never null, and different for
-            two rows of a key, or either may win. None: a batch holds each key at most once
-            and a later batch wins.
-        delete_when: SQL condition on a batch's row; where it holds, the key's row is removed.
-        add_columns: add new columns of a batch to the table's schema; rejected otherwise.
-        leave_out: columns of a batch that `delete_when` may name and the table does not have.
-        codec: of the files that it writes: none, gzip, snappy, lz4 or zstd. None: snappy.
-        storage_options: for object stores, as `deltalake` names them.
-        batch_rows_max: a batch with more keys is rejected.
+        table: directory or URI of the table. The first batch that has rows creates it.
+        application: permanent name of the query; a query with a new checkpoint needs a new
+            name.
+        keys: columns of the key; they must not be null.
+        order_by: column in which a later row of a key is greater. It must not be null; of two
+            rows of a key with equal values, either may win. With None, a batch must have at
+            most one row per key, and a later batch wins.
+        delete_when: SQL condition on a batch's row; if it is true, the key's stored row is
+            deleted.
+        add_columns: whether new columns of a batch are added to the table's schema. If false, a
+            batch with new columns is rejected.
+        leave_out: columns of a batch that only `delete_when` uses; they are not written.
+        codec: Parquet compression: none, gzip, snappy, lz4 or zstd; None means snappy.
+        storage_options: options of an object store, as `deltalake` names them.
+        batch_rows_max: most rows to merge; a batch with more keys is rejected.
         """
         if not keys:
-            raise InvalidOption("keys", keys, "name the columns of the key")
+            raise InvalidOption("keys", keys, "must name at least one column")
         if order_by in keys:
-            raise InvalidOption("order_by", order_by, "is one of the keys, which do not change")
+            raise InvalidOption("order_by", order_by, "must not be one of the key columns")
         self._sink = DeltaSink(table, application=application, storage_options=storage_options)
         self._keys = tuple(keys)
         self._order_by = order_by
@@ -132,18 +137,20 @@ class DeltaUpsert:
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int) -> Written:
-        """Merge a batch unless the table has it; `rows` of the result are those merged.
+        """Merge a batch unless the table already has it; errors are those of `stage`.
 
-        Errors are those of `stage`.
+        The result's `rows` counts the merged rows.
         """
         return self.stage(batch, batch_id).commit()
 
     def stage(self, batch: DataFrame, batch_id: int) -> Staged[Written]:
-        """Load the rows to merge into memory; nothing is changed yet.
+        """Load the rows to merge into memory; the table does not change until the result is
+        committed.
 
         Raises:
-            TableMismatch: the columns differ from the table's, the batch is too large, or its keys
-                or order are not unique.
+            TableMismatch: the columns differ from the table's, a row breaks a rule of the table,
+                there are too many rows, a key or an order column is null, or (without `order_by`) a
+                key has several rows.
             QueryChanged: the table has batches of this application from another checkpoint.
         """
         commit = Commit(
@@ -160,11 +167,11 @@ class DeltaUpsert:
         return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit), once=once)
 
     def check(self, batch: DataFrame) -> None:
-        """Check that batches with the columns of this one can be merged; no row is read.
+        """Check that batches with these columns can be merged; no row is read.
 
         Raises:
-            InvalidOption: a column cannot be a key or an order, as the option's name says.
-            TableMismatch: the table rejects them.
+            InvalidOption: a column's type cannot be a key or an order; the error names the option.
+            TableMismatch: the table rejects the columns.
             UnwritableTable: the table has features that this sink cannot write.
             AnalysisException, ParseException: Spark rejects `delete_when`.
         """
@@ -184,7 +191,10 @@ class DeltaUpsert:
         )
 
     def _gather(self, batch: DataFrame, table: DeltaTable | None) -> tuple[pa.Table, bool]:
-        """Return one row per key with its action, and whether each row was read once."""
+        """Return the rows to merge, one per key, each with its column `REMOVES`.
+
+        The second result is whether Spark read each row of the batch only once.
+        """
         # A limit in Spark would move all rows into one task first.
         partitions = _partitions(table, batch.columns)
         marked = self._marked(batch, partitions)
@@ -199,8 +209,8 @@ class DeltaUpsert:
                 if _RESULT_BOUND not in str(error):
                     raise
                 _LOG.warning(
-                    "table %s: tasks have more rows of the same keys than %s allows; reading "
-                    "the batch again, sorted by keys. Lower the trigger's limit to avoid this",
+                    "table %s: the rows of all tasks exceed %s. Reading the batch again, grouped "
+                    "by key in Spark. Lower the trigger's limit of records to avoid this",
                     self._sink.table, _RESULT_BOUND,
                 )  # fmt: skip
         newest = partial(self._sorted, order=_column(self._order_by))
@@ -209,20 +219,20 @@ class DeltaUpsert:
     def _checked(
         self, marked: DataFrame, rules: Sequence[Rule], read: Callable[[DataFrame], pa.Table]
     ) -> pa.Table:
-        """Read rows, and check those that do not remove their keys.
+        """Read rows, and check the rules for those that do not delete their key.
 
         Raises:
-            TableMismatch: some break a rule.
+            TableMismatch: some rows break a rule.
         """
         if not rules:
             return read(marked)
         kept = [replace(rule, broken=f"not {REMOVES} and ({rule.broken})") for rule in rules]
         counted = Observation()
         rows = read(marked.observe(counted, *map(F.expr, observed(kept))))
-        # Without rows Spark may leave the counting out.
+        # If there are no rows, Spark may not run the observation.
         if rows.num_rows and (broken := complaints(kept, counted.get)):
             raise TableMismatch(
-                f"table {self._sink.table}: {broken[0]}. Drop these rows, or fix them"
+                f"table {self._sink.table}: {broken[0]}. Drop or correct these rows"
             )
         return rows
 
@@ -231,7 +241,7 @@ class DeltaUpsert:
         text = valid_text(with_null_texts(batch, partitions), self._keys)
         marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
         if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
-            raise InvalidOption("delete_when", self._delete_when, "must be true or false")
+            raise InvalidOption("delete_when", self._delete_when, "must be a boolean expression")
         return with_nulls(marked.drop(*self._leave_out))
 
     def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
@@ -244,7 +254,7 @@ class DeltaUpsert:
         )
 
     def _schema(self, table: DeltaTable | None, batch: StructType) -> Schema:
-        """Return the table's schema once it has the batch; raise as `check` does."""
+        """Return the table's schema including the batch's new columns; raise as `check` does."""
         needed = {"keys": self._keys, "order_by": (self._order_by,) if self._order_by else ()}
         for option, names in needed.items():
             for name in names:
@@ -253,7 +263,9 @@ class DeltaUpsert:
                         f"table {self._sink.table}: column {name} is not in the batch"
                     )
                 if why := _incomparable(batch[name].dataType):
-                    raise InvalidOption(option, name, f"{why}, which is not compared; cast it")
+                    raise InvalidOption(
+                        option, name, f"{why}, whose values cannot be compared. Cast it"
+                    )
         check_names(batch.names)
         columns = schema_of(batch)
         if table is None:
@@ -267,7 +279,7 @@ class DeltaUpsert:
         return Schema([*there.fields, *added])
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
-        """Return the rows as the table has them; those that remove a key have only the key."""
+        """Return the rows with the table's types; rows that delete a key have nulls elsewhere."""
         for name in filter(None, (*self._keys, self._order_by)):
             at = rows.schema.get_field_index(name)
             rows = rows.set_column(at, name, with_one_nan(rows[name]))
@@ -289,29 +301,29 @@ class DeltaUpsert:
         what = f"table {self._sink.table}: batch {batch_id}"
         if rows.num_rows > self._batch_rows_max:
             raise TableMismatch(
-                f"{what} has more than {self._batch_rows_max} rows to merge; lower the trigger's "
-                "limit"
+                f"{what} has more than {self._batch_rows_max} rows to merge. Lower the trigger's "
+                "limit of records"
             )
         if null := [name for name in self._keys if rows[name].null_count]:
             raise TableMismatch(
-                f"{what} has rows whose key column {null[0]} is null, and null is no key; drop "
-                "them or fill the column in"
+                f"{what} has rows whose key column {null[0]} is null. Drop these rows, or set a "
+                "value"
             )
         if self._order_by is not None:  # there is one row of each key
             if not rows[self._order_by].null_count:
                 return
             raise TableMismatch(
-                f"{what} has rows whose order column {self._order_by} is null; drop them or fill "
-                "the column in"
+                f"{what} has rows whose order column {self._order_by} is null. Drop these rows, or "
+                "set a value"
             )
         if twice := len(rows) - distinct(rows.select(self._keys)):
             raise TableMismatch(
-                f"{what} has {twice} rows more than keys; set order_by to the "
-                "column by which a later row of a key is greater"
+                f"{what} has {twice} more rows than distinct keys. Set order_by to a column in "
+                "which a later row of a key is greater"
             )
 
     def _commit(self, rows: pa.Table, commit: Commit) -> int | None:
-        """Return the version that has the batch; None if another attempt had committed it."""
+        """Return the version that contains the batch; None if another attempt committed it."""
         for attempt in range(1, MERGE_ATTEMPTS_MAX + 1):
             table = self._sink.open()
             if in_table(table, commit):
@@ -325,7 +337,7 @@ class DeltaUpsert:
             except (CommitFailedError, DeltaError) as error:
                 if INVALID_ROWS in str(error):
                     raise self._unfit(table, error) from error
-                # Compaction, or another attempt, was faster; the merge is repeated on its table.
+                # Another writer, such as a compaction, committed first: merge again.
                 if attempt == MERGE_ATTEMPTS_MAX:
                     raise
                 _LOG.info("table %s: batch %s: %s", self._sink.table, commit.batch_id, error)
@@ -338,8 +350,8 @@ class DeltaUpsert:
                  if name.startswith(CONSTRAINT)}  # fmt: skip
         listed = ", ".join(f"{name} ({text})" for name, text in rules.items())
         return TableMismatch(
-            f"table {self._sink.table}: the batch has rows that the table's constraints reject: "
-            f"{listed or 'those of generated columns or invariants'}; {error}"
+            f"table {self._sink.table}: rows of the batch break a constraint of the table. It has "
+            f"{listed or 'generated columns or invariants'}. deltalake reports: {error}"
         )
 
     def _create(self, rows: pa.Table, commit: Commit) -> None:
@@ -370,7 +382,8 @@ class DeltaUpsert:
         if unlisted(self._sink.table, table, bounds):
             table.alter.set_table_properties(property_of(bounds))
         if local := [field for field in added if is_local(field.type)]:
-            # A merge that adds them leaves the table without their feature, unreadable.
+            # A merge that added these columns would omit their feature from the table's protocol,
+            # and the table would be unreadable.
             table.alter.add_columns(Schema.from_arrow(pa.schema(local)).fields)
         partitions = table.metadata().partition_columns
         merging = table.merge(
@@ -379,8 +392,8 @@ class DeltaUpsert:
             source_alias="new",
             target_alias="kept",
             merge_schema=len(added) > len(local),
-            # Rows that are not streamed are looked at first: files that cannot have a key of theirs
-            # are not read.
+            # Without streaming, deltalake first reads the keys to merge, and skips files whose
+            # bounds exclude all of these keys.
             streamed_exec=not set(self._keys).issubset((*bounds, *partitions)),
             writer_properties=delta_properties(self._codec, bounds),
             commit_properties=commit.properties(),
@@ -402,7 +415,7 @@ def _done(batch_id: int, *, replayed: bool = True) -> Written:
 
 
 def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
-    # PySpark reads the names of columns that go through Arrow as SQL.
+    # PySpark parses column names as SQL when rows pass through Arrow.
     names = {name: f"c{number}" for number, name in enumerate(rows.columns)}
     numbered = rows.toDF(*names.values())
     newest = Newest(
@@ -414,7 +427,7 @@ def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.T
 
 
 def _incomparable(kind: DataType) -> str:
-    """Return why values of a type, or within it, cannot be keys or orders; else empty."""
+    """Return the reason why values of a type cannot be keys or orders; empty if they can."""
     if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
         return f"is {kind.simpleString()}"
     if isinstance(kind, ArrayType):

@@ -1,12 +1,13 @@
-"""Backfill of a sink that was added to a running pipeline, with the records before its start.
+"""Backfill: writes older records to a sink that was added to a running pipeline.
 
-History ends at the sink's start positions (`pipeline/joining.py`). The offsets before are cut into
-chunks, once; each is processed as a batch and written by the sink under the application name
-`<pipeline>.<query>.<sink>.backfill` with the chunk's number, so a repeated chunk is skipped.
-Records that break a present rule are left out, and so are those held when the sink joined, which
-reach it through the pipeline. Versions of tables are fixed when the backfill begins.
+The backfill ends at the sink's start positions (`pipeline/joining.py`). The offsets before them are
+divided into chunks when the backfill begins. Each chunk is processed as a batch. The sink writes it
+under the application name `<pipeline>.<query>.<sink>.backfill` with the chunk's number, and skips a
+repeated chunk. Two kinds of records are left out: those that break a rule of the current file, and
+those that were held when the sink was added, which reach it through the pipeline. Versions of
+tables are fixed when the backfill begins.
 
-    <state>/backfills/<query>/<sink>.json
+    <state>/backfills/<query>/<sink>.json    progress
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ Report = Callable[["Progress"], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Backfill's fixed ranges, and the number of chunks written.
+    """Fixed inputs of a backfill, and the number of chunks that are written.
 
-    `ranges` has offsets [first, end) by topic and partition; `id` is None before it is begun.
+    `ranges` has the offsets [first, end) by topic and partition. `id` is None before the backfill
+    begins.
     """
 
     id: str | None
@@ -73,7 +75,7 @@ class Progress:
 
     @property
     def records(self) -> int:
-        """Number of offsets to read, some of which may have no record."""
+        """Number of offsets to read; some of them may have no record."""
         return records_in(self.ranges)
 
 
@@ -89,9 +91,11 @@ class Backfill:
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        """Raises:
-        CannotBackfill: the sink does not exist, or cannot get rows late.
-        PipelineInvalid, InvalidFormat: of the pipeline.
+        """Prepare the backfill of the sink named `sink`.
+
+        Raises:
+            CannotBackfill: the sink does not exist, or cannot accept older rows.
+            PipelineInvalid, InvalidFormat: the pipeline's file has problems.
         """
         check_sink(spec, sink)
         inferred = schemas.inferred(spec, spark, keep=False)
@@ -99,9 +103,9 @@ class Backfill:
         self._plan: QueryPlan = found[0]
         if self._plan.root is not None:
             raise CannotBackfill(
-                f"sink {sink} is of the stateful query {self._plan.name}, whose rows come from "
-                "its state and cannot be computed again. Give it another stateful step (the same "
-                "SQL under another name): that is a new query, which reads from its start"
+                f"sink {sink} belongs to the stateful query {self._plan.name}, whose rows depend "
+                "on state and cannot be computed again. Write the sink from another stateful step "
+                "(the same SQL under another name): this adds a query that reads from its start"
             )
         self._spec = spec
         self._spark = spark
@@ -114,15 +118,16 @@ class Backfill:
     def look(
         self, start: Start, *, history: str | None = None, chunk_records: int = CHUNK_RECORDS
     ) -> Progress:
-        """Return the open backfill or, if none was begun, a new one.
+        """Return the progress of the open backfill or, if none has begun, of a new one.
 
         Args:
-            start: where history begins; used if a backfill is begun now.
-            history: a table kept from the topic, which is read as far as it goes.
+            start: the first records to write; used for a new backfill.
+            history: a table with the topic's records. The log is read only for offsets that the
+                table lacks.
             chunk_records: offsets that are read and written at once.
 
         Raises:
-            CannotBackfill: the sink's start is unknown, or another start was given.
+            CannotBackfill: the sink's start is unknown, or an open backfill has another start.
         """
         history = None if history is None else absolute(history)
         known = self._read()
@@ -145,16 +150,17 @@ class Backfill:
         chunk_records: int = CHUNK_RECORDS,
         report: Report = lambda _: None,
     ) -> Progress:
-        """Begin or continue the backfill, to its end.
+        """Begin or continue the backfill, and complete it.
 
         Args:
+            by: the user, for the progress file.
             report: called after each chunk.
 
         Raises:
-            CannotBackfill: as `look`.
-            Busy: another process runs it.
-            AnalysisException: of Spark; with `DataLoss` in it when retention deleted records that
-                are to be read (`fail_on_data_loss = false` continues without them).
+            CannotBackfill: as in `look`.
+            Busy: another process runs this backfill.
+            AnalysisException: Spark failed; the cause is `DataLoss` if retention has deleted
+                records to be read (`fail_on_data_loss = false` continues without them).
         """
         with locked(self._path.with_suffix(".lock"), f"backfill of sink {self._sink.name}"):
             progress = self.look(start, history=history, chunk_records=chunk_records)
@@ -179,13 +185,13 @@ class Backfill:
         name = self._sink.name
         if joined is None:
             raise CannotBackfill(
-                f"sink {name}: no run has started with it. Run the pipeline with it first: it then "
-                "gets what comes from there on, and a backfill what came before"
+                f"sink {name}: no run has started with it. First run the pipeline with the sink: "
+                "the run writes new records, and a backfill then writes the records before"
             )
         if joined.since == joining.UNKNOWN:
             raise CannotBackfill(
-                f"sink {name}: the checkpoint of query {self._plan.name} could not be read when it "
-                "was added, so the records that it lacks are unknown"
+                f"sink {name}: the checkpoint of query {self._plan.name} could not be read when "
+                "the sink was added, so the records that the sink lacks are unknown"
             )
         ranges: frames.Ranges = {}
         if joined.positions:
@@ -198,7 +204,7 @@ class Backfill:
             topics = sorted({at.topic for at in ends})
             if history is not None and len(topics) != 1:
                 raise CannotBackfill(
-                    f"--history {history}: a table holds one topic, and sink {name} comes from "
+                    f"--history {history}: a table holds one topic, but sink {name} reads topics "
                     f"{', '.join(topics)}"
                 )
             with Client(self._spec.run.bootstrap, client_id="penstock-backfill") as client:
@@ -314,7 +320,7 @@ class Backfill:
 
     @contextmanager
     def _as_query(self, owner: str) -> Iterator[None]:
-        """Make sinks accept the backfill as the owner of its batch numbers."""
+        """Set `owner` as Spark's query id, under which sinks store the chunk numbers."""
         context = self._spark.sparkContext
         before = context.getLocalProperty(QUERY_ID)
         context.setLocalProperty(QUERY_ID, owner)

@@ -1,4 +1,4 @@
-"""Deterministic division of offsets into chunks; each has the same share of every partition."""
+"""Division of offsets into chunks; each chunk has the same share of every partition."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def records_in(ranges: Ranges) -> int:
 
 
 def chunk_count(ranges: Ranges, records: int) -> int:
-    """Return the number of chunks of about `records`; one may be empty."""
+    """Return the number of chunks if a chunk has at most about `records` offsets."""
     return -(-records_in(ranges) // max(1, records))
 
 
 def chunk(ranges: Ranges, number: int, count: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return the offsets of chunk `number` of `count`."""
+    """Return the offsets [first, end) of chunk `number` (from 0) of `count`."""
 
     def cut(first: int, end: int) -> tuple[int, int]:
         span = end - first

@@ -1,14 +1,14 @@
 """Dead letters as columns: origin, reason, and the record to replay.
 
-A dead letter's headers name its origin (`pipeline/dead_letters.py`). The original record is written
-without those headers, but with
+The headers of a dead letter name its origin (`pipeline/dead_letters.py`). A replay writes the
+original record without those headers, and adds
 
     penstock.replay.id, .from (topic-partition@offset of the dead letter), .attempt (1 for the first
-    time), .at (milliseconds), .by, .timestamp (that of the original record, milliseconds)
+    time), .at (milliseconds), .by, .timestamp (of the original record, in milliseconds)
 
-Its timestamp is that of the replay, because retention by time could delete an older one at once.
-The headers are left out if the record fits its topic only without them. A truncated dead letter
-cannot be replayed.
+The timestamp of the replayed record is the time of the replay, because retention could delete an
+older record at once. If the topic accepts the record only without the added headers, they are left
+out. A truncated dead letter cannot be replayed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Selection of dead letters. `topic` is the original one; `again` includes replayed ones.
+    """Selection of dead letters to replay.
 
-    `limit` selects the first ones, by partition and offset.
+    `topic` is the original topic. `again` includes dead letters that were replayed before. `limit`
+    selects the first ones by partition and offset.
     """
 
     rule: str | None = None
@@ -68,10 +69,11 @@ class Stamp:
 
 
 def dead_letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
-    """Return the dead letters of a pipeline among the records of its dead-letter topic.
+    """Return the dead letters of a pipeline, from the records of its dead-letter topic.
 
-    Columns: `key`, `value`, `headers` (those that the record had), `rule`, `reason`, `query`,
-    `topic`, `partition`, `offset` and `first_ms` (of the record), `whole`, `letter_topic`,
+    Columns of the original record: `key`, `value`, `headers`, `topic`, `partition`, `offset`,
+    `first_ms` (its timestamp), and `whole` (false if the dead letter is truncated). Columns of the
+    rejection: `rule`, `reason`, `query`. Columns of the dead letter: `letter_topic`,
     `letter_topic_id`, `letter_partition`, `letter_offset`, `letter_time`, and `attempt`, the number
     of its next replay.
     """
@@ -96,7 +98,7 @@ def dead_letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFra
 
 
 def meant(found: DataFrame, wanted: Filters) -> DataFrame:
-    """Return the dead letters that match the filters, except `again` and `limit`."""
+    """Return the dead letters that match the filters; ignore `again` and `limit`."""
     conditions: list[Column] = []
     if wanted.rule is not None:
         conditions.append(F.col("rule") == wanted.rule)
@@ -110,9 +112,10 @@ def meant(found: DataFrame, wanted: Filters) -> DataFrame:
 
 
 def marked(found: DataFrame, replays: DataFrame | None, spec: PipelineSpec) -> DataFrame:
-    """Return the dead letters with two more columns: `replayed` before, and `open`, if replayable.
+    """Return the dead letters with the columns `replayed` (before) and `open` (can be replayed).
 
-    Those without an origin in their headers, truncated ones, and lines of outbox payloads are not.
+    A dead letter cannot be replayed if its headers lack the origin, if it is truncated, or if its
+    record is a line of an outbox payload.
     """
     placed = F.col("topic").isNotNull() & F.col("partition").isNotNull() & F.col("whole")
     outboxes = [source for source in spec.sources.values() if source.outbox is not None]
@@ -131,7 +134,7 @@ def marked(found: DataFrame, replays: DataFrame | None, spec: PipelineSpec) -> D
 
 
 def chosen(frame: DataFrame, wanted: Filters) -> DataFrame:
-    """Return the dead letters of a marked frame to replay; always the same ones."""
+    """Return the dead letters of a marked frame to replay; repeated calls return the same ones."""
     going = frame.where(F.col("open"))
     if not wanted.again:
         going = going.where(~F.col("replayed"))
@@ -143,7 +146,8 @@ def chosen(frame: DataFrame, wanted: Filters) -> DataFrame:
 def put_back(going: DataFrame, stamp: Stamp) -> DataFrame:
     """Return dead letters as records to write, those of a key in their original order.
 
-    A record with a key goes to its key's present partition, one without to its old partition.
+    A record with a key goes to the current partition of the key. A record without a key goes to its
+    original partition.
     """
     place = F.concat(
         "letter_topic", F.lit("-"), F.col("letter_partition").cast("string"),
@@ -182,7 +186,7 @@ def audit_rows(going: DataFrame, stamp: Stamp, *, batch: int) -> DataFrame:
 
 
 def _text(name: str, prefix: str = ERROR_PREFIX) -> Column:
-    """Return a header's newest value as text; null if there is none."""
+    """Return the last header of this name as text; null if there is none."""
     found = F.filter(F.col(HEADERS), lambda one: one["key"] == prefix + name)
     return F.try_element_at(found, F.lit(-1))["value"].cast("string")
 

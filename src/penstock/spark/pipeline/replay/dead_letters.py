@@ -1,14 +1,14 @@
 """Replay of dead letters to their original topics, each once, with a table of replays.
 
-A replay is written down before it begins (`open.json`: filters over fixed offsets and a fixed
-version of the table of replays, a batch number, who and when). Then the records are appended in one
-commit under that number, a row per dead letter is appended to the table of replays under the same
-number, and the file is renamed. An interrupted replay is finished by the next call before anything
-else. A dead letter with a row in the table is left out of later replays.
+`open.json` is written before a replay begins. It has the filters, fixed offsets of the dead-letter
+topic, a fixed version of the table of replays, a batch number, the user and the time. Then the
+records are appended to their topics in one commit with the batch number. A row per dead letter is
+appended to the table of replays with the same number, and `open.json` is renamed. The next call
+first finishes an interrupted replay. Later replays leave out dead letters with a row in the table.
 
     <state>/replaying/owner.json     the owner of the batch numbers, and the next number
     <state>/replaying/open.json      the open replay
-    <state>/replaying/<id>.json      completed replays
+    <state>/replaying/<id>.json      a completed or rejected replay
     <state>/replays                  a Delta table: a row for each replayed dead letter
 """
 
@@ -54,7 +54,7 @@ class NoDeadLetters(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Replay that was begun: its selection of dead letters, and its stamp."""
+    """Replay as stored before it begins: its selection of dead letters, user and time."""
 
     id: str
     batch: int
@@ -79,8 +79,8 @@ class Replay:
 class Found:
     """Selected dead letters: counts by rule and topic, and the first ones to be replayed.
 
-    A group has `rule`, `topic`, `letters`, `replayed` before, `stuck` (cannot be replayed) and
-    `going`.
+    A group has `rule`, `topic`, and numbers of dead letters: `letters` (all), `replayed` (before),
+    `stuck` (cannot be replayed), and `going` (to be replayed).
     """
 
     groups: tuple[Mapping[str, Any], ...]
@@ -93,7 +93,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """Completed replay. `resumed`: it was begun by an earlier call."""
+    """Completed replay; `resumed` means that an earlier call began it."""
 
     id: str
     records: int
@@ -111,8 +111,10 @@ class DeadLetters:
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        """Raises:
-        NoDeadLetters: the file names no topic for them.
+        """Prepare replays for the pipeline.
+
+        Raises:
+            NoDeadLetters: the file names no dead-letter topic.
         """
         if spec.errors.dead_letters is None:
             raise NoDeadLetters(
@@ -127,7 +129,7 @@ class DeadLetters:
         self._table = str(PipelinePaths(spec).replays)
 
     def look(self, wanted: Filters) -> Found:
-        """Return what a replay with these filters would write. A `limit` counts for all groups."""
+        """Return the dead letters that `replay` would write; `limit` applies to all groups."""
         replay = self._decide(wanted, by="", batch=0, owner="")
         frame = self._marked(replay).persist()
         try:
@@ -136,17 +138,17 @@ class DeadLetters:
             frame.unpersist()
 
     def replay(self, wanted: Filters, *, by: str) -> tuple[Replayed, ...]:
-        """Replay dead letters; first finish what an earlier call began.
+        """Replay dead letters, after finishing an interrupted replay.
 
         Returns:
-            The completed replays, in order; a replay of no dead letters is not begun.
+            The completed replays, in order. If no dead letter is selected, no new replay begins.
 
         Raises:
             InvalidRows, UnknownTopics, CommitRefused: the log rejects the records; nothing is
                 written.
             SinkOwnerChanged: the log has replays that this state directory lacks.
-            AdminUnavailable, CommitUnfinished: call again to finish it.
-            Busy: another process replays.
+            AdminUnavailable, CommitUnfinished: the replay is interrupted; call again to finish it.
+            Busy: another process replays dead letters of this pipeline.
         """
         with locked(self._folder / "lock", f"replay of dead letters of {self._spec.name}"):
             done = [self._run(begun, resumed=True) for begun in self._open()]
@@ -224,7 +226,7 @@ class DeadLetters:
 
     @contextmanager
     def _put_aside_when_refused(self, replay: Replay) -> Iterator[None]:
-        """Rename a rejected replay, so that it does not block others."""
+        """Complete a replay that the log rejects, so that it does not block later replays."""
         try:
             yield
         except (InvalidRows, UnknownTopics, CommitRefused, SinkOwnerChanged) as error:

@@ -13,17 +13,17 @@ from penstock.base.errors import InvalidError
 
 
 class Busy(InvalidError):
-    """Lock that another process holds."""
+    """Lock of a file that another process holds."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a file's lock.
+    """Hold the lock of the file `path` while the block runs; `what` names the work in errors.
 
     Raises:
-        Busy: another process holds it.
+        Busy: another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="ascii") as file:

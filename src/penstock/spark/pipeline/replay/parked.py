@@ -1,7 +1,8 @@
-"""Held records of a pipeline, and requests to release them.
+"""Held records of a pipeline, and requests to release parked ones.
 
-A request is a file with user and time that the pipeline reads while it runs or when it starts; the
-batch that carries it out moves it to the folder `done`, with its number and the released records.
+A request is a file with the user and the time. A running pipeline reads it within seconds, a
+stopped one when it starts. The batch that releases the records moves the file to the folder `done`,
+with its batch number and the number of released records.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ _FACTS: Final = ("offset", "rule", "reason", "otherwise", "attempt", "held_ms", 
 
 
 class NothingParked(InvalidError):
-    """Selection without a parked record."""
+    """Selection that matches no held or parked record."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Held records of one query. `total` counts records; `keys` has a row for each key.
+    """Held records of one query. `total` and `parked` count records; `keys` has a row per key.
 
-    A row has `topic`, `partition` and `key`, of the key's first record `offset`, `rule`, `reason`,
-    `otherwise`, `attempt`, `held_ms` and `due_ms`, and `behind`, the number of records queued
-    behind it. A record without a key has a row for itself.
+    A row has `topic`, `partition`, `key`, and of the key's first held record `offset`, `rule`,
+    `reason`, `otherwise`, `attempt`, `held_ms` and `due_ms`. `behind` is the number of records that
+    are queued behind it. Each record without a key has its own row. `requested` has the ids of
+    pending requests.
     """
 
     query: str
@@ -50,10 +52,10 @@ class Waiting:
 def waiting(
     spec: PipelineSpec, *, query: str | None = None, keys: Sequence[bytes] = ()
 ) -> tuple[Waiting, ...]:
-    """Return the held records by query; of all keys, or of some.
+    """Return the held records by query; only those with the given keys, if there are any.
 
     Raises:
-        NothingParked: the pipeline has no such query, or it never held a record.
+        NothingParked: the pipeline has no such query, or the query never held a record.
     """
     names = _queries(spec)
     if query is not None:
@@ -74,21 +76,23 @@ def ask(
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> dict[str, str]:
-    """Request the release of parked records: those of some keys, or with None all.
+    """Request the release of parked records.
 
     Args:
         by: the requesting user.
-        dead_letter: dead-letter them instead of trying them again.
+        keys: the keys whose records to release; None for all parked records.
+        query: the query whose records to release; None for all queries.
+        dead_letter: dead-letter the records instead of retrying them.
 
     Returns:
-        The ids of the requests, by query, for queries with such records.
+        The ids of the requests, by query; only queries with such records have one.
 
     Raises:
-        NothingParked: no such record exists.
-        InvalidError: too many keys, or dead letters without a topic for them.
+        NothingParked: no parked record matches, there are too many keys, or `dead_letter` is set
+            without a dead-letter topic.
     """
     if dead_letter and spec.errors.dead_letters is None:
-        raise NothingParked("--dead-letter needs errors.dead_letters in the file: no topic is set")
+        raise NothingParked("--dead-letter needs a topic: set errors.dead_letters in the file")
     if keys is not None and len(keys) > KEYS_MAX:
         raise NothingParked(f"{len(keys)} keys given, at most {KEYS_MAX} are allowed; use --all")
     wish = Release(keys=None if keys is None else tuple(keys), dead_letter=dead_letter)
@@ -100,8 +104,8 @@ def ask(
     ]
     if not meant:
         raise NothingParked(
-            "no parked record matches. List held records by --parked without keys; records that "
-            "are held for a retry need no release"
+            "no parked record matches. List held records by --parked without keys. Records that "
+            "wait for a retry need no release"
         )
     now_ms = clock.now_ms()
     asked = {}

@@ -1,4 +1,4 @@
-"""Checks of backfills and of replay filters."""
+"""Checks of sinks to backfill, and of filters for a replay of dead letters."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from penstock.spark.pipeline.spec import (
 
 
 class CannotBackfill(InvalidError):
-    """Rejection of a backfill: by its sink, or by its options."""
+    """Rejection of a backfill, because of its sink or its options."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class NoSuchDeadLetters(InvalidError):
-    """Filter that matches no dead letter and nothing in the file."""
+    """Filter that matches no dead letter and names nothing in the file."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
-    """Reject names that are not in the file, when no dead letter was found.
+    """Reject filters with names that the file lacks; called if no dead letter matches.
 
-    Dead letters may come from rules and sources that were removed from the file.
+    Filters with other names are valid if dead letters match, because those may come from rules and
+    sources that were removed from the file.
 
     Raises:
-        NoSuchDeadLetters: with the existing names.
+        NoSuchDeadLetters: a name is unknown; the message has the known names.
     """
     parts: tuple[Source | Step, ...] = (*spec.sources.values(), *spec.steps.values())
     rules = (*(rule.name for part in parts for rule in part.rules), UNDECODABLE)
@@ -52,10 +53,10 @@ def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
 
 
 def check_sink(spec: PipelineSpec, name: str) -> None:
-    """Reject a sink that must not get older rows after newer ones.
+    """Reject a sink for which older rows after newer ones would be wrong.
 
     Raises:
-        CannotBackfill: with the reason.
+        CannotBackfill: the sink is unknown, or cannot accept older rows.
     """
     sink = spec.sinks.get(name)
     if sink is None:
@@ -73,14 +74,14 @@ def check_sink(spec: PipelineSpec, name: str) -> None:
     elif isinstance(sink.to, TableSink) and sink.to.mode != "append":
         if sink.to.order_by is None:
             reason = (
-                "it keeps the last row of each key, and without order_by older rows would replace "
-                "newer ones. Give it order_by"
+                "it keeps the last row of each key, so without order_by older rows would replace "
+                "newer ones. Set order_by"
             )
         elif sink.to.delete_when is not None:
             reason = (
-                "keys that were deleted since it was added would come back with their older rows. "
-                "Keep a column that marks rows as deleted rather than delete_when, or write the "
-                "table from a new pipeline, which reads from the start"
+                "keys that were deleted after the sink was added would come back with older rows. "
+                "Mark deleted rows in a column instead of delete_when, or write the table from a "
+                "new pipeline, which reads from the start"
             )
     if reason is not None:
         raise CannotBackfill(f"sink {name} cannot be backfilled: {reason}")

@@ -1,4 +1,4 @@
-"""Start of a backfill: from words of the command line to offsets."""
+"""Start of a backfill: converts the option `--from` to offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ EARLIEST: Final = "earliest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """`earliest` (also when `text` is None), a time, or offsets by topic and partition."""
+    """Start of a backfill: the earliest records, a time, or offsets by topic and partition.
+
+    `text` is the option `--from`, or None without it. Without a time and offsets, the start is
+    earliest.
+    """
 
     text: str | None = None
     time_ms: int | None = None
@@ -26,10 +30,10 @@ class Start:
 
 
 def moment_ms(text: str) -> int:
-    """Return a time in ISO 8601, UTC by default, as milliseconds since 1970.
+    """Return a time in ISO 8601 as milliseconds since 1970; without a zone it is in UTC.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a time.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -38,10 +42,10 @@ def moment_ms(text: str) -> int:
 
 
 def parse(text: str | None) -> Start:
-    """Parse `--from`.
+    """Parse the option `--from`.
 
     Raises:
-        ValueError: neither `earliest`, a time, nor offsets as JSON.
+        ValueError: the text is not `earliest`, a time, or offsets as JSON.
     """
     if text is None or text == EARLIEST:
         return Start(text=text)
@@ -53,7 +57,7 @@ def parse(text: str | None) -> Start:
         for topic, partitions in body.items()
     }
     if any(offset < 0 for partitions in offsets.values() for offset in partitions.values()):
-        raise ValueError("an offset is 0 or more")
+        raise ValueError("an offset must be 0 or more")
     return Start(text=text, offsets=offsets)
 
 
@@ -65,20 +69,21 @@ def lows(
     *,
     with_history: bool,
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return the offsets [first, end) of every partition.
+    """Return the offsets [first, end) to read, by topic and partition.
 
     Args:
-        ends: where history ends.
-        topic_ids: topic ids when that was noted.
-        with_history: a table has records that the log may no longer have.
+        ends: the sink's start positions, where the backfill ends.
+        topic_ids: the topics' ids when the sink was added.
+        with_history: whether a table has records that the log may lack.
 
     Raises:
-        CannotBackfill: a topic was recreated, offsets of others are given, or a time with a table.
+        CannotBackfill: a topic was deleted and created again, `start` names a topic that the sink
+            does not read, or `start` is a time although there is a table.
     """
     if with_history and start.time_ms is not None:
         raise CannotBackfill(
-            f"--from {start.text}: with --history, give the start as offsets: the log may not "
-            "have the records of that time any more"
+            f"--from {start.text}: with --history the start must be offsets, because the log may "
+            "no longer have the records of that time"
         )
     if unknown := sorted(set(start.offsets or ()) - set(topic_ids)):
         raise CannotBackfill(
@@ -91,7 +96,7 @@ def lows(
                 f"topic {topic} was deleted and created again after the sink was added: "
                 "its earlier records no longer exist"
             )
-        # Offsets cannot be looked up by a time before 1970: all records come into question then.
+        # The log cannot search for a time before 1970, so read all records.
         time_ms = -1 if start.time_ms is None else start.time_ms
         firsts = client.list_offsets(topic, EARLIEST if time_ms < 0 else time_ms)
         given = (start.offsets or {}).get(topic, {})
@@ -99,7 +104,7 @@ def lows(
         for at in sorted(end for end in ends if end.topic == topic):
             first = 0 if with_history else firsts[at.partition]
             first = given.get(at.partition, first)
-            # No record is as late as the time given: nothing is to be read.
+            # All records are older than the given time, so read none.
             low = ends[at] if first < 0 else min(first, ends[at])
             found[topic][str(at.partition)] = (low, ends[at])
     return found
