@@ -1,4 +1,4 @@
-"""`python -m penstock`."""
+"""Entry point of `python -m penstock`, which runs the command `penstock`."""
 
 from penstock.apps.cli import main
 

@@ -1,8 +1,9 @@
-"""Requests of commands to the admin interfaces of brokers.
+"""Requests of commands to the admin HTTP interfaces of brokers.
 
-An address is HOST:PORT, or a URL if it has TLS. Over https:// each request has the credentials
-of the client's options of security. Without TLS they are sent to this machine alone, and only
-after the interface has rejected a request without them, or has hidden the causes of failed checks.
+An address is HOST:PORT, or a URL if the interface has TLS. Over https:// each request has the
+credentials of the client's security options. Without TLS, credentials are sent only to this
+machine, and only in a second request. That request follows if the first one was rejected for
+missing credentials, or if its answer omitted the causes of failed health checks.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from penstock.client.admin_http import Answer
 
 ADMIN_TIMEOUT_SECONDS: Final = 5.0
-"""More than a broker takes for its readiness."""
+"""Longest wait for an answer; a broker needs less to determine its readiness."""
 
 
 def admin_addresses(text: str) -> list[str]:
-    """Split a list of addresses at commas."""
+    """Return the addresses of a list that is separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -37,12 +38,14 @@ def ask_admin(
     timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
     repeated: bool = False,
 ) -> Answer:
-    """Return the answer of an admin interface; `repeated` retries while the broker is away.
+    """Send a request to an admin interface and return the answer.
+
+    With `repeated` it is retried while the broker is unavailable, for at most `timeout_seconds`.
 
     Raises:
-        InvalidError: the address is invalid, the options of security are wrong, or credentials are
-            needed that must not be sent there.
-        AdminUnavailable: there is no answer.
+        InvalidError: the address or a security option is invalid, or the interface requires
+            credentials that must not be sent to it without TLS.
+        AdminUnavailable: the interface does not answer.
     """
     from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity
     from penstock.client.errors import InvalidArgument
@@ -69,7 +72,7 @@ def ask_admin(
 
 
 def hides_causes(answer: Answer) -> bool:
-    """Return whether a health answer names failed checks without their causes."""
+    """Return whether a health answer names failed checks but omits their causes."""
     from penstock.broker.admin.health import FAILING
 
     checks = answer.body.get("checks", ())

@@ -1,8 +1,9 @@
-"""`penstock`: the command line. Commands are imported when they are called.
+"""Root of the command line `penstock`: its commands, global options and exit statuses.
 
-Errors are one line on stderr and a status; `--debug` shows the traceback:
+A command's module is imported only when the command is called, so that other commands start
+quickly. An error is printed as one line on stderr; with `--debug` its traceback is printed instead.
 
-    1  the call failed            2  the command line is wrong
+    1  the command failed         2    the command line is invalid
     3  no broker answers          130  interrupted
 """
 
@@ -25,23 +26,31 @@ _COMMANDS: Final = {
     "group": ("log.groups", "group", "Manage consumer groups: list, describe, seek, delete."),
     "queue": ("log.queues", "queue", "Inspect share groups, and redrive dead letters."),
     "transaction": ("log.transactions", "transaction", "Inspect and abort transactions."),
-    "cluster": ("log.cluster", "cluster", "Show brokers and partitions, and suggest moves."),
+    "cluster": (
+        "log.cluster",
+        "cluster",
+        "Show brokers and partitions, and suggest replica moves.",
+    ),
     "broker": ("log.replicas", "broker", "Drain and remove brokers."),
     "config": ("log.topics", "config", "Manage settings of topics, groups and brokers."),
-    "quota": ("log.quotas", "quota", "Manage quotas of users, client ids, addresses."),
+    "quota": ("log.quotas", "quota", "Manage quotas of users, client ids and addresses."),
     "acl": ("access.acls", "acl", "Manage access rules: list, add, remove."),
     "tls": ("tls", "tls", "Create, check and reload certificates."),
     "user": ("access.users", "user", "Manage users and passwords."),
     "log": ("log.command", "log", "Show, check and repair stored batches."),
     "diskless": ("diskless.command", "diskless", "Inspect and rewrite objects of diskless topics."),
     "host": ("host.command", "host", "Run or query the agent for producers of this host."),
-    "outbox": ("outbox.command", "outbox", "Keep payloads in files, and pointers on a topic."),
+    "outbox": (
+        "outbox.command",
+        "outbox",
+        "Write payloads as files, and pointers to them on a topic.",
+    ),
     "pipeline": ("pipeline.command", "pipeline", "Run Spark pipelines, each defined by a file."),
     "keys": ("keys", "keys", "Manage the keys of encrypted fields."),
     "table": ("tables", "table", "Maintain Delta tables of topics."),
     "plan": ("plan.command", "plan", "Size a cluster, compute its cost, check the host."),
-    "kernels": ("cli", "kernels", "Compile the decoders, after an installation."),
-    "bench": ("bench.command", "bench", "Measure this host, as input of plans."),
+    "kernels": ("cli", "kernels", "Compile the record decoders, once after an installation."),
+    "bench": ("bench.command", "bench", "Measure this host, for `penstock plan capacity`."),
     "doctor": ("doctor.command", "doctor", "Find problems, and show how to fix them."),
 }
 
@@ -50,12 +59,13 @@ STATUS_UNREACHABLE: Final = 3
 STATUS_INTERRUPTED: Final = 130
 
 _CURES: Final = {
-    "broker_not_available": "start one with `penstock serve`, or name it with -b HOST:PORT",
+    "broker_not_available": "start a broker with `penstock serve`, or name a running one with -b"
+    " HOST:PORT",
     "unknown_topic_or_partition": "list topics with `penstock topic list`, or"
     " create one with `penstock topic create`",
     "group_id_not_found": "list groups with `penstock group list`",
-    "offset_out_of_range": "use -o beginning or -o end",
-    "request_timed_out": "run `penstock doctor` to find the problem",
+    "offset_out_of_range": "start at an existing offset, with -o beginning or -o end",
+    "request_timed_out": "run `penstock doctor` to find the cause",
 }
 
 
@@ -63,10 +73,25 @@ _CURES: Final = {
     cls=LazyGroup, entries=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="penstock")
-@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Bootstrap servers.")
-@click.option("--profile", help="Section of the profile file (PENSTOCK_PROFILE).")
-@click.option("--output", type=click.Choice(("table", "json")), help="How results are written.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option(
+    "-b",
+    "--bootstrap",
+    metavar="HOST:PORT,…",
+    help="Brokers to connect to first: HOST:PORT, several separated by commas. Default:"
+    " 127.0.0.1:9092.",
+)
+@click.option(
+    "--profile",
+    help="Section of the profile file that has the defaults of these options (PENSTOCK_PROFILE)."
+    " Default: default.",
+)
+@click.option(
+    "--output",
+    type=click.Choice(("table", "json")),
+    help="Format of results: table for people, json for programs (PENSTOCK_OUTPUT). Default:"
+    " table.",
+)
+@click.option("--debug", is_flag=True, help="Print the traceback of an error instead of one line.")
 @click.pass_context
 def root(
     context: click.Context,
@@ -77,9 +102,9 @@ def root(
 ) -> None:
     """A durable, Kafka-compatible event log.
 
-    A flag overrides the environment (PENSTOCK_BOOTSTRAP, PENSTOCK_PROFILE), which overrides the
-    profile file (~/.config/penstock/profiles.toml, or PENSTOCK_PROFILES), which overrides the
-    default 127.0.0.1:9092.
+    An option overrides the environment (PENSTOCK_BOOTSTRAP, PENSTOCK_PROFILE, PENSTOCK_OUTPUT). The
+    environment overrides the profile file (~/.config/penstock/profiles.toml, or the file that
+    PENSTOCK_PROFILES names). Most commands also accept -b, --profile and --output after their name.
     """
     context.obj = State(bootstrap=bootstrap, profile=profile, output=output, debug=debug)
 
@@ -87,11 +112,11 @@ def root(
 @click.command()
 @click.pass_obj
 def kernels(state: State) -> None:
-    """Compile the decoders of records and values; print the folder that caches them.
+    """Compile the decoders of records and values, and print the folder that caches the code.
 
-    Run it after an installation, as a user who may write into the package or with PENSTOCK_KERNELS
-    naming a folder that all processes can read. Without it the first process of each user compiles,
-    which takes some seconds.
+    Run it once after an installation, as a user who may write into the package's folder. If that
+    folder is read-only, set PENSTOCK_KERNELS to a folder that all processes can read. Without this
+    command the first process of each user compiles the decoders, which takes some seconds.
     """
     from penstock.kernels.compiling import compile_all
 
@@ -125,7 +150,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def describe(error: Exception) -> str:
-    """Return an error as one line: message, notes and, if known, the fix."""
+    """Return an error as one line: its message, its notes and a known fix, separated by
+    semicolons.
+    """
     notes: list[Any] = getattr(error, "__notes__", [])
     code = error.code if isinstance(error, PenstockError) else ""
     fix = getattr(error, "fix", _CURES.get(code, ""))
@@ -134,7 +161,9 @@ def describe(error: Exception) -> str:
 
 
 def _silence_stdout() -> None:
-    """Keep the interpreter from complaining about a closed pipe."""
+    """Redirect stdout to /dev/null, so that the interpreter does not report the closed pipe at
+    exit.
+    """
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

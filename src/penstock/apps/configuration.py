@@ -1,12 +1,14 @@
-"""A broker's configuration from flags, environment and file, each value with its origin.
+"""Configuration of a broker from flags, environment and file; each value keeps its origin.
 
-Names are Kafka's dotted ones. A flag wins over the environment, the environment over the file,
-the file over the default. The file is TOML; `log.retention.ms = 1000` may stand at the top, in
-tables (`[log.retention]`) or quoted. In the environment a name follows Kafka's container
-mapping behind `PENSTOCK_` or `KAFKA_`: `.` is `_`, `_` is `__`, `-` is `___`; of `KAFKA_` names
-those that are no settings of ours are left alone, since images set others.
+Settings have Kafka's dotted names. A flag overrides the environment, the environment overrides the
+file, and the file overrides the default. The file is TOML: `log.retention.ms = 1000` may be at the
+top level, in tables (`[log.retention]`) or under a quoted name.
 
-An error names the setting, the value, the rule and where the value came from.
+The name of an environment variable is `PENSTOCK_` or `KAFKA_`, and the setting's name as Kafka's
+container images write it: `.` is `_`, `_` is `__`, `-` is `___`. A `KAFKA_` variable that is no
+setting of Penstock is ignored, since container images set such variables for other purposes.
+
+An error names the setting, the value, the rule, and the origin of the value.
 """
 
 from __future__ import annotations
@@ -44,62 +46,70 @@ from penstock.storage.settings import StorageSettings
 ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 PROCESSES_MAX: Final = 32
-"""All write their metadata to one SQLite file, and each has a link to every other."""
+"""Limit of processes: all write their metadata to one SQLite file, and each is connected to all
+others.
+"""
 DEFAULT_DIRECTORY: Final = "penstock-data"
 CONTROL_SCHEMES: Final = ("postgresql", "postgres")
 
 
 class InvalidConfiguration(InvalidError):
-    """A broker's setting has an invalid value; names where it was given."""
+    """A setting or a file of settings is invalid; the message names the origin of the value."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorySettings:
-    """The broker's directory, and the number of processes that share it."""
+    """Settings of a broker's data directory, and of the processes that share it."""
 
     log_dirs: str = setting(
-        DEFAULT_DIRECTORY, "Directory of the log, the journal and the control database; one"
-        " directory.",
+        DEFAULT_DIRECTORY, "Data directory: has the log, the journal and the SQLite control"
+        " database. It is a single directory, not a list.",
     )  # fmt: skip
     log_dirs_access: str = setting(
-        "owner", "Who may read what is created in log.dirs, whatever the umask: the broker's own"
-        " user (files 0600, directories 0700), or also its group (0640, 0750).",
+        "owner", "Users that may read new files in log.dirs, whatever the umask. owner: only the"
+        " broker's user (files 0600, directories 0700). group: also the broker's group (0640,"
+        " 0750).",
         choices=("owner", "group"),
     )  # fmt: skip
     processes: int = setting(
-        1, "Broker processes of one cluster that one command runs in log.dirs; node.id and the"
-        " ports of the listeners increase by one for each. Not with control.url.", 1,
+        1, "Number of broker processes that penstock serve runs in log.dirs, as one cluster."
+        " node.id and the ports of the listeners increase by one for each process. Must be 1"
+        " with control.url.", 1,
         PROCESSES_MAX,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationSettings:
-    """Locations of metadata and of the objects of diskless topics."""
+    """Settings of the database of metadata, and of the object store of diskless topics."""
 
     control_url: str = setting(
-        "", "Database of topics, groups and the diskless index, as postgresql://user@host/name;"
-        " empty is SQLite below log.dirs, for the brokers of one command.",
+        "", "PostgreSQL database of topics, groups and the index of diskless topics, as"
+        " postgresql://user@host/name. Empty means SQLite in log.dirs, which only the"
+        " processes of one penstock serve can share.",
         secret=True,
     )  # fmt: skip
     control_start_timeout_ms: int = setting(
-        60_000, "How long a broker that starts waits for the database of control.url to answer; 0"
-        " tries once.", 0, 86_400_000,
+        60_000, "Longest time that a starting broker waits for the database of control.url; 0 makes"
+        " a single attempt.", 0, 86_400_000,
     )  # fmt: skip
     diskless_storage_url: str = setting(
-        "", "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
-        " az://…. All brokers must have the same store; a broker with another one does not"
-        " start. Empty is the directory objects below log.dirs; required with control.url.",
+        "", "Object store of diskless topics: file:///directory, s3://bucket/prefix, gs://… or"
+        " az://…. All brokers must have the same store; a broker with a different store does"
+        " not start. Empty means the directory objects in log.dirs. Required with"
+        " control.url.",
     )  # fmt: skip
     diskless_storage_options: tuple[str, ...] = setting(
-        (), "Options of the store as name=value, such as aws_endpoint and aws_region. Options"
-        " that are missing come from the environment and the machine's identity.",
+        (), "Options of the object store as name=value, such as aws_endpoint and aws_region."
+        " Missing options are taken from the environment and from the machine's identity.",
         secret=True,
     )  # fmt: skip
     diskless_storage_options_file: str = setting(
-        "", "File of more options, one name=value per line, for those that are secrets."
+        "",
+        "File with further options of the object store, one name=value per line; for secret"
+        " options.",
     )
 
     def __post_init__(self) -> None:
@@ -126,14 +136,14 @@ class LocationSettings:
             raise InvalidSetting(
                 "diskless.storage.url",
                 "",
-                "must name the store that all brokers share, where their control plane is"
+                "must name the object store that all brokers share, because the control plane is"
                 " PostgreSQL",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Value of a setting with its origin."""
+    """Value of a setting, and its origin for messages, as `flag -X`."""
 
     value: object
     origin: str
@@ -141,7 +151,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Configuration of a broker process; `notes` are about settings without effect."""
+    """Configuration of a broker process.
+
+    `directory` is the data directory. `notes` are sentences about settings without effect.
+    """
 
     broker: BrokerSettings
     storage: StorageSettings
@@ -155,9 +168,11 @@ class Configuration:
     security: Security = field(default_factory=Security)
     processes: int = 1
     front_secret: bytes = field(default=b"", repr=False)
-    """By which a front's word for who has asked is known; empty where there is none."""
+    """Secret in requests that the shared admin address forwards (`processes/front.py`); empty
+    without a shared address.
+    """
     log: str = "log"
-    """The directory of the broker's log below `directory`."""
+    """Name of the broker's log directory in `directory`."""
     notes: tuple[str, ...] = ()
 
 
@@ -182,10 +197,10 @@ def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
 def configure(
     *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
 ) -> Configuration:
-    """Build the configuration from its sources.
+    """Build the configuration of a broker from all sources.
 
     Raises:
-        InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
+        InvalidConfiguration: the file cannot be read, a name is unknown, or a value is not allowed.
     """
     given = gather(_TYPES, file=file, environment=environment, flags=flags)
     overrides = take_overrides(given)
@@ -210,10 +225,13 @@ def configure(
 def load_all(
     kinds: Kinds, *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
 ) -> tuple[dict[type[Any], Any], tuple[str, ...]]:
-    """Load the settings of these classes; return a sentence for each value without effect.
+    """Load settings from all sources: return an object of each class, and notes.
+
+    The notes are sentences about values without effect.
 
     Raises:
-        InvalidConfiguration: the file cannot be read; or all unknown names and invalid values.
+        InvalidConfiguration: the file cannot be read, or names or values are invalid; lists them
+            all.
     """
     return load_given(kinds, gather(kinds, file=file, environment=environment, flags=flags))
 
@@ -221,7 +239,7 @@ def load_all(
 def gather(
     kinds: Kinds, *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
 ) -> dict[str, Given]:
-    """Gather the given settings, by dotted name.
+    """Return the given settings by dotted name, each from the source that has precedence.
 
     Raises:
         InvalidConfiguration: the file cannot be read.
@@ -235,7 +253,9 @@ def gather(
 
 
 def take_overrides(given: dict[str, Given]) -> dict[str, dict[str, object]]:
-    """Remove and return the values for single listeners: by listener and setting name.
+    """Remove settings of single listeners from `given`; return them by listener and setting name.
+
+    They are named `listener.name.<name>.<setting>`.
 
     Raises:
         InvalidConfiguration: a value is not allowed.
@@ -258,7 +278,7 @@ def take_overrides(given: dict[str, Given]) -> dict[str, dict[str, object]]:
 def load_given(
     kinds: Kinds, given: Mapping[str, Given]
 ) -> tuple[dict[type[Any], Any], tuple[str, ...]]:
-    """Load gathered settings, as `load_all`."""
+    """Load the settings that `gather` returned, as `load_all` does."""
     known = {name: info for kind in kinds for name, info in by_name(kind).items()}
     wrong, notes, loaded = list[str](), list[str](), dict[type[Any], Any]()
     for name, item in given.items():
@@ -284,7 +304,7 @@ def load_given(
 
 
 def read_file(path: Path) -> dict[str, Given]:
-    """Read the values of a TOML file, by dotted name.
+    """Return the values of a TOML file by dotted name, with file and line as origin.
 
     Raises:
         InvalidConfiguration: the file cannot be read, is too large, or is not TOML.
@@ -319,7 +339,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object
 
 
 def _line_of(name: str, lines: list[str]) -> str:
-    """Return `, line N` of the assignment of a dotted name, also inside tables."""
+    """Return `, line N` for the line that assigns a dotted name, also inside tables; else empty."""
     words = name.split(".")
     for start in range(len(words)):
         tail = re.escape(".".join(words[start:]))
@@ -331,7 +351,9 @@ def _line_of(name: str, lines: list[str]) -> str:
 
 
 def read_environment(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> dict[str, Given]:
-    """Read settings from the environment; `PENSTOCK_` overrides `KAFKA_`."""
+    """Return the settings in the environment; `PENSTOCK_` overrides `KAFKA_` for the same
+    setting.
+    """
     known = known_names(kinds)
     given: dict[str, Given] = {}
     for prefix in ENVIRONMENT_PREFIXES:
@@ -344,7 +366,7 @@ def read_environment(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> d
 
 
 def misspelt(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> list[str]:
-    """Describe each `PENSTOCK_` variable whose name is close to a setting's."""
+    """Return a warning for each `PENSTOCK_` variable that is no setting, but similar to one."""
     forms = {f"PENSTOCK_{_environment_form(name)}" for name in known_names(kinds)}
     odd = [name for name in environment if name.startswith("PENSTOCK_") and name not in forms]
     if not odd:
@@ -364,7 +386,9 @@ def _environment_form(name: str) -> str:
 
 
 def dotted(words: str) -> str:
-    """Return a setting's name from its environment form without prefix."""
+    """Return the setting's name of a variable without its prefix, as log.retention.ms of
+    LOG_RETENTION_MS.
+    """
     pieces = re.split("(_+)", words.lower())
     return "".join(_SEPARATORS.get(piece, piece) for piece in pieces)
 
@@ -373,7 +397,7 @@ _SEPARATORS: Final = {"_": ".", "__": "_", "___": "-"}
 
 
 def parse_override(text: str, origin: str = "flag -X") -> tuple[str, Given]:
-    """Read one `key=value`.
+    """Parse a `key=value` of the command line; return the name, and the value with `origin`.
 
     Raises:
         InvalidConfiguration: there is no `=`.

@@ -1,12 +1,12 @@
-"""Shared parts of processes: logging, signals, and messages to their supervisor.
+"""Shared parts of processes: logging, signals, and notifications of systemd.
 
-Logging goes to stderr, as text or as one JSON object a line. A systemd unit of `Type=notify` has
-started when the process sends so over a datagram socket that the environment names; without
-that name, nothing is sent.
+Logs are written to stderr, as text or as one JSON object per line. A systemd unit of `Type=notify`
+is started when its process sends a message over a datagram socket, which NOTIFY_SOCKET names.
+Without that variable, nothing is sent.
 
-Benchmarks remove created resources after Ctrl-C: SIGINT, SIGTERM and SIGHUP raise
-`KeyboardInterrupt`. `deferred` postpones it while a resource is created; `run_async` cancels the
-loop's main task instead.
+Benchmarks remove created resources after Ctrl-C. For that purpose SIGINT, SIGTERM and SIGHUP raise
+`KeyboardInterrupt`. `deferred` postpones the exception while a resource is created. `run_async`
+cancels the main task of its loop instead.
 
 Source: `sd_notify(3)`, the section on implementing the protocol without its library.
 """
@@ -29,8 +29,9 @@ from penstock.base.urls import without_credentials_in
 logger = logging.getLogger(__name__)
 
 COLLECT_AFTER_OBJECTS: Final = 10_000
-"""New objects between two collections: requests make almost no cycles, and what they leave in
-memory (the newest batches) is looked through by each collection."""
+"""New objects between two garbage collections. Requests make almost no cycles, and each collection
+scans the objects that they keep in memory, such as the newest batches.
+"""
 FORCED_STATUS: Final = 1
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -41,15 +42,16 @@ MICROSECONDS_PER_MS: Final = 1000
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter of text lines; removes credentials from URLs."""
+    """Formatter of log lines as text, without credentials in URLs."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_credentials_in(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter of JSON lines: time, level, logger, message, and error; removes credentials from
-    URLs.
+    """Formatter of log lines as JSON objects, without credentials in URLs.
+
+    An object has time, level, logger and message, and the traceback of an exception as `error`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -77,7 +79,7 @@ def set_up(log_format: str, level: str) -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iterator[None]:
-    """Install a signal handler, and restore the former ones afterwards."""
+    """Install a handler of signals during a context, and restore the former handlers at its end."""
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in before:
@@ -104,22 +106,23 @@ def _on_signal(stop: asyncio.Event) -> None:
 
 
 def notify_ready(environment: Mapping[str, str] = os.environ) -> bool:
-    """Report that clients can connect; return True if a supervisor was notified."""
+    """Notify systemd that clients can connect; return whether the message was sent."""
     return notify(READY, environment=environment)
 
 
 def notify_stopping(within_ms: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Notify the supervisor that the daemon stops and may take `within_ms`, beyond the unit's
-    limit.
+    """Notify systemd that the process is stopping; return whether the message was sent.
+
+    systemd then waits for `within_ms`, even if the unit's own limit is shorter.
     """
     extension = f"EXTEND_TIMEOUT_USEC={within_ms * MICROSECONDS_PER_MS}"
     return notify(STOPPING, extension, environment=environment)
 
 
 def notify(*states: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send `states` as one message; return True if a supervisor was notified.
+    """Send states, as `READY=1`, to systemd in one message; return whether the message was sent.
 
-    Never blocks and never raises: serving continues without a supervisor.
+    Never blocks and never raises, since the process can serve without systemd.
     """
     address = environment.get(VARIABLE, "")
     if not address.startswith(("/", "@")):
@@ -143,7 +146,7 @@ T = TypeVar("T")
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make the signals raise `KeyboardInterrupt`."""
+    """Raise `KeyboardInterrupt` on SIGINT, SIGTERM and SIGHUP during a context."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -154,7 +157,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Postpone the `KeyboardInterrupt` of a signal to the end of the context."""
+    """Postpone the `KeyboardInterrupt` of a signal to the end of a context."""
     came: list[int] = []
     with handled(lambda number, frame: came.append(number), SIGNALS):
         yield
@@ -166,10 +169,10 @@ def run_async(
     work: Coroutine[Any, Any, T],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """Run a coroutine as `asyncio.run` does; close its loop cleanly after a signal.
+    """Run a coroutine as `asyncio.run` does, but let signals cancel it and close its loop.
 
     Raises:
-        KeyboardInterrupt: a signal arrived; `work` was cancelled.
+        KeyboardInterrupt: a signal arrived.
     """
     came: list[int] = []
     task: asyncio.Task[Any] | None = None

@@ -1,4 +1,4 @@
-"""`penstock keys`: keyrings of encrypted fields; init, list, rotate, shred, readmit."""
+"""Command group `penstock keys`: manages keyrings, which have the keys of encrypted fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SHOWN_MAX: Final = 1_000
 SUBJECTS_MAX: Final = 1_000_000
-"""That one call shreds."""
+"""Most subjects that one command shreds or readmits."""
 STDIN: Final = "-"
 
 
@@ -30,13 +30,14 @@ def _ring(command: Callable[..., None]) -> Callable[..., None]:
         required=True,
         envvar="PENSTOCK_KEYS",
         metavar="DIRECTORY",
-        help="The keyring's directory (PENSTOCK_KEYS).",
+        help="Directory of the keyring (PENSTOCK_KEYS).",
     )
     @click.option(
         "--master-key",
         envvar="PENSTOCK_KEYS_MASTER",
         metavar="FILE|env:NAME",
-        help="Location of the master key (PENSTOCK_KEYS_MASTER). Default: master.key of the ring.",
+        help="Master key: a file, or an environment variable as env:NAME (PENSTOCK_KEYS_MASTER)."
+        " Default: master.key in the keyring's directory.",
     )
     @wraps(command)
     def wrapped(*arguments: Any, ring: str, master_key: str | None, **options: Any) -> None:
@@ -52,8 +53,8 @@ def _ring(command: Callable[..., None]) -> Callable[..., None]:
 def keys() -> None:
     """Manage keyrings, which have a data key for each subject whose fields are encrypted.
 
-    A subject is the person whom data is about: a customer, a patient. Without its key, everything
-    encrypted for it reads as null.
+    A subject is the person whom data is about, such as a customer or a patient. When a subject's
+    key is deleted (shredded), everything encrypted for that subject reads as null.
     """
 
 
@@ -61,9 +62,9 @@ def keys() -> None:
 @_ring
 @output_option
 def init(state: State, place: KeyPlace) -> None:
-    """Create a keyring, and its master key unless that comes from the environment.
+    """Create a keyring and, unless an environment variable has it, its master key.
 
-    Without the master key all encrypted data is lost: keep a copy of it apart from the ring.
+    Keep a copy of the master key apart from the keyring: without it all encrypted data is lost.
     """
     from penstock.security.data.file_ring import FileKeyRing
     from penstock.security.data.master_keys import master_keys
@@ -71,20 +72,20 @@ def init(state: State, place: KeyPlace) -> None:
     FileKeyRing.create(place.ring, master_keys(place.master_place)).close()
     where = place.master_place
     say(
-        state, f"keyring {place.ring} made; its master key is {where}",
+        state, f"keyring {place.ring} created; its master key is {where}",
         ring=str(place.ring), master_key=where,
     )  # fmt: skip
 
 
 @keys.command("list", short_help="Show subjects that have keys.")
 @default_option(
-    "--limit", SHOWN_MAX, "Most subjects to show, the oldest first.",
+    "--limit", SHOWN_MAX, "Largest number of subjects to show, the oldest first.",
     click.IntRange(0, SUBJECTS_MAX),
 )  # fmt: skip
 @_ring
 @output_option
 def list_keys(state: State, place: KeyPlace, limit: int) -> None:
-    """List subjects with keys, and count shredded subjects; never shows a key."""
+    """List subjects that have keys, and count shredded subjects; never shows a key."""
     from penstock.security.data.file_ring import ring_at
 
     ring = ring_at(place)
@@ -96,32 +97,34 @@ def list_keys(state: State, place: KeyPlace, limit: int) -> None:
     show(state, rows, ("subject", "made"), title=title)
 
 
-@keys.command("rotate", short_help="Wrap all keys with a new master key.")
+@keys.command("rotate", short_help="Encrypt all keys with a new master key.")
 @_ring
 @output_option
 def rotate(state: State, place: KeyPlace) -> None:
-    """Wrap all keys with a new master key, while users of the ring continue.
+    """Create a new master key, and encrypt all keys of the ring with it, while the ring is in use.
 
-    Earlier copies of the ring become useless without the old master key. A master key in the
-    environment is followed by the one in the variable of the same name plus _NEXT.
+    Afterwards, earlier copies of the ring are useless without the old master key. If the master key
+    is in an environment variable, set the new one in the variable of that name with the suffix
+    _NEXT.
     """
     from penstock.security.data.file_ring import ring_at
 
     count, todo = ring_at(place).rotate()
-    text = f"{counted(count, 'key')} wrapped by a new master key"
+    text = f"{counted(count, 'key')} encrypted with a new master key"
     say(state, f"{text}; {todo}" if todo else text, keys=count, todo=todo)
 
 
 @keys.command("shred", short_help="Delete subjects' keys permanently.")
 @click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT…")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_ring
 @output_option
 def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -> None:
-    """Delete the keys of subjects: everything encrypted for them reads as null from then on.
+    """Delete the keys of subjects permanently: everything encrypted for them then reads as null.
 
-    This cannot be undone, and a shredded subject gets no new key. With - the subjects are read from
-    stdin, one a line. Exits with status 1 if a subject has no key.
+    This cannot be undone, and a shredded subject gets no new key unless `readmit` allows it. With -
+    as SUBJECT, the subjects are read from stdin, one per line. Exits with status 1 if a subject has
+    no key.
     """
     from penstock.security.data.file_ring import ring_at
 
@@ -140,7 +143,11 @@ def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -
 @_ring
 @output_option
 def readmit(state: State, place: KeyPlace, subjects: tuple[str, ...]) -> None:
-    """Allow shredded subjects new keys; data encrypted before stays null."""
+    """Allow new keys for shredded subjects.
+
+    Data that was encrypted before the shredding stays null. With - as SUBJECT, the subjects are
+    read from stdin, one per line.
+    """
     from penstock.security.data.file_ring import ring_at
 
     ring = ring_at(place)
@@ -158,7 +165,7 @@ def _subjects(given: tuple[str, ...]) -> list[str]:
     lines = sys.stdin.read().splitlines()
     named = list(dict.fromkeys(filter(None, lines)))
     if not 0 < len(named) <= SUBJECTS_MAX:
-        raise BadInput(f"stdin has {len(named)} subjects, must have from 1 to {SUBJECTS_MAX}")
+        raise BadInput(f"stdin has {len(named)} subjects; it must have from 1 to {SUBJECTS_MAX}")
     return named
 
 

@@ -1,4 +1,4 @@
-"""Permissions of a broker's files: for its user, or for its group too, whatever the umask.
+"""Permissions of a broker's files: for its user only, or also for its group, whatever the umask.
 
 SQLite gives the files beside a database the permissions of the database.
 
@@ -19,18 +19,21 @@ from penstock.apps.wiring import CONTROL, LOG
 logger = logging.getLogger(__name__)
 
 UMASKS: Final = {"owner": 0o077, "group": 0o027}
-"""By the setting `log.dirs.access`: the rights that new files and directories do not get."""
+"""Umask by the value of `log.dirs.access`: the permissions that new files and directories do not
+get.
+"""
 OTHERS: Final = 0o007
 
 
 def protect(directory: Path, access: str) -> None:
-    """Make new files private, and existing ones in the data directory.
+    """Restrict the permissions of new files, and of existing ones in the data directory.
 
-    Sets the umask of this process and its children. Files of the control database get no more than
-    `access` gives; directories are closed to other users. Failures are logged.
+    Sets the umask of this process and its children. Removes from the files of the control database
+    all permissions that `access` does not allow, and from directories those of other users.
+    Failures are logged.
 
     Args:
-        directory: the data directory; it need not be there.
+        directory: the data directory; it need not exist.
         access: a key of `UMASKS`.
     """
     os.umask(UMASKS[access])
@@ -43,13 +46,13 @@ def protect(directory: Path, access: str) -> None:
 
 
 def control_files(directory: Path) -> Iterator[Path]:
-    """Yield the files of the control database, with SQLite's own beside it."""
+    """Yield the files of the SQLite control database, with those that SQLite keeps beside it."""
     if directory.is_dir():
         yield from sorted(path for path in directory.glob(f"{CONTROL}*") if path.is_file())
 
 
 def _take(path: Path, rights: int) -> None:
-    """Remove rights from a file or a directory; symbolic links are ignored."""
+    """Remove permissions from a file or a directory, but not through a symbolic link."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -60,7 +63,7 @@ def _take(path: Path, rights: int) -> None:
         path.chmod(mode & ~rights)
     except OSError as error:
         logger.warning(
-            "%s has mode %04o, which lets other users read it, and cannot be changed: %s; give it"
-            " to the user of the broker, or run chmod %04o %s as its owner",
+            "%s has mode %04o, which allows access by other users, and cannot be changed: %s."
+            " Change its owner to the user of the broker, or run chmod %04o %s as its owner",
             path, mode, error.strerror, mode & ~rights, path,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Broker in this process, from start to stop."""
+"""Run of one broker in this process, from its start to its stop."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ async def serve_until(
 ) -> None:
     """Run one broker until `stop` is set; call `announce` when clients can connect.
 
+    `notices` connects a broker to others that share its data directory.
+
     Raises:
-        PenstockError: it cannot start, another process has registered its node.id, or its database
-            was restored from an older state.
+        PenstockError: the broker cannot start, another process has registered its node.id, or its
+            database was restored from an older state.
     """
     loop = asyncio.get_running_loop()
     starting = loop.create_task(_started(configuration, notices))

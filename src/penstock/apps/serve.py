@@ -1,15 +1,16 @@
-"""`penstock serve`: run a broker until a signal stops it.
+"""Command `penstock serve`: runs a broker until a signal stops it.
 
-Only modules that a broker needs are imported here: the time from the command to the ready line
-is mostly imports. One line goes to stdout when clients can connect:
+This module imports only what a broker needs, because imports take most of the start-up time. When
+clients can connect, it writes one line to stdout:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
-With several processes it has an address of each broker, separated by commas. The line ends with a
-note if every caller on this machine may do everything over the admin interface, ACLs or not.
+With several processes the line has the address of each broker, separated by commas. It ends with
+`admin.loopback.trusted=true` if every process on this machine may use the admin interface without
+credentials.
 
-SIGTERM and SIGINT stop it in good order with status 0; a second one ends it at once. It ends
-with an error when another process has registered under its node.id.
+SIGTERM and SIGINT stop the broker gracefully with status 0; a second signal ends it at once. The
+command fails when another process registers under the same node.id.
 """
 
 from __future__ import annotations
@@ -32,16 +33,49 @@ logger = logging.getLogger(__name__)
 
 
 @click.command("serve", short_help="Run a broker.")
-@path_option("--config file", "TOML file of settings, by Kafka's names.")
-@click.option("--data-dir", help="Directory of the log and its database (log.dirs).")
+@path_option("--config file", "TOML file with settings, under Kafka's names. Default: none.")
 @click.option(
-    "--listener", metavar="HOST:PORT", help="Address for Kafka clients; port 0: any free port."
+    "--data-dir",
+    help="Data directory: the log and, without control.url, the SQLite database (log.dirs)."
+    " [default: penstock-data]",
 )
-@click.option("--admin", metavar="HOST:PORT", help="Address of the admin HTTP interface.")
-@click.option("--processes", metavar="N", help="Brokers that share the directory (processes).")
-@click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
-@default_option("--log-format", "text", "Format of log lines.", click.Choice(FORMATS))
-@default_option("--log-level", "warning", "Lowest level of log lines.", click.Choice(LEVELS))
+@click.option(
+    "--listener",
+    metavar="HOST:PORT",
+    help="Address to listen on for Kafka clients (listeners); port 0 picks a free port."
+    " [default: 127.0.0.1:9092]",
+)
+@click.option(
+    "--admin",
+    metavar="HOST:PORT",
+    help="Address of the admin HTTP interface (admin.listener); empty turns it off. [default:"
+    " 127.0.0.1:9644]",
+)
+@click.option(
+    "--processes",
+    metavar="N",
+    help="Number of broker processes that share the data directory as one cluster (processes)."
+    " [default: 1]",
+)
+@click.option(
+    "-X",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any broker setting by name; overrides environment and file. May be repeated.",
+)
+@default_option(
+    "--log-format",
+    "text",
+    "Format of the log lines on stderr: text, or one JSON object per line.",
+    click.Choice(FORMATS),
+)
+@default_option(
+    "--log-level",
+    "warning",
+    "Lowest level of the log lines that are written.",
+    click.Choice(LEVELS),
+)
 def serve(
     file: Path | None,
     data_dir: str | None,
@@ -54,8 +88,9 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
-    A flag overrides the environment (PENSTOCK_LOG_RETENTION_MS, KAFKA_LOG_RETENTION_MS), which
-    overrides the file, which overrides the default.
+    Settings are given by options, environment variables (PENSTOCK_LOG_RETENTION_MS or
+    KAFKA_LOG_RETENTION_MS for log.retention.ms) and the file of --config. An option overrides the
+    environment, and the environment overrides the file.
     """
     set_up(log_format, log_level)
     flags = dict(parse_override(text) for text in overrides)
@@ -80,7 +115,7 @@ def _with_protocol(text: str) -> str:
 
 
 def run(configuration: Configuration) -> None:
-    """Serve until a signal arrives.
+    """Run the configured broker or brokers until a signal arrives.
 
     Raises:
         PenstockError: the broker cannot start.
@@ -101,7 +136,7 @@ def run(configuration: Configuration) -> None:
 
 
 def _check_alone(configuration: Configuration) -> None:
-    """Check that one process has the whole directory, after several have shared it."""
+    """Check that one broker has all replicas of a directory that several processes have shared."""
     if configuration.locations.control_url or len(logs_below(configuration.directory)) <= 1:
         return
     from penstock.apps.processes.plan import check_held

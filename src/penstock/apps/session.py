@@ -1,7 +1,7 @@
-"""Shared parts of client commands: addresses of brokers, and output of results.
+"""Shared parts of client commands: options, profiles, clients, and output of results.
 
-Sources of a setting, first wins: a flag of the command, a flag before the command, `-X`, the
-environment, the profile, the default. The profile file is TOML:
+A setting comes from the first of these sources that has it: an option after the command, an option
+before the command, `-X`, the environment, the profile, the default. The profile file is TOML:
 
     [default]
     bootstrap = "127.0.0.1:9092"
@@ -11,13 +11,14 @@ environment, the profile, the default. The profile file is TOML:
     output = "json"
     client_config = "/etc/penstock/client.properties"
 
-A profile may have Kafka's options of security itself, quoted (`"security.protocol" = "SSL"`), or
-name a file of them, as Kafka's tools take one; PENSTOCK_CLIENT_CONFIG names one for all clients.
+A profile may contain Kafka's security options under quoted names (`"security.protocol" = "SSL"`).
+It may also name a properties file of Kafka's tools that has them, as `client_config`.
+PENSTOCK_CLIENT_CONFIG names such a file for all profiles without a `client_config`.
 
-JSON output is one object for a single result, an array for a list, and one object per line for
-a stream; its keys are part of the interface.
+JSON output is one object for a single result, an array for a list, and one object per line for a
+stream. Its keys are part of the public interface.
 
-Commands of a `LazyGroup` are imported at their first use.
+A `LazyGroup` imports the module of a command when the command is first used.
 """
 
 from __future__ import annotations
@@ -49,27 +50,29 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_PROFILES: Final = "~/.config/penstock/profiles.toml"
 API_TIMEOUT_MS: Final = 4_000
 FIRST_NOTICE_SECONDS: Final = 1.5
-"""Commands say what they wait for within 2 s; looking and writing takes some of it."""
+"""Seconds until a command first reports a wait. The line appears within 2 s, since the check and
+the output take up to 0.5 s.
+"""
 NOTICE_SECONDS: Final = 30.0
 PROFILE_FILE_BYTES_MAX: Final = 1 << 20
 CODECS: Final = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
 COLUMN_GAP: Final = 3
 """Characters between two columns of a table."""
 PIPED_COLUMNS_MAX: Final = 10_000
-"""Tables that no terminal shows are folded here at the latest."""
+"""Width of tables, in characters, if stdout is a pipe or a terminal that is too narrow."""
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any] | click.Command)
 
 
 class InvalidProfile(InvalidError):
-    """The profile does not exist, or a file cannot be read."""
+    """The named profile does not exist, or the profile file cannot be read."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class Number(click.FloatRange):
-    """Finite number within bounds: `click.FloatRange` accepts `nan`."""
+    """Parameter type of finite numbers within bounds; `click.FloatRange` itself accepts `nan`."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         number = super().convert(value, param, ctx)
@@ -79,7 +82,7 @@ class Number(click.FloatRange):
 
 
 class BadInput(click.ClickException):
-    """Invalid input of a command, on its line or in a file: one line, status 2."""
+    """Error in a command's options or in an input file; shown as one line, with exit status 2."""
 
     exit_code = 2
 
@@ -94,7 +97,7 @@ def to_stderr(line: str) -> None:
 
 @dataclass(slots=True)
 class State:
-    """Options of the command line, by position."""
+    """Global options of a command: those given before it, overridden by those given after it."""
 
     bootstrap: str | None = None
     profile: str | None = None
@@ -102,7 +105,7 @@ class State:
     debug: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
     notice_seconds: tuple[float, float] = (FIRST_NOTICE_SECONDS, NOTICE_SECONDS)
-    """After how long a command says what it waits for, and how often then."""
+    """Seconds until the first line on stderr about a wait, and seconds between later lines."""
     notice: Callable[[str], None] = to_stderr
 
     def merged(
@@ -112,7 +115,11 @@ class State:
         output: str | None,
         overrides: Sequence[str],
     ) -> State:
-        """Return the state with the command's own options."""
+        """Return a copy in which options given after the command override those given before it.
+
+        Raises:
+            click.UsageError: a `-X` option has no `=`, or names no client setting.
+        """
         named = dict(self.overrides)
         for text in overrides:
             name, equals, value = text.partition("=")
@@ -122,7 +129,7 @@ class State:
                 raise click.UsageError(
                     f"-X {text}: unknown client setting; known: "
                     + ", ".join(_CLIENT_SETTINGS)
-                    + ", and Kafka's of security.*, sasl.* and ssl.*"
+                    + ", and Kafka's security.*, sasl.* and ssl.* options"
                 )
             named[name.strip()] = value.strip()
         return replace(
@@ -134,12 +141,14 @@ class State:
         )
 
     def setting(self, name: str, flag: str | None, default: str) -> str:
-        """Return a setting by precedence."""
+        """Return the flag, else the variable PENSTOCK_<NAME>, else the profile's value, else the
+        default.
+        """
         variable = os.environ.get(f"PENSTOCK_{name.upper()}")
         return flag or variable or self._profile().get(name) or default
 
     def of_named_profile(self, name: str) -> str | None:
-        """Return a setting of the profile named on the command line; None without one."""
+        """Return a setting of the profile that `--profile` names; None without that option."""
         return self._profile().get(name) if self.profile is not None else None
 
     @property
@@ -147,13 +156,15 @@ class State:
         return self.setting("output", self.output, "table") == "json"
 
     def client(self, subject: str = "", **options: Any) -> WatchedClient:
-        """Create a client of the chosen brokers; calls without an answer fail after a few seconds.
+        """Create a client of the chosen brokers.
 
-        In its `with` block it reports on stderr what it waits for, if that takes long; `subject` is
-        what the lines are about.
+        A call without an answer fails after `API_TIMEOUT_MS`, unless `-X` sets another timeout.
+        While the `with` block of the client runs, each longer wait is reported on stderr; `subject`
+        names the command's object in these lines, as `topic orders`. `options` are those of
+        `Client`.
 
         Raises:
-            InvalidError: an invalid address or timeout.
+            InvalidError: an address or a timeout is invalid.
         """
         from penstock.apps.waiting import Silence, WatchedClient
 
@@ -173,15 +184,19 @@ class State:
         return WatchedClient(bootstrap, silence=silence, say=self.notice, **options)
 
     def working(self, task: str) -> AbstractContextManager[None]:
-        """Return a block that reports its task on stderr, if it takes long."""
+        """Return a context that reports `task` on stderr while its block runs, if that takes
+        long.
+        """
         from penstock.apps.waiting import working
 
         first, every = self.notice_seconds
         return working(task, first_seconds=first, every_seconds=every, say=self.notice)
 
     def security(self) -> Mapping[str, str] | None:
-        """Return the security options: of `-X`, the profile, or the file of `client_config` or
-        PENSTOCK_CLIENT_CONFIG.
+        """Return the client's security options by Kafka's names; None if there are none.
+
+        `-X` overrides the profile. The profile overrides the file that its `client_config` names,
+        or without `client_config` the file that PENSTOCK_CLIENT_CONFIG names.
 
         Raises:
             InvalidError: the file cannot be read.
@@ -237,7 +252,7 @@ def _milliseconds(name: str, text: str) -> int:
 
 
 def current() -> State:
-    """Return the options before the command; the defaults outside of a command."""
+    """Return the options given before the command, or the defaults outside of a command."""
     context = click.get_current_context(silent=True)
     return context.obj if context and isinstance(context.obj, State) else State()
 
@@ -245,7 +260,7 @@ def current() -> State:
 def default_option(
     names: str, default: object, doc: str, kind: click.ParamType[Any] | type | None = None
 ) -> Callable[[Decorated], Decorated]:
-    """Return an option whose help shows its default; `names` are separated by blanks."""
+    """Return an option with the help `doc` and its default; `names` are separated by spaces."""
     return click.option(*names.split(), type=kind, default=default, show_default=True, help=doc)
 
 
@@ -254,9 +269,13 @@ def path_option(names: str, doc: str) -> Callable[[Decorated], Decorated]:
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that asks no broker `--output`, and a `State` as first argument."""
+    """Add `--output` to a command without a broker, and pass a `State` as first argument."""
 
-    @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
+    @click.option(
+        "--output",
+        type=click.Choice(("table", "json")),
+        help="Format of results: table for people, json for programs. Default: table.",
+    )
     @functools.wraps(command)
     def wrapped(output: str | None, **arguments: Any) -> None:
         command(current().merged(None, None, output, ()), **arguments)
@@ -265,12 +284,35 @@ def output_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `-b`, `--profile`, `--output`, `-X`, and a `State` as first argument."""
+    """Add `-b`, `--profile`, `--output` and `-X` to a command, and pass a `State` as first
+    argument.
+    """
 
-    @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Bootstrap servers.")
-    @click.option("--profile", help="Section of the profile file.")
-    @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
-    @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Client setting.")
+    @click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT,…",
+        help="Brokers to connect to first: HOST:PORT, several separated by commas. Default:"
+        " PENSTOCK_BOOTSTRAP, else the profile's, else 127.0.0.1:9092.",
+    )
+    @click.option(
+        "--profile",
+        help="Section of the profile file that has the defaults of these options. Default:"
+        " PENSTOCK_PROFILE, else default.",
+    )
+    @click.option(
+        "--output",
+        type=click.Choice(("table", "json")),
+        help="Format of results: table for people, json for programs. Default: table.",
+    )
+    @click.option(
+        "-X",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Client setting, such as default.api.timeout.ms=10000, or one of Kafka's security.*,"
+        " sasl.* and ssl.* options. May be repeated.",
+    )
     @functools.wraps(command)
     def wrapped(
         bootstrap: str | None,
@@ -292,7 +334,7 @@ def write_json(value: object) -> None:
 def write_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """Write a table to stdout, below its title; numbers are aligned to the right."""
+    """Write a table to stdout below its title; columns of numbers are aligned to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -316,9 +358,10 @@ def write_table(
 
 
 def write_rich(shown: RenderableType, *, columns_min: int = 0) -> None:
-    """Write something of Rich's to stdout, folded to a terminal that has `columns_min` columns.
+    """Write a Rich renderable to stdout.
 
-    A narrower terminal, and a pipe, get it as wide as it is, without padding.
+    A terminal with at least `columns_min` columns gets it folded to its width. A narrower terminal
+    or a pipe gets it in full width, without padding.
     """
     from rich.console import Console
 
@@ -341,11 +384,12 @@ def show(
     things: str = "",
     all_as_json: object = None,
 ) -> None:
-    """Write rows as a table of `columns`, by default all, or completely as JSON.
+    """Write rows to stdout: as a table of `columns`, or as JSON with all of their keys.
 
-    A column is a name, which is its heading without underscores, or `heading=name`. JSON uses
-    `all_as_json` if it is given. `things` names the items if there are no rows. Timestamps are
-    times of day in tables, and milliseconds in JSON.
+    A column is a key of the rows, whose heading has spaces for underscores, or `heading=key`. By
+    default all keys are columns. `all_as_json`, if given, replaces the rows in JSON. `things` names
+    the items in the line that is written if there are no rows. Timestamps are ISO 8601 in tables,
+    and milliseconds in JSON.
     """
     if state.json:
         write_json(rows if all_as_json is None else all_as_json)
@@ -360,7 +404,7 @@ def show(
 
 
 def moment(at_ms: int | None) -> str:
-    """Return a time as ISO 8601 in UTC; empty for none."""
+    """Return a time in ISO 8601 and UTC; empty for None and for a negative time."""
     if at_ms is None or at_ms < 0:
         return ""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
@@ -375,7 +419,9 @@ def _cell(name: str, value: object) -> object:
 def show_facts(
     state: State, facts: Mapping[str, Any], columns: Sequence[str], *, spaced: bool = False
 ) -> None:
-    """Write facts by name as a table of two columns, or as JSON; `spaced` replaces underscores."""
+    """Write named facts as a table of two columns, or as JSON; `spaced` shows underscores as
+    spaces.
+    """
     if state.json:
         write_json(facts)
     else:
@@ -384,13 +430,13 @@ def show_facts(
 
 
 def counted(count: int, thing: str) -> str:
-    """Return `1 partition`, `3 partitions` or `3 batches`."""
+    """Return a count with its noun: `1 partition`, `3 partitions` or `3 batches`."""
     ending = "" if count == 1 else "es" if thing.endswith("ch") else "s"
     return f"{count} {thing}{ending}"
 
 
 def say(state: State, text: str, **facts: object) -> None:
-    """Write a sentence to stdout, or the facts as JSON."""
+    """Write a sentence to stdout, or with `--output json` the facts instead."""
     if state.json:
         write_json(facts)
     else:
@@ -398,10 +444,10 @@ def say(state: State, text: str, **facts: object) -> None:
 
 
 def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Parse `key=value` arguments.
+    """Parse `key=value` arguments; `option` names them in the error.
 
     Raises:
-        click.UsageError: one has no `=`.
+        click.UsageError: an argument has no `=`, or an empty key.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -413,10 +459,10 @@ def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 class LazyGroup(click.Group):
-    """Group whose commands are imported at their first use.
+    """Group of commands whose modules are imported when they are first used.
 
-    `entries` maps a command's name to its module in `penstock.apps`, the name in it, and its line
-    of help.
+    `entries` maps a command's name to its module in `penstock.apps`, the name of its function
+    there, and its line of help.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`penstock table`: Delta tables of topics; run, status, compact, clean."""
+"""Command group `penstock table`: runs, shows, compacts and cleans the Delta tables of topics."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
 HOUR_MS: Final = 3_600_000
 SHOWN_MAX: Final = 100
-"""Single paths that are printed; the counts are of all."""
+"""Most paths that are printed for a table; the counts cover all."""
 
 Command = Callable[..., Any]
 
 
 @click.group("table", short_help="Maintain Delta tables of topics.")
 def table() -> None:
-    """Manage the Delta tables of topics with table.format=delta."""
+    """Maintain Delta tables, which contain the records of topics with table.format=delta."""
 
 
 def _root(command: Command) -> Command:
     return click.option(
         "--root", required=True, envvar="PENSTOCK_TABLE_ROOT", metavar="DIRECTORY",
-        help="Directory of tables without table.location (PENSTOCK_TABLE_ROOT).",
+        help="Directory or URL that contains the tables of topics without table.location"
+        " (PENSTOCK_TABLE_ROOT).",
     )(command)  # fmt: skip
 
 
@@ -43,22 +44,31 @@ def _root(command: Command) -> Command:
 @_root
 @click.option(
     "--admin", envvar="PENSTOCK_ADMIN_URL", metavar="URL",
-    help="Admin address, for direct reads of segment files (PENSTOCK_ADMIN_URL).",
+    help="Admin interface of a broker, with which Spark can read segment files directly"
+    " (PENSTOCK_ADMIN_URL). Default: read through brokers.",
 )  # fmt: skip
-@click.option("--master", metavar="URL", help="Spark's master. Default: this machine.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
+)
 @default_option(
-    "--tables-max", 32, "Most tables to maintain at once; further topics wait.",
+    "--tables-max", 32, "Largest number of tables to maintain at once; further topics wait.",
     click.IntRange(1, 1_000),
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Write the available records, and stop.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Stop when all records that are available at the start are in the tables.",
+)
 @client_options
 def run(
     state: State, root: str, admin: str | None, master: str | None, tables_max: int, once: bool
 ) -> None:
-    """Maintain the tables of all topics with table.format=delta, until SIGTERM.
+    """Write the records of all topics with table.format=delta to their tables, until SIGTERM.
 
-    Topics may be created and deleted meanwhile; an error stops only its own table. With --once
-    exits with status 1 if a table could not be updated.
+    Topics may be created and deleted meanwhile. An error stops only the table that it concerns.
+    With --once the command exits with status 1 if a table could not be updated.
     """
     from penstock.spark.tables.materialise import Materialiser
 
@@ -84,9 +94,9 @@ def run(
 @_root
 @client_options
 def status(state: State, root: str) -> None:
-    """Show each table's version, size, end offsets and lag behind the log.
+    """Show each table's version, size, end offsets, and lag behind the log in records.
 
-    Changes nothing and needs no Spark. Status 1 if a table cannot be updated.
+    Changes nothing and needs no Spark. Exits with status 1 if a table cannot be updated.
     """
     from penstock.spark.tables.topics import table_status, wanted_tables
 
@@ -111,13 +121,14 @@ def status(state: State, root: str) -> None:
 @table.command("compact", short_help="Rewrite small files as large ones.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC…]")
 @_root
-@default_option("--target", "128m", "Size of the files to make.")
+@default_option("--target", "128m", "Size of the new files in bytes; k, m and g are suffixes.")
 @client_options
 def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> None:
-    """Rewrite the small files of the tables of TOPICs, or of all, as large ones.
+    """Rewrite the small files of the tables of TOPICs as large files; without TOPIC, those of all
+    tables.
 
-    Safe during reads and writes. Replaced files stay for readers of older versions until `penstock
-    table clean` removes them.
+    Tables may be read and written meanwhile. Replaced files remain for readers of older versions
+    until `penstock table clean` removes them.
     """
     from penstock.spark.tables.compaction import compact as compact_table
 
@@ -133,14 +144,19 @@ def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> No
 @table.command("clean", short_help="Remove files that no table version needs.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC…]")
 @_root
-@default_option("--age", "7d", "Age of files to remove; 1h or more.")
-@click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
+@default_option(
+    "--age", "7d", "Age from which files are removed, in whole hours, as 12h or 7d; 1h or more."
+)
+@click.option(
+    "--execute", is_flag=True, help="Remove the files; without this option they are only listed."
+)
 @client_options
 def clean(state: State, topics: tuple[str, ...], root: str, age: str, execute: bool) -> None:
-    """Remove files of failed attempts and of compaction from the tables of TOPICs, or of all; a dry
-    run unless --execute is given.
+    """Remove files that no current table version needs, of the tables of TOPICs or of all tables.
 
-    The age must exceed the time of any write attempt and of any read of an older version.
+    These are files of failed write attempts, and files that compaction replaced. Without --execute
+    they are only listed. Choose an age that exceeds the duration of any write attempt, and of any
+    read of an older version.
     """
     from penstock.spark.tables.collection import remove_orphans
 
@@ -201,13 +217,13 @@ def _log_to_stderr() -> None:
 
 
 class _Stop:
-    """Stop flag set by signals; an interrupted batch is replayed next time."""
+    """Flag that signals set; an interrupted batch is repeated by the next run."""
 
     def __init__(self) -> None:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for at most so many seconds; return whether a signal arrived."""
+        """Wait for at most `timeout` seconds; return whether a signal has arrived."""
         if not self._set:
             signal.sigtimedwait((), timeout or 0.0)
         return self._set

@@ -1,4 +1,4 @@
-"""`penstock tls`: certificates for development, checks of files, and reload in brokers."""
+"""Command group `penstock tls`: creates and checks certificates, and makes brokers reload them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 import click
 
 from penstock.apps.admin import admin_addresses, admin_url, ask_admin
-from penstock.apps.log.queues import admin_option
 from penstock.apps.session import BadInput, State, default_option, output_option, say, show_facts
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.errors import BrokerRefused
@@ -20,27 +19,36 @@ DEFAULT_ADMIN: Final = "127.0.0.1:9644"
 
 @click.group("tls", short_help="Create, check and reload certificates.")
 def tls() -> None:
-    """Certificates. Brokers reload PEM files within seconds of a change, without a restart."""
+    """Create, check and reload certificates.
+
+    Brokers reload changed PEM files within seconds, without a restart.
+    """
 
 
 @tls.command("dev-ca", short_help="Create certificates for development.")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--host", "hosts", multiple=True, default=("localhost", "127.0.0.1"), show_default=True,
-    metavar="NAME", help="Names and addresses that the broker's certificate is for.",
+    metavar="NAME",
+    help="Host name or address that the broker's certificate is valid for. May be repeated.",
 )  # fmt: skip
 @click.option(
-    "--client", "clients", multiple=True, metavar="NAME", help="A client's certificate, CN=NAME."
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="NAME",
+    help="Create also a certificate for a client, with the subject CN=NAME. May be repeated.",
 )
-@default_option("--days", 90, "Days that the certificates are valid.", click.IntRange(1, 3650))
+@default_option("--days", 90, "Days for which the certificates are valid.", click.IntRange(1, 3650))
 @output_option
 def dev_ca(
     state: State, directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days: int
 ) -> None:
-    """Create an authority in DIRECTORY, unless it has one, and keystores that it signs.
+    """Create a certificate authority in DIRECTORY, and keystores with certificates that it signs.
 
-    ca.pem is the truststore of all, broker.pem the keystore of brokers. A reader of ca-key.pem can
-    impersonate every client and broker: not for production.
+    An existing authority is used again. ca.pem is the truststore for brokers and clients,
+    broker.pem the keystore of brokers. Do not use it in production: a reader of ca-key.pem can
+    impersonate every client and broker.
     """
     from penstock.security.data.secret_files import write_private
     from penstock.security.development_ca import authority_in, common_name
@@ -64,19 +72,27 @@ def dev_ca(
 
 def _check_name(name: str) -> None:
     if name in ("ca", "ca-key", "broker") or Path(name).name != name:
-        raise BadInput(f"--client {name}: must be a plain name other than ca, ca-key and broker")
+        raise BadInput(
+            f"--client {name}: must be a file name without directories, and not ca, ca-key or"
+            " broker"
+        )
 
 
 @tls.command("check", short_help="Check a keystore.")
 @click.argument("file", type=click.Path(dir_okay=False))
-@click.option("--key", default="", metavar="FILE", help="The private key, if it is elsewhere.")
+@click.option(
+    "--key", default="", metavar="FILE", help="File with the private key. Default: FILE itself."
+)
 @click.option(
     "--key-password", default="", envvar="PENSTOCK_KEY_PASSWORD",
-    help="Password of the private key (PENSTOCK_KEY_PASSWORD).",
+    help="Password of the private key (PENSTOCK_KEY_PASSWORD). Default: the key is not encrypted.",
 )  # fmt: skip
 @output_option
 def check(state: State, file: str, key: str, key_password: str) -> None:
-    """Check FILE as a broker would: whether key and certificate match, and the validity."""
+    """Check the keystore FILE as a broker would, and show its certificate.
+
+    The private key must match the certificate, and the certificate must be valid now.
+    """
     from penstock.security.files import UnusableFile
     from penstock.security.tls import TlsFiles, check_keystore, load_chain
 
@@ -103,11 +119,16 @@ def check(state: State, file: str, key: str, key_password: str) -> None:
 
 
 @tls.command("reload", short_help="Make brokers reload changed files now.")
-@admin_option
+@click.option(
+    "--admin", metavar="HOST:PORT,…",
+    help=f"Admin interfaces of the brokers (PENSTOCK_ADMIN). [default: {DEFAULT_ADMIN}]",
+)  # fmt: skip
 @output_option
 def reload(state: State, admin: str | None) -> None:
-    """Reload certificates, users and token keys; invalid files are named, and the former ones
-    stay.
+    """Reload certificates, users and token keys in brokers.
+
+    A broker continues to use the former content of a file that is invalid. Such files are listed,
+    and the command exits with status 1.
     """
     failures = []
     for address in admin_addresses(state.setting("admin", admin, DEFAULT_ADMIN)):

@@ -1,13 +1,13 @@
-"""Messages on stderr about what a command waits for, and why.
+"""Lines on stderr that report a command's long waits and their causes.
 
     client.waits() ──┐
                      ├─> Silence.look(now, …) ──> a line, or none      every LOOK_SECONDS
     progress, idle ──┘
 
-`Silence` decides and has no clock. A wait is one failure that is retried, one call without an
-answer, or nothing to do; it begins when it is first seen and ends with the next progress. The
-first line comes after `first_seconds`, others every `every_seconds`. If there may be nothing to
-do, a call counts as the cause after half of `first_seconds`: a long poll is answered before.
+`Silence` decides and has no clock. A wait is a failed call that is being retried, a call without an
+answer, or a lack of new data (`idle`). It begins when `look` first sees it, and ends with the next
+progress. The first line is due after `first_seconds`, later lines every `every_seconds`. A command
+that may be idle uses long polls; these count as unanswered only after half of `first_seconds`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ STOP_SECONDS: Final = 5.0
 
 
 def named_brokers(ids: Sequence[int]) -> str:
-    """Return `broker 1` or `brokers 1, 2 and 3`."""
+    """Return the brokers' ids as words: `broker 1`, or `brokers 1, 2 and 3`."""
     first, last = ", ".join(map(str, sorted(ids)[:-1])), max(ids)
     return f"brokers {first} and {last}" if first else f"broker {last}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Silence:
-    """Decider of due lines and their text.
+    """Core that decides when a line about a wait is due, and what it says.
 
-    `subject` names the command's object; `idle` names the wait without an outstanding call, or is
-    empty.
+    `subject` is the command's object, as `topic orders`. `idle` is the cause to report if no call
+    is outstanding, as `no new records`; it is empty for commands that always wait for a call.
     """
 
     first_seconds: float
@@ -53,7 +53,11 @@ class Silence:
     _said: float | None = field(default=None, init=False)
 
     def look(self, now: float, waits: Waits, progress: int) -> str | None:
-        """Return the line due at `now`, in seconds; `progress` is any growing number."""
+        """Return the line that is due at `now` (seconds), or None.
+
+        `waits` are the client's outstanding calls and its last failure; `progress` is any number
+        that grows with progress, such as the records read.
+        """
         known, self._asked = self._asked, {}
         for wait in waits.unanswered:
             self._asked[wait] = known.get(wait, now)
@@ -81,7 +85,7 @@ class Silence:
         return f"% waiting for {now - self._since:.0f} s{about}: {cause}"
 
     def progressed(self) -> None:
-        """End the wait."""
+        """End the current wait."""
         self._since = self._said = None
         self._asked = {}
 
@@ -90,7 +94,7 @@ class Silence:
 def working(
     task: str, *, first_seconds: float, every_seconds: float, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Report the task of a block after `first_seconds`, and then every `every_seconds`."""
+    """Report `task` while a block runs: first after `first_seconds`, then every `every_seconds`."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -109,11 +113,11 @@ def working(
 
 
 class WatchedClient(Client):
-    """Client that reports its waits, from a thread while its `with` block runs.
+    """Client whose waits a thread reports while its `with` block runs.
 
-    With the first line it asks the brokers for unavailable dependencies, which are also added to
-    related errors as a note. `progress` is any growing number; `busy` excludes time that no broker
-    causes, such as waiting for input.
+    With a line about a wait, it also asks the brokers for unavailable dependencies and reports
+    them. Errors of brokers that leave the block get them as notes. The command increases
+    `progress`, and sets `busy` while it waits for something else than a broker, such as input.
     """
 
     def __init__(
@@ -141,7 +145,7 @@ class WatchedClient(Client):
                     error.add_note(cause)
 
     def causes(self) -> list[str]:
-        """Return the dependencies that brokers report as unavailable."""
+        """Return the unavailable dependencies that brokers report, each with the brokers' ids."""
         try:
             with Client(self._bootstrap, security=self._security, **SHORT_CALLS) as client:
                 states = client.broker_states().values()

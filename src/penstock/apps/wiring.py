@@ -1,4 +1,4 @@
-"""Assembly of a broker: control plane, log store, object store, server.
+"""Assembly of a broker from control plane, log store, object store and server.
 
 <log.dirs>/control.sqlite    topics, groups, offsets, producer ids, unless control.url is set
 <log.dirs>/log/              journal, partitions, checkpoints, lock file
@@ -60,7 +60,7 @@ class PortUnavailable(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Bound addresses of a running broker."""
+    """Addresses at which a running broker listens; `admin` is None without an admin interface."""
 
     kafka: tuple[str, int]
     admin: tuple[str, int] | None
@@ -69,11 +69,13 @@ class Ready:
 async def opened(
     configuration: Configuration, notices: SocketNotices | None = None
 ) -> BrokerServer:
-    """Build a broker as `build`; if journal or checkpoint are damaged, first ask the control plane
-    which partitions have replicas on other brokers.
+    """Open the data directory and create a broker, also if its journal or checkpoint is damaged.
+
+    In that case it asks the control plane which partitions have no replicas on other brokers, and
+    passes them to `build`.
 
     Raises:
-        PenstockError: as `build`; or the control plane does not answer.
+        PenstockError: as `build`, or the control plane does not answer.
     """
     from penstock.storage import CorruptLog
 
@@ -87,7 +89,7 @@ async def opened(
 async def _held_alone(
     configuration: Configuration, notices: SocketNotices | None
 ) -> set[TopicPartition]:
-    """Return the partitions of which only this broker has a log."""
+    """Return the partitions whose only log is on this broker."""
     from penstock.base.ids import TopicPartition
     from penstock.broker.diskless import is_diskless
 
@@ -113,16 +115,16 @@ def build(
     *,
     alone: Collection[TopicPartition] | None = None,
 ) -> BrokerServer:
-    """Open the directory and create a broker, not started.
+    """Open the data directory and create a broker, without starting it.
 
-    `notices` are those of a broker that shares the directory with others; `alone` are the
-    partitions without other replicas, None if unknown.
+    `notices` connects the broker to others that share its directory. `alone` has the partitions
+    without replicas on other brokers; None means that they are unknown.
 
     Raises:
-        CorruptLog: journal or checkpoint are damaged, and `alone` is unknown.
-        InvalidConfiguration, InvalidSetting: the object store is invalid.
-        DirectoryUnusable: it cannot be created or written.
-        UnavailableError: another broker holds it, or its content cannot be read.
+        CorruptLog: the journal or the checkpoint is damaged, and `alone` is None.
+        InvalidConfiguration, InvalidSetting: settings of the object store are invalid.
+        DirectoryUnusable: the directory cannot be created or written.
+        UnavailableError: another broker uses the directory, or its content cannot be read.
     """
     from penstock.broker.server import BrokerServer
     from penstock.broker.topic_configs import TopicConfigs
@@ -167,7 +169,6 @@ def build(
 
 
 def _authoriser(settings: BrokerSettings) -> Authoriser:
-    """Return the authoriser."""
     from penstock.broker.settings import super_users_of
     from penstock.security import PERMISSIVE, AclAuthoriser
 
@@ -182,7 +183,7 @@ def _authoriser(settings: BrokerSettings) -> Authoriser:
 def _control(
     configuration: Configuration, notices: SocketNotices | None
 ) -> SqliteControlPlane | PostgresControlPlane:
-    """Return the control plane of a starting broker, which waits for its database."""
+    """Return the control plane of a broker that waits for its database while it starts."""
     locations = configuration.locations
     seconds = locations.control_start_timeout_ms / 1000
     return control_of(
@@ -199,7 +200,7 @@ def control_of(
 ) -> SqliteControlPlane | PostgresControlPlane:
     """Return the control plane of a broker, not started.
 
-    `start_seconds` limits the wait for PostgreSQL.
+    `start_seconds` limits the wait for PostgreSQL; 0 makes a single attempt.
     """
     if notices is not None:
         from penstock.control.sqlite_shared import SharedSqliteControlPlane
@@ -243,7 +244,7 @@ def _diskless(
 
 
 def url_signer(settings: BrokerSettings, url: str, options: Mapping[str, str]) -> UrlSigner | None:
-    """Return the signer of extents' URLs, if URLs are enabled and can be signed."""
+    """Return the signer of URLs with which Spark reads objects; None if unneeded or impossible."""
     from penstock.objects import StoreRefused, is_local, signer_of
 
     wanted = settings.authorizer_class_name and settings.extents_direct_files_enable != "false"
@@ -252,7 +253,11 @@ def url_signer(settings: BrokerSettings, url: str, options: Mapping[str, str]) -
     try:
         return signer_of(url, options, os.environ)
     except StoreRefused as error:
-        logger.warning("Spark reads diskless topics from brokers, not by signed URLs: %s", error)
+        logger.warning(
+            "Spark reads diskless topics through brokers, since URLs of objects cannot be signed:"
+            " %s",
+            error,
+        )
         return None
 
 
@@ -273,7 +278,7 @@ def _tiers(
 
 
 def _audit_topic(settings: AuditSettings) -> AuditTopic | None:
-    """Return the writer of the audit log's topic, if there is one."""
+    """Return the writer of audit lines to the topic `audit.topic`; None if that is not set."""
     from penstock.broker.audit_topic import AuditTopic
 
     if not settings.topic:
@@ -289,10 +294,10 @@ def audit_log(
 ) -> Audit:
     """Return the audit log of this process; `origin` identifies the process in each line.
 
-    `topic` is a second sink beside the file.
+    Lines are written to the configured file and to `topic`, as far as these exist.
 
     Raises:
-        AuditFileUnusable: its file cannot be opened.
+        AuditFileUnusable: the file cannot be opened.
     """
     from penstock.security.audit import NO_AUDIT, AuditLog
 
@@ -315,11 +320,11 @@ def audit_log(
 
 
 def _check_store(configuration: Configuration) -> None:
-    """Reject an invalid store configuration before opening anything.
+    """Reject an invalid configuration of the object store, before anything is opened.
 
     Raises:
-        InvalidConfiguration: its options cannot be read.
-        InvalidSetting: its URL or an option is invalid.
+        InvalidConfiguration: the options cannot be read.
+        InvalidSetting: the URL or an option is invalid.
     """
     locations = configuration.locations
     options = store_options(locations)
@@ -331,13 +336,15 @@ def _check_store(configuration: Configuration) -> None:
 
 
 def store_url(configuration: Configuration) -> str:
-    """Return the URL of the diskless store: the configured one, else one below `log.dirs`."""
+    """Return the URL of the object store: the configured one, or the directory objects in
+    `log.dirs`.
+    """
     directory = configuration.directory / "objects"
     return configuration.locations.diskless_storage_url or directory.absolute().as_uri()
 
 
 def store_options(locations: LocationSettings) -> dict[str, str]:
-    """Return the store's options: those of the file, then single ones.
+    """Return the options of the object store; single options override those of the file.
 
     Raises:
         InvalidConfiguration: the file cannot be read, or a line or an option has no `=`.
@@ -373,17 +380,21 @@ def _with_staging(settings: BrokerSettings, directory: Path) -> BrokerSettings:
 
 
 def logs_below(directory: Path) -> list[Path]:
-    """Return the log directories of a single process and of processes that shared the directory."""
+    """Return the existing log directories in a data directory.
+
+    `log` belongs to a single process, `log-<node.id>` to further processes that shared the
+    directory.
+    """
     return [
         thing for thing in (directory / LOG, *sorted(directory.glob(f"{LOG}-*"))) if thing.is_dir()
     ]
 
 
 def prepare(log: Path) -> None:
-    """Create the directory of a log, below a writable data directory.
+    """Create a broker's log directory, and check that the data directory is writable.
 
     Raises:
-        DirectoryUnusable: it cannot be created or written.
+        DirectoryUnusable: the directory cannot be created or written.
     """
     directory = log.parent
     try:
@@ -393,16 +404,16 @@ def prepare(log: Path) -> None:
         probe.unlink(missing_ok=True)
     except OSError as error:
         raise DirectoryUnusable(
-            f"data directory {directory} (log.dirs): {error.strerror};"
-            " choose another with --data-dir, or change its owner"
+            f"data directory {directory} (log.dirs): {error.strerror}; choose another directory"
+            " with --data-dir, or change the owner of this one"
         ) from None
 
 
 async def start(server: BrokerServer) -> Ready:
-    """Start a broker; close it again on failure.
+    """Start a broker and return its addresses; stop it again on failure.
 
     Raises:
-        PortUnavailable: a listener's address is taken or not this machine's.
+        PortUnavailable: a listener's address is in use, or is not an address of this machine.
     """
     try:
         await server.start()
@@ -416,7 +427,9 @@ async def start(server: BrokerServer) -> Ready:
 
 
 def unbound(settings: BrokerSettings, error: OSError) -> str:
-    """Return an error with the address that could not be bound, the reason, and its option."""
+    """Return an error's text: the address that cannot be bound, the reason, and the option to
+    change.
+    """
     said = error.strerror or str(error)
     pairs = re.findall(r"\('([^']*)', (\d+)", said)
     cause = os.strerror(error.errno) if pairs and error.errno else said
@@ -424,16 +437,19 @@ def unbound(settings: BrokerSettings, error: OSError) -> str:
         [*settings.listeners, settings.admin_listener]
     )
     flag = "--admin" if tried == settings.admin_listener else "--listener"
-    return f"cannot listen on {tried}: {cause}; choose another with {flag} HOST:PORT (port 0: any)"
+    return (
+        f"cannot listen on {tried}: {cause}; choose another address with {flag} HOST:PORT (port 0"
+        " picks a free port)"
+    )
 
 
 def trusted_note(trusted: bool) -> str:
-    """Return the end of the ready line where this machine may do everything."""
+    """Return the end of the ready line, which warns if local admin requests need no credentials."""
     return " admin.loopback.trusted=true" if trusted else ""
 
 
 def address(pair: tuple[str, int] | None) -> str:
-    """Return `host:port`, with brackets around IPv6; a dash for none."""
+    """Return an address as `host:port`, with brackets around IPv6; a dash for None."""
     if pair is None:
         return "-"
     host, port = pair

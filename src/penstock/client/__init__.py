@@ -1,4 +1,4 @@
-"""Kafka client with columnar reads and writes and the administrative calls.
+"""Kafka client that reads and writes Arrow columns, with the administrative calls.
 
 Its names are imported on first use, because PyArrow and NumPy are slow to import.
 """

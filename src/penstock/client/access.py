@@ -1,6 +1,6 @@
-"""Calls for ACLs, and for users with passwords.
+"""Administrative calls for ACLs, and for users with SCRAM passwords.
 
-Passwords are salted here, so that no broker receives one.
+The client salts and hashes passwords, so a broker never receives a password.
 
 Source: KIP-140, KIP-290 (ACLs), KIP-554 (users).
 """
@@ -48,10 +48,10 @@ class AccessCalls:
         return self._session.retrying(once)
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> None:
-        """Add bindings; existing ones stay.
+        """Add ACL bindings; existing bindings stay.
 
         Raises:
-            BrokerRefused: the broker rejected a binding, which is not added.
+            BrokerRefused: the broker rejected a binding; the broker has still added the valid ones.
         """
         body = {"creations": [_creation(binding) for binding in bindings]}
 
@@ -74,7 +74,7 @@ class AccessCalls:
         return self._session.retrying(once)
 
     def list_users(self) -> dict[str, dict[str, int]]:
-        """Return the users of the cluster with their iterations by mechanism."""
+        """Return the SCRAM users of the cluster: by name, the iterations per mechanism."""
 
         def once() -> dict[str, dict[str, int]]:
             answer = self._session.call_any("DescribeUserScramCredentials", {"users": None})
@@ -91,7 +91,7 @@ class AccessCalls:
         self, user: str, password: str, *, mechanism: str = SCRAM_SHA_512,
         iterations: int = ITERATIONS,
     ) -> None:  # fmt: skip
-        """Set a user's password for one mechanism; create the user if it is missing.
+        """Set a user's password for one SCRAM mechanism; create the user if it does not exist.
 
         Raises:
             InvalidCredential: the password is empty or too long.
@@ -108,10 +108,10 @@ class AccessCalls:
         self._alter_users({"deletions": [], "upsertions": [upsertion]})
 
     def delete_user(self, user: str, mechanisms: Sequence[str]) -> None:
-        """Delete the credentials of a user for some mechanisms.
+        """Delete a user's credentials for the given SCRAM mechanisms.
 
         Raises:
-            BrokerRefused: the user has no credential for one of them.
+            BrokerRefused: the user has no credential for one of the mechanisms.
         """
         for mechanism in mechanisms:  # a request may name each user once
             deletion = {"name": user, "mechanism": NUMBERS[mechanism]}

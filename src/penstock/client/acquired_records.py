@@ -1,8 +1,8 @@
-"""Records acquired by a member of a share group, as columns that are acknowledged by row masks.
+"""Acquired records of a share group member, as columns; acknowledgements select rows by masks.
 
-A mask becomes ranges of offsets by partition (`ranges_of`), so that acknowledging neighbours alike
-takes few bytes. Acquired offsets without a record (compacted away) are sent as gaps with the
-first acknowledgement of their partition.
+`ranges_of` converts a mask to offset ranges per partition, so equal acknowledgements of adjacent
+records take few bytes. An acquired offset may have no record, because compaction removed it. Such
+offsets are sent as gaps, with the first acknowledgement for their partition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCHEMA: Final = pa.schema(
 
 
 class Kind(IntEnum):
-    """Kind of an acknowledgement; a gap is an offset without a record."""
+    """Kind of an acknowledgement; `GAP` is for offsets without a record."""
 
     GAP = 0
     ACK = 1
@@ -46,10 +46,10 @@ class Kind(IntEnum):
 
 
 class LocksLost(BrokerRefused):
-    """Acknowledgements were rejected: locks have ended, or other members have the records.
+    """Acknowledgements were rejected: locks have expired, or other members hold the records.
 
-    `rows` flags the rejected rows; the others were accepted. After a broken connection some of
-    `rows` may have been accepted too: the group delivers the rest again.
+    `rows` flags the rejected rows; other rows were accepted. After a broken connection, some of the
+    flagged rows may have been accepted too. The group delivers the others again.
     """
 
     code: ClassVar[str] = "invalid_record_state"
@@ -60,7 +60,7 @@ class LocksLost(BrokerRefused):
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """Acquired records of one partition, and acquired offsets without a record."""
+    """Acquired records of one partition, and the acquired offsets without a record."""
 
     partition: TopicAndPartition
     batch: Any
@@ -68,7 +68,7 @@ class Piece(Struct, frozen=True, kw_only=True):
 
 
 def piece_of(partition: TopicAndPartition, data: Any, acquired: Sequence[Acquired]) -> Piece:
-    """Return the acquired records among batches, which may hold others.
+    """Return the acquired records of fetched batches, which may also hold other records.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: the batches cannot be decoded.
@@ -106,7 +106,10 @@ def _gaps(offsets: Offsets, acquired: Sequence[Acquired]) -> Iterator[AckRange]:
 
 
 def ranges_of(numbers: Any, offsets: Offsets, rows: Flags, kind: Kind) -> dict[int, list[AckRange]]:
-    """Return offset ranges of the selected rows by piece number; rows are in that order."""
+    """Return the offset ranges of the selected rows, by piece number.
+
+    `numbers` and `offsets` have the piece number and the offset of each row, in ascending order.
+    """
     at = np.flatnonzero(rows)
     if not at.size:
         return {}
@@ -124,18 +127,18 @@ def ranges_of(numbers: Any, offsets: Offsets, rows: Flags, kind: Kind) -> dict[i
 SendAcks = Callable[
     [Mapping[TopicAndPartition, Sequence[AckRange]]], Mapping[TopicAndPartition, str]
 ]
-"""Function that sends acknowledgements; it returns the reason of each rejecting partition."""
+"""Function that sends acknowledgements and returns the rejected partitions with their reasons."""
 
 RowSelection = Any
-"""A flag per row (NumPy, Arrow, a list), or row numbers; None for all open rows."""
+"""Selection of rows: flags per row (NumPy, Arrow or a list), row numbers, or None for open rows."""
 
 
 class Taken:
-    """Acquired records, which the member holds until it acknowledges them or their locks end.
+    """Acquired records, which the member holds until it acknowledges them or their locks expire.
 
-    `table` has the columns `topic`, `partition`, `offset`, `timestamp` (ms), `key`, `value`,
-    `headers` and `deliveries` (1 for the first time), by partition and offset. `lock_ms` is the
-    length of the locks, from the acquisition on.
+    `table` is sorted by partition and offset. Its columns are `topic`, `partition`, `offset`,
+    `timestamp` (ms), `key`, `value`, `headers` and `deliveries` (1 for the first delivery).
+    `lock_ms` is the duration of the locks from the acquisition on.
     """
 
     def __init__(self, pieces: Sequence[Piece], send_acks: SendAcks, *, lock_ms: int) -> None:
@@ -148,7 +151,7 @@ class Taken:
         self._piece_numbers = np.repeat(np.arange(len(pieces)), sizes)
         self._offsets: Offsets = self.table.column("offset").to_numpy()
         self.open: Flags = np.ones(len(self._offsets), np.bool_)
-        """Flags of the rows without a final acknowledgement."""
+        """Flags of the rows that have no final acknowledgement."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -158,21 +161,21 @@ class Taken:
             yield Record(self, row, **values)
 
     def ack(self, rows: RowSelection = None) -> None:
-        """Accept records as processed; return when the acknowledgement is stored.
+        """Accept records as processed; return when the broker has stored the acknowledgement.
 
         Raises:
-            InvalidArgument: invalid row numbers, or rows that were acknowledged before.
-            LocksLost: some acknowledgements were rejected.
-            PenstockError: no broker answers; whether the acknowledgement is stored is unknown.
+            InvalidArgument: row numbers are invalid, or rows were acknowledged before.
+            LocksLost: the broker rejected some acknowledgements.
+            PenstockError: no broker responded; it is unknown whether the acknowledgement is stored.
         """
         self._acknowledge(rows, Kind.ACK)
 
     def release(self, rows: RowSelection = None) -> None:
-        """Release records for another delivery, which counts as one more; raise as `ack`."""
+        """Release records for another delivery, which increases their count; raise as `ack`."""
         self._acknowledge(rows, Kind.RELEASE)
 
     def reject(self, rows: RowSelection = None) -> None:
-        """Reject records; a dead-letter topic, if any, gets copies; raise as `ack`."""
+        """Reject records; a dead-letter topic, if configured, gets copies; raise as `ack`."""
         self._acknowledge(rows, Kind.REJECT)
 
     def renew(self, rows: RowSelection = None) -> None:
@@ -193,7 +196,9 @@ class Taken:
             lost = selected & np.isin(self._piece_numbers, numbers)
             self.open &= ~lost
             reasons = "; ".join(f"{topic}-{at}: {why}" for (topic, at), why in refused.items())
-            raise LocksLost(f"{int(lost.sum())} records are not this member's: {reasons}", lost)
+            raise LocksLost(
+                f"{int(lost.sum())} records are no longer acquired by this member: {reasons}", lost
+            )
 
     def _selected(self, rows: RowSelection) -> Flags:
         if rows is None:
@@ -202,20 +207,28 @@ class Taken:
         selected = np.zeros(len(self), np.bool_)
         if given.dtype == np.bool_:
             if given.shape != selected.shape:
-                raise InvalidArgument(f"rows: {len(given)} flags for {len(self)} records")
+                raise InvalidArgument(
+                    f"rows has {len(given)} flags: must be one flag for each of the {len(self)}"
+                    " records"
+                )
             selected |= given
         elif given.size:
             if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= len(self):
-                raise InvalidArgument(f"rows: must be flags, or numbers from 0 to {len(self) - 1}")
+                raise InvalidArgument(
+                    f"rows: must be flags, or row numbers from 0 to {len(self) - 1}"
+                )
             selected[given] = True
         closed = int((selected & ~self.open).sum())
         if closed:
-            raise InvalidArgument(f"rows: {closed} of them were acknowledged before, or lost")
+            raise InvalidArgument(
+                f"rows: {closed} of the selected rows were acknowledged before, or their locks"
+                " were lost"
+            )
         return selected
 
 
 class Record(Struct, frozen=True):
-    """Acquired record. Its methods send one acknowledgement each: masks are cheaper for many."""
+    """Acquired record; each method sends one acknowledgement, so masks of `Taken` cost less."""
 
     _taken: Taken
     _row: int

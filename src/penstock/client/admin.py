@@ -1,7 +1,7 @@
 """Administrative calls: topics, configurations, offsets of the log.
 
-Every call is one request, or one per leader, retried while its error is retriable. A broker's
-message on a success is logged as a warning.
+Each call sends one request, or one per leader, and retries while its error is retriable. If a
+broker adds a message to a success, the client logs it as a warning.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class AdminCalls:
     _request_timeout_ms: int
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """Request metadata of the brokers and the named topics (all topics by default)."""
+        """Request metadata of the brokers and of the named topics; None requests all topics."""
         if isinstance(topics, str):
             raise InvalidArgument(f"topics = {topics!r}: must be a list of topic names")
         names = None if topics is None else [text("topics", name) for name in topics]
         return self._session.retrying(lambda: self._session.refresh(names))
 
     def unsupported_calls(self, node: Node) -> list[str]:
-        """Return the names of this client's calls that a broker does not serve.
+        """Return the names of this client's calls that a broker does not support.
 
         Raises:
-            Disconnected, TimedOut, MalformedResponse: its advertised address does not answer.
+            Disconnected, TimedOut, MalformedResponse: its advertised address does not respond.
         """
         connection = self._session.pool.lease(node.host, node.port)
         try:
@@ -94,7 +94,7 @@ class AdminCalls:
         return sorted((t for t in topics if internal or not t.internal), key=lambda t: t.name)
 
     def describe_topic(self, name: str) -> TopicMetadata:
-        """Return a topic.
+        """Return a topic's metadata.
 
         Raises:
             UnknownTopic: the cluster has no topic of this name.
@@ -111,12 +111,12 @@ class AdminCalls:
         replication_factor: int = -1,
         exist_ok: bool = False,
     ) -> TopicMetadata:
-        """Create a topic and wait until it can be used.
+        """Create a topic and wait until it has leaders.
 
         Raises:
-            InvalidTopicName, InvalidArgument: an invalid argument; nothing is sent.
+            InvalidTopicName, InvalidArgument: an argument is invalid; nothing is sent.
             TopicExists: the topic exists, and `exist_ok` is False.
-            BrokerRefused: an invalid configuration or number.
+            BrokerRefused: a configuration or a number is invalid.
         """
         validate_topic_name(name)
         if partitions != -1:  # the broker's default
@@ -149,9 +149,9 @@ class AdminCalls:
         try:
             topic = self._session.fetch_topic(name)
         except UnknownTopic as error:
-            raise BrokerBusy(f"topic {name!r} has been created but is not visible yet") from error
+            raise BrokerBusy(f"topic {name!r} was created, but is not visible yet") from error
         if any(partition.leader < 0 for partition in topic.partitions):
-            raise BrokerBusy(f"topic {name!r} has been created but has no leaders yet")
+            raise BrokerBusy(f"topic {name!r} was created, but some partitions have no leader yet")
         return topic
 
     def delete_topic(self, name: str) -> None:
@@ -192,11 +192,13 @@ class AdminCalls:
         self._session.forget(name)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Delete the records below an offset per partition (-1: all); return the new start offsets.
+        """Delete the records before an offset per partition; -1 deletes all records.
+
+        Returns the new log start offsets.
 
         Raises:
-            InvalidArgument: an offset below -1, or no offset.
-            OffsetOutOfRange: an offset above the high watermark.
+            InvalidArgument: an offset is below -1, or there is no offset.
+            OffsetOutOfRange: an offset is above the high watermark.
         """
         text("topic", topic)
         before = offsets_by_partition("before", before, minimum=-1)
@@ -230,8 +232,11 @@ class AdminCalls:
         partitions: Sequence[int] | None = None,
         isolation: int = 0,
     ) -> dict[int, int]:
-        """Return an offset per partition: `earliest`, `latest` (the next to be written), or the
-        first whose timestamp is at or after a number of milliseconds (-1 when there is none).
+        """Return an offset per partition.
+
+        `at` is `earliest`, `latest` (the offset of the next record), or a timestamp in
+        milliseconds. For a timestamp it is the offset of the first record at or after it, or -1 if
+        there is none.
 
         Raises:
             UnknownTopic: the cluster has no such topic or partition.
@@ -241,7 +246,8 @@ class AdminCalls:
         given = partition_list(partitions)
         if isinstance(at, str) and at not in _AT:
             raise InvalidArgument(
-                f"at = {at!r}: must be {', '.join(_AT)}, or a timestamp in milliseconds from 0"
+                f"at = {at!r}: must be {', '.join(_AT)}, or a timestamp in milliseconds of"
+                " at least 0"
             )
         timestamp = _AT[at] if isinstance(at, str) else whole("at", at, 0, LONG_MAX)
 
@@ -281,7 +287,8 @@ class AdminCalls:
     def describe_configs(
         self, kind: ResourceKind, name: str | int, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """Return the configuration of a topic, broker, group or metrics subscription, by name.
+        """Return the configuration of the topic, broker, group or metrics subscription of this
+        name.
 
         Raises:
             UnknownTopic: the cluster has no topic of this name.
@@ -320,12 +327,12 @@ class AdminCalls:
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
     ) -> None:
-        """Set configurations and reset those in `delete` to their defaults.
+        """Set configurations, and reset those in `delete` to their defaults.
 
-        `append` and `subtract` add elements to lists, and remove them.
+        `append` and `subtract` add elements to configurations that are lists, or remove them.
 
         Raises:
-            BrokerRefused: an unknown name or an invalid value; nothing is changed.
+            BrokerRefused: a name is unknown or a value invalid; nothing is changed.
         """
         entries: list[dict[str, Any]] = [
             {"name": key, "config_operation": operation, "value": str(value)}
@@ -353,7 +360,7 @@ class AdminCalls:
         self._session.retrying(once)
 
     def registered(self, broker_id: int) -> Node:
-        """Return a broker by fresh metadata.
+        """Return a registered broker, after a request for fresh metadata.
 
         Raises:
             UnknownBroker: no broker of this id is registered.
@@ -362,7 +369,7 @@ class AdminCalls:
         if broker_id not in nodes:
             names = ", ".join(map(str, sorted(nodes)))
             raise UnknownBroker(
-                f"broker {broker_id} is not registered; the cluster has brokers {names}"
+                f"broker {broker_id} is not registered; registered brokers are {names}"
             )
         return nodes[broker_id]
 
@@ -370,7 +377,7 @@ class AdminCalls:
         if kind == "broker" and str(name):
             number = whole_number(str(name), INT_MAX)
             if number is None:
-                raise InvalidArgument(f"broker {name!r}: a broker is named by its number")
+                raise InvalidArgument(f"broker {name!r}: must be a broker id")
             return self._session.call_node(self.registered(number).node_id, api, body)
         return self._session.call_any(api, body)
 

@@ -1,10 +1,11 @@
-"""Client of the admin HTTP interface: one kept connection, bounded responses, errors by kind.
+"""Client of the admin HTTP interface, with one kept connection and bounded responses.
 
-`ask` makes one attempt, and a second one if the kept connection turns out to be closed. `call` is
-for idempotent requests: it retries while the broker is unavailable (connection refused, reset,
-status 503 or another 5xx) until its timeout. The caller judges every other response. Proxies of the
-environment are ignored, since admin addresses are internal. Redirections are not followed, since
-they might send credentials elsewhere, and credentials need TLS except to this machine.
+`ask` makes one attempt, and a second one if the kept connection was closed. `call` is for
+idempotent requests. It retries until its timeout while the broker is unavailable: connection
+refused, reset, or a status of 500 or above. Callers handle all other responses. Proxy variables of
+the environment are ignored, because admin addresses are internal. Redirections are not followed,
+because they could send credentials to another address. Credentials require TLS, except to this
+host.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TROUBLE: Final = (OSError, UnicodeError, http.client.HTTPException)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Status of a response with its JSON object (empty if the body has none)."""
+    """Response: its status, and its JSON object, which is empty if the body has none."""
 
     status: int
     reason: str
@@ -48,7 +49,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """Error name from the broker; empty if it sent none."""
+        """Error name from the broker; empty if the response has none."""
         return str(self.body.get("error", ""))
 
     @property
@@ -58,8 +59,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSecurity:
-    """TLS context of an admin address (without one the system's authorities), and a function that
-    makes the Authorization header of each request."""
+    """TLS context of an admin address, and a function that returns the Authorization header.
+
+    Without a context, the system's authorities verify the server. The function is called for each
+    request.
+    """
 
     tls: ssl.SSLContext | None = None
     authorization: Callable[[], str] | None = field(default=None, repr=False)
@@ -69,7 +73,7 @@ NO_SECURITY: Final = AdminSecurity()
 
 
 class Body(Struct, frozen=True, kw_only=True):
-    """Body of a request: pieces of `size_bytes` in all, which may be sent again."""
+    """Body of a request: pieces of `size_bytes` in total, which can be read again for a retry."""
 
     pieces: Iterable[Any]
     size_bytes: int
@@ -98,9 +102,9 @@ class AdminHttp:
             host = None
         if host is None or parts.scheme not in {"http", "https"}:
             shown = without_credentials(url)
-            raise InvalidArgument(f"admin address {shown!r}: must look like http://host:9644")
+            raise InvalidArgument(f"admin address {shown!r}: must have the form http://host:9644")
         if parts.username is not None or parts.password is not None:
-            raise InvalidArgument("an admin address has no user and no password in it")
+            raise InvalidArgument("admin address: must not contain a user or a password")
         self.url = without_credentials(url)
         self._security = security
         self._clock = clock
@@ -110,8 +114,8 @@ class AdminHttp:
         self._secure = parts.scheme == "https"
         if security.authorization and not (self._secure or host in LOCAL_HOSTS):
             raise InvalidArgument(
-                f"admin address {self.url!r}: credentials are sent over https:// alone,"
-                " or to localhost"
+                f"admin address {self.url!r}: credentials are only sent to https://"
+                " addresses or to localhost"
             )
         self._connection: http.client.HTTPConnection | None = None
 
@@ -129,10 +133,10 @@ class AdminHttp:
     def ask(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
     ) -> Answer:
-        """Make one attempt; replace a kept connection once if it turns out to be closed.
+        """Make one attempt, and a second one if the kept connection was closed.
 
         Raises:
-            AdminUnavailable: there was no HTTP response; its cause is the connection's error.
+            AdminUnavailable: there was no HTTP response; the connection's error is the cause.
         """
         if self._connection is not None:
             try:
@@ -150,14 +154,14 @@ class AdminHttp:
     def call(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
     ) -> Answer:
-        """Make a call and retry while the broker is unavailable, for at most `timeout_seconds`.
+        """Make a call, and retry for at most `timeout_seconds` while the broker is unavailable.
 
         Raises:
             AdminUnavailable: the timeout has passed; the message has the last error.
-            NotHttp: the address answers with another protocol.
+            NotHttp: the address uses another protocol.
         """
         deadline = self._clock.monotonic() + timeout_seconds
-        trouble = "no attempt was made"
+        trouble = "the timeout passed before the first attempt"
         for attempt in range(limits.ADMIN_ATTEMPTS_MAX):
             left = deadline - self._clock.monotonic()
             if left <= 0:
@@ -167,12 +171,14 @@ class AdminHttp:
             except http.client.RemoteDisconnected:
                 self.close()
                 trouble = (
-                    "it closes connections without an answer (as a Kafka listener does; Apache"
-                    " Kafka has no admin address)"
+                    "it closes connections without a response, like a Kafka listener;"
+                    " Apache Kafka has no admin address"
                 )
             except http.client.BadStatusLine as error:
                 self.close()
-                raise NotHttp(f"the admin address {self.url} does not speak HTTP") from error
+                raise NotHttp(
+                    f"the server at the admin address {self.url} does not use HTTP"
+                ) from error
             except _TROUBLE as error:
                 self.close()
                 text = str(error) or repr(error)
@@ -185,7 +191,7 @@ class AdminHttp:
                 trouble = f"{answer.status} {answer.error}: {answer.message}"
             self.pause(attempt, deadline)
         raise AdminUnavailable(
-            f"the admin address {self.url} did not complete {method} {path} in"
+            f"{method} {path} failed at the admin address {self.url} for"
             f" {timeout_seconds:g} s; the last error: {trouble}"
         )
 
@@ -224,7 +230,7 @@ class AdminHttp:
         )
 
     def pause(self, attempt: int, deadline: float) -> None:
-        """Wait before the attempt after this one, counted from 0, up to the deadline."""
+        """Wait after the attempt of this number, counted from 0, at most until the deadline."""
         chance = self._randomness.uniform()
         seconds = ADMIN_BACKOFF.pause_seconds(attempt + 1, chance=chance)
         left = deadline - self._clock.monotonic()

@@ -1,20 +1,21 @@
-"""Appender of encoded batches for many producers at once, on an event loop.
+"""Appender of encoded batches of many producers, on an event loop.
 
-An agent or gateway holds batches of many producers; each must be appended with its producer's own
-identity and sequence, in order, exactly once. `ProducerPartitionState` decides per producer and
-partition which batches may be sent and what a response means; this module has the connections, one
-per broker, and the timers. Requests of all producer partitions are pipelined on a broker's
-connection.
+An agent or gateway holds batches of many producers. Each batch must be appended with its producer's
+own id and sequence, in order, exactly once. A producer partition is one producer's sequence of
+batches to one partition. `ProducerPartitionState` decides for each producer partition which batches
+may be sent, and how to handle a response. This module has the timers and the connections, one per
+broker. The requests of all producer partitions are pipelined on a broker's connection.
 
-    append -> its partition -> may it send now? -> the leader's connection -> answer -> done
+    append -> its partition -> may it send now? -> the leader's connection -> response -> done
                        |  no: it waits for one of
                        |- its topic's metadata          (topic.waiting, woken by the look-up)
                        |- the leader's connection       (node.waiting, woken when it can write)
                        |- the pause after a failure     (a timer of the partition)
-                       '- an answer to an earlier batch (woken by the answer)
+                       '- the response to an earlier batch
 
-The blocking `Session` requests metadata and producer ids, on a few threads. The queue is not
-bounded here: the caller bounds what it appends, and may release a batch's memory after `done`.
+The blocking `Session` requests metadata and producer ids, on a few threads. The queue of appends
+has no bound here, so the caller must bound what it appends. The caller may release a batch's memory
+after `done`.
 
 Source: `client/writer.py` is the blocking shell around the same core; KIP-98.
 """
@@ -55,15 +56,15 @@ from penstock.client.security import ClientSecurity, read_security
 from penstock.client.session import Session
 
 PRODUCER_PARTITIONS_MAX: Final = 16_384
-"""Producer partitions in an appender's memory; beyond it idle ones are dropped."""
+"""Maximum number of producer partitions in an appender's memory; above it idle ones are dropped."""
 APPENDER_CONNECT_TIMEOUT_MS: Final = 3_000
-"""Longest wait for a connection while appends wait behind it."""
+"""Maximum time in milliseconds for opening a connection."""
 APPENDER_CALL_THREADS: Final = 2
-"""Threads that request producer ids and topics for an appender's owner; the loop never blocks."""
+"""Threads for blocking requests of producer ids, topics and sequences, off the event loop."""
 APPENDER_PARTITIONS_LOOKED_AT: Final = 8
-"""Producer partitions that one append checks for an idle one to drop."""
+"""Maximum number of producer partitions that one append checks for an idle one to drop."""
 METADATA_PAUSE_MS: Final = 100
-"""Shortest time between two metadata requests for one topic."""
+"""Minimum time in milliseconds between two metadata requests for one topic."""
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -118,17 +119,17 @@ class _Node:
 
 
 class Appender:
-    """Appender of batches. Everything but the constructor belongs to one event loop.
+    """Appender of batches; all methods except the constructor run on one event loop.
 
     Args:
         bootstrap: `host:port`, several separated by commas, or a list of them.
         client_id: the client's name in the broker's logs.
         retry: limits of a batch's retries; beyond them its append fails with `TimedOut`.
-        api_timeout_ms: longest time for `start`, `producer_id` and `partitions`.
+        api_timeout_ms: maximum time of `start`, `producer_id`, `partitions` and `last_sequence`.
         security: as for `Client`.
 
     Raises:
-        InvalidArgument: an invalid address. Nothing is connected yet.
+        InvalidArgument: an address is invalid; no connection was opened.
     """
 
     def __init__(
@@ -181,10 +182,10 @@ class Appender:
         return len(self._producer_partitions)
 
     async def start(self) -> None:
-        """Find the cluster.
+        """Connect to the cluster.
 
         Raises:
-            PenstockError: no broker answers; the appender is closed then.
+            PenstockError: no broker responds; the appender is then closed.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -197,7 +198,7 @@ class Appender:
         """Connect to any broker.
 
         Raises:
-            PenstockError: no broker answers within the API timeout.
+            PenstockError: no broker responds within the API timeout.
         """
         await self._call(lambda: self._session.retrying(lambda: self._session.refresh(())))
 
@@ -205,7 +206,7 @@ class Appender:
         """Return a new producer id, whose first epoch is 0.
 
         Raises:
-            PenstockError: the broker assigned none.
+            PenstockError: no broker assigned an id.
         """
         return (await self._call(self._identities.borrow)).producer_id
 
@@ -214,16 +215,17 @@ class Appender:
 
         Raises:
             UnknownTopic: the cluster has no such topic.
-            PenstockError: no broker answers.
+            PenstockError: no broker responds.
         """
         return len((await self._call(lambda: self._session.topic(topic))).partitions)
 
     async def last_sequence(self, producer_partition: ProducerPartition) -> int | None:
-        """Return the last sequence of the producer at the partition's leader; None for none.
+        """Return the producer's last sequence, as the partition's leader knows it; None if it has
+        none.
 
         Raises:
             UnknownTopic: the cluster has no such partition.
-            PenstockError: no leader answers.
+            PenstockError: no leader responds.
         """
         where = producer_partition
         return await self._call(lambda: self._session.retrying(lambda: self._last_sequence(where)))
@@ -236,7 +238,9 @@ class Appender:
         if found.error_code:
             raise broker_error(int(found.error_code), str(where), found.error_message)
         if found.error_message is not None:
-            raise BrokerBusy(f"{where}: {found.error_message}, and not as its leader")
+            raise BrokerBusy(
+                f"{where}: the broker did not respond as the leader: {found.error_message}"
+            )
         known = {
             int(active_producer.producer_id): int(active_producer.last_sequence)
             for active_producer in found.active_producers
@@ -250,18 +254,18 @@ class Appender:
         base_sequence: int,
         done: Done,
     ) -> PenstockError | None:
-        """Queue batches that succeed or fail together, behind earlier ones.
+        """Queue batches that succeed or fail together, after earlier appends.
 
-        `done` is called once, later, on the loop: with None when all batches are on the log, or
-        with the error. The batches' memory must not change until then. A returned error means that
-        nothing was queued, and `done` is not called.
+        `done` is called once, later, on the loop: with None when all batches are acknowledged, or
+        with the error. The memory of the batches must not change until then. If an error is
+        returned, nothing was queued and `done` is not called.
 
-        `base_sequence` is the first record's; -1 in a producer partition that is not idempotent.
+        `base_sequence` is the sequence of the first record; -1 if the producer is not idempotent.
         """
         if self._loop is None or self._stopping:
             return ClientClosed("the appender is not running")
         if not batches:
-            return InvalidArgument(f"append to {producer_partition}: no batches")
+            return InvalidArgument(f"append to {producer_partition}: must have at least one batch")
         state = self._producer_partition(producer_partition)
         refused = state.admit(base_sequence)
         if refused is not None:
@@ -272,7 +276,7 @@ class Appender:
         return None
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Wait for queued appends up to the deadline; fail the rest with `ClientClosed`."""
+        """Wait for queued appends up to the deadline; fail the others with `ClientClosed`."""
         self._stopping = True
         if self.pending_appends:
             try:
@@ -338,10 +342,10 @@ class Appender:
     def _pump(
         self, state: ProducerPartitionState, *, looked_up: bool = False, appending: bool = False
     ) -> None:
-        """Send what the producer partition may send; register it with whatever will wake it.
+        """Send the requests that the producer partition may send, or register it to be woken later.
 
-        `looked_up` means that the topic's metadata is fresh, `appending` that no callback may be
-        called before `append` has returned.
+        With `looked_up` the topic's metadata is fresh. With `appending`, no callback is called
+        before `append` has returned.
         """
         while not self._closed and self._loop is not None:
             core = state.core
@@ -427,7 +431,7 @@ class Appender:
             self._topics.pop(topic.name, None)
         except Exception as error:  # partitions retry later
             if not isinstance(error, PenstockError):
-                logger.exception("the look-up of topic %s failed", topic.name)
+                logger.exception("requesting metadata of topic %s failed", topic.name)
             topic.failures += 1
             pause = self._backoff_seconds(topic.failures)
         topic.loading = False
@@ -444,7 +448,7 @@ class Appender:
             self._pump(state, looked_up=True)
 
     def _ask(self, name: str) -> tuple[int, Mapping[int, int]]:
-        """Return the number of partitions, and the leader of each; runs on a thread."""
+        """Return a topic's number of partitions and the leader of each; runs on a thread."""
         self._session.forget(name)
         count = len(self._session.fetch_topic(name).partitions)
         return count, self._session.leaders(name)
@@ -525,7 +529,7 @@ class Appender:
     def _send(self, node: _Node, state: ProducerPartitionState, request: ProduceRequest) -> None:
         pipeline = node.pipeline
         if pipeline is None:
-            raise BugError(f"a request to broker {node.node_id} without a connection")
+            raise BugError(f"a request to broker {node.node_id} has no connection")
         call = produce_call(
             request,
             topic=state.producer_partition.topic,

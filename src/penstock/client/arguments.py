@@ -1,7 +1,7 @@
-"""Validation of the public calls' arguments before anything is sent.
+"""Validation of the arguments of public calls, before anything is sent.
 
-Each error names the argument, its limit and the value. An out-of-range number is rejected here,
-since the wire encoder would wrap it and a broker might accept the result.
+Each error names the argument, the value and the limit. A number out of range is rejected here,
+because the wire encoder would wrap it around and a broker might accept the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POSITIONS: Final = ("earliest", "latest")
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is an integer of Python or NumPy, and not True or False."""
+    """Whether a value is an integer of Python or NumPy; False for True and False."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -37,12 +37,12 @@ def whole(name: str, value: Any, minimum: int, maximum: int) -> int:
 
 
 def optional_whole(name: str, value: Any, minimum: int, maximum: int) -> int | None:
-    """Return None for None, else the value as `whole` returns it."""
+    """Return None for None, or else the value as `whole` returns it."""
     return None if value is None else whole(name, value, minimum, maximum)
 
 
 def positive(name: str, value: Any) -> None:
-    """Raise `InvalidArgument` unless a value is a finite number above 0, or None."""
+    """Raise `InvalidArgument` if a value is neither None nor a finite number above 0."""
     if value is None:
         return
     known = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
@@ -51,10 +51,10 @@ def positive(name: str, value: Any) -> None:
 
 
 def text(name: str, value: Any) -> str:
-    """Return the value, a non-empty text that UTF-8 can encode.
+    """Return the value if it is a non-empty text that UTF-8 can encode.
 
     Raises:
-        InvalidArgument: another value.
+        InvalidArgument: the value is anything else.
     """
     if not isinstance(value, str) or not value:
         raise InvalidArgument(f"{name} = {value!r}: must be a non-empty text")
@@ -66,7 +66,11 @@ def text(name: str, value: Any) -> str:
 
 
 def partition_list(partitions: Iterable[int] | None) -> Sequence[int] | None:
-    """Return partition numbers without duplicates; raise `InvalidArgument`."""
+    """Return partition numbers without duplicates, or None for None.
+
+    Raises:
+        InvalidArgument: the value is not a list of partition numbers.
+    """
     if partitions is None:
         return None
     if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable):
@@ -77,9 +81,13 @@ def partition_list(partitions: Iterable[int] | None) -> Sequence[int] | None:
 def offsets_by_partition(
     name: str, offsets: Mapping[int, int], *, minimum: int = 0
 ) -> dict[int, int]:
-    """Return an offset per partition; raise `InvalidArgument`."""
+    """Return the offsets by partition, as `int`.
+
+    Raises:
+        InvalidArgument: the value does not map partitions to offsets of at least `minimum`.
+    """
     if not isinstance(offsets, Mapping):
-        raise InvalidArgument(f"{name} = {offsets!r}: must have an offset per partition")
+        raise InvalidArgument(f"{name} = {offsets!r}: must map partitions to offsets")
     return {
         whole(f"{name}: partition", partition, 0, INT_MAX): whole(
             f"{name}: offset of partition {partition}", offset, minimum, LONG_MAX
@@ -92,7 +100,7 @@ def position(name: str, value: Any) -> Any:
     """Return one end of a range: a word, milliseconds, or an offset per partition.
 
     Raises:
-        InvalidArgument: another value.
+        InvalidArgument: the value is anything else.
     """
     if isinstance(value, Mapping):
         return offsets_by_partition(name, value)
@@ -101,16 +109,18 @@ def position(name: str, value: Any) -> Any:
     if is_whole(value) and 0 <= value <= LONG_MAX:
         return int(value)
     raise InvalidArgument(
-        f"{name} = {value!r}: must be {' or '.join(POSITIONS)}, milliseconds since the epoch from"
-        " 0, or an offset per partition"
+        f"{name} = {value!r}: must be {' or '.join(POSITIONS)}, milliseconds since the"
+        " epoch, or an offset per partition"
     )
 
 
 def read_positions(name: str, value: Any) -> tuple[Any, dict[int, int]]:
-    """Return one end of a range as `position` does, and the epochs of (epoch, offset) pairs.
+    """Return one end of a range as `position` does, and the leader epochs by partition.
+
+    A mapping may have (epoch, offset) pairs in place of offsets.
 
     Raises:
-        InvalidArgument: another value.
+        InvalidArgument: the value is anything else.
     """
     if not isinstance(value, Mapping):
         return position(name, value), {}
@@ -121,7 +131,11 @@ def read_positions(name: str, value: Any) -> tuple[Any, dict[int, int]]:
 
 
 def topic_partition(value: Any) -> tuple[str, int]:
-    """Return a topic and a partition number; raise `InvalidArgument`."""
+    """Return a topic and a partition number.
+
+    Raises:
+        InvalidArgument: the value is not such a pair.
+    """
     if not isinstance(value, tuple) or len(value) != 2:
-        raise InvalidArgument(f"{value!r}: must be a topic and a partition, as ('orders', 0)")
+        raise InvalidArgument(f"{value!r}: must be a topic and a partition, such as ('orders', 0)")
     return text("topic", value[0]), whole(f"partition of {value[0]!r}", value[1], 0, INT_MAX)

@@ -1,9 +1,9 @@
-"""Client of a Kafka cluster that reads and writes columns, with the administrative calls.
+"""Client of a Kafka cluster: reads and writes of Arrow columns, and the administrative calls.
 
-`write_arrow` and `read_arrow` transfer whole tables; `iter_arrow` streams, `subscribe` follows a
-topic and keeps its positions; `fetch_raw` returns batches as they are stored. Several threads may
-use a client at once: calls share connections through a pool, and every reader and writer has its
-own connections while it runs.
+`write_arrow` and `read_arrow` transfer whole tables. `iter_arrow` streams a range of a topic.
+`subscribe` follows a topic and keeps its positions. `fetch_raw` returns batches as they are stored.
+Several threads may use a client at once. Single calls share connections through a pool. Each reader
+and writer has its own connections while it runs.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ from penstock.client.writer import (
 from penstock.records.aborted import AbortedRange, ranges_until
 
 CONNECT_TIMEOUT_MS: Final = 10_000
-"""Longest wait for one TCP connection."""
+"""Maximum time in milliseconds for opening one TCP connection."""
 TRANSACTION_TIMEOUT_MS: Final = 60_000
-"""Default timeout of an open transaction; Kafka's default."""
+"""Default timeout of an open transaction in milliseconds, as in Kafka."""
 
 Position = str | int | Mapping[int, int]
 """`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""
 
 
 class RawFetch(Struct, frozen=True, kw_only=True):
-    """Batches in their stored form, without an incomplete last one.
+    """Batches of one partition in their stored form; an incomplete last batch is cut off.
 
     `next_offset` is the offset of the next fetch. A read_committed reader must skip the batches in
     `aborted`.
@@ -89,9 +89,9 @@ class RawFetch(Struct, frozen=True, kw_only=True):
 
 
 class Waits(Struct, frozen=True):
-    """Snapshot of the calls that a client is waiting for.
+    """Snapshot of the calls whose responses a client waits for.
 
-    `trouble` is the last retried failure; `unanswered` has the calls to brokers.
+    `trouble` is the last failure that is being retried. `unanswered` holds the calls to brokers.
     """
 
     trouble: str
@@ -99,21 +99,21 @@ class Waits(Struct, frozen=True):
 
 
 class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls):
-    """Client of a cluster, for any number of threads.
+    """Client of a cluster; any number of threads may use it.
 
     Args:
         bootstrap: `host:port`, several separated by commas, or a list of them.
         client_id: the client's name in the broker's logs and quotas.
-        request_timeout_ms: longest wait for one response.
-        api_timeout_ms: longest time for a call with its retries.
-        delivery_timeout_ms: longest time for a batch, or a stalled read, with its retries.
+        request_timeout_ms: maximum time for one response.
+        api_timeout_ms: maximum time for a call with its retries.
+        delivery_timeout_ms: maximum time for a batch, or a stalled read, with its retries.
         security: encryption and authentication by Kafka's option names (`client/security.py`):
             security.protocol, sasl.mechanism, sasl.username, …; defaults come from the file
             that PENSTOCK_CLIENT_CONFIG names, if it is set.
 
     Raises:
-        InvalidArgument: an invalid address, or a time below 1 ms. Nothing is connected yet.
-        InvalidSetting, UnusableFile: an invalid security option.
+        InvalidArgument: an address is invalid, or a time is below 1 ms; nothing is connected.
+        InvalidSetting, UnusableFile: a security option is invalid.
     """
 
     def __init__(
@@ -153,11 +153,13 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         self.close()
 
     def close(self) -> None:
-        """Close all connections; calls of other threads end with an error."""
+        """Close all connections; pending calls of other threads raise an error."""
         self._session.close()
 
     def waits(self) -> Waits:
-        """Return what this client waits for now; other threads may call it during a long call."""
+        """Return the calls that this client waits for now; another thread may ask during a long
+        call.
+        """
         return Waits(self._session.trouble, self._session.pool.unanswered())
 
     def write_arrow(
@@ -181,17 +183,17 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
     ) -> WriteReport:
         """Write a table; return when every record is acknowledged.
 
-        `data` is anything with Arrow's C stream: a PyArrow table, batch or reader, a Polars or
-        pandas frame. A missing column with a default name is skipped; `value` is required. Kafka's
-        partitioner places records with a key, and records without one take the partitions in turn;
-        `partition` names one partition for all records, or a column.
+        `data` is any object with Arrow's C stream interface: a PyArrow table, batch or reader, a
+        Polars or pandas frame. `value` is required; other columns with default names are optional.
+        Kafka's partitioner chooses the partition of a record with a key. Records without a key are
+        spread over the partitions. `partition` is one partition for all records, or the name of a
+        column of partitions.
 
-        Order is kept within a partition. With `idempotent` (acks=all) a record is stored once,
-        however often the connection breaks. `progress` is called with the records and bytes
-        acknowledged so far.
+        Order is kept within a partition. With `idempotent` (acks=all) a record is stored once, even
+        if connections break. `progress` receives the acknowledged numbers of records and bytes.
 
         Raises:
-            InvalidArgument: invalid columns or options.
+            InvalidArgument: columns or options are invalid.
             PenstockError: the broker rejected the write, or retries were exhausted.
         """
         options = write_options(
@@ -224,13 +226,13 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
     def transactional(
         self, transactional_id: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS
     ) -> TransactionalProducer:
-        """Return a transactional producer; its first transaction fences earlier ones of the same
+        """Return a transactional producer; its first transaction fences earlier producers of the
         id.
 
-        `timeout_ms` is how long the broker lets a transaction be open.
+        `timeout_ms` is the maximum time for which the broker keeps a transaction open.
 
         Raises:
-            InvalidArgument: an invalid argument; nothing is sent.
+            InvalidArgument: an argument is invalid; nothing is sent.
         """
         return TransactionalProducer(
             self._session,
@@ -239,10 +241,10 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         )
 
     def queue(self, group: str, topics: str | Sequence[str]) -> Queue:
-        """Return a queue over topics: a share group member, which joins with its first `take`.
+        """Return a queue over topics: a member of a share group, which joins with its first `take`.
 
         Raises:
-            InvalidArgument: an invalid argument; nothing is sent.
+            InvalidArgument: an argument is invalid; nothing is sent.
         """
         return Queue(self._session, text("group", group), queue_topics(topics))
 
@@ -258,16 +260,16 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         isolation: Isolation = "read_uncommitted",
         views: bool = False,
     ) -> Any:
-        """Read a range of a topic as one PyArrow table, by partition and offset.
+        """Read a range of a topic as one PyArrow table, sorted by partition and offset.
 
-        `start` is inclusive, `end` exclusive; both are `earliest`, `latest`, milliseconds since
-        the epoch, or offsets per partition. `latest` is resolved when the call begins. With `views`
-        keys and values are not copied: they are `binary_view` columns over the fetched bytes, which
-        stay in memory as long as the columns.
+        `start` is inclusive, `end` exclusive. Both are `earliest`, `latest`, milliseconds since the
+        epoch, or offsets per partition. `latest` is resolved when the call begins. With `views`,
+        keys and values are not copied: they are `binary_view` columns over the fetched bytes. These
+        bytes stay in memory as long as the columns.
 
         Raises:
-            InvalidArgument: an invalid argument; nothing is sent.
-            OffsetOutOfRange: the log does not have the start offset.
+            InvalidArgument: an argument is invalid; nothing is sent.
+            OffsetOutOfRange: the start offset is outside the log.
             UnknownTopic: the cluster has no such topic or partition.
             UnreadableBatch: a stored batch cannot be read.
         """
@@ -296,13 +298,13 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
     ) -> Generator[Any]:
         """Yield record batches as they arrive, in order within a partition.
 
-        With `end=None` it follows the log, until `idle_timeout_ms` pass without a record (never
-        by default). One or two fetches per broker are in flight while a batch is decoded and
-        used, up to `max_bytes` each. `views` is as in `read_arrow`.
+        With `end=None` it follows the log until no record arrives for `idle_timeout_ms`; None means
+        no limit. While a batch is decoded and used, one or two fetches per broker are in flight, of
+        up to `max_bytes` each. `views` is as in `read_arrow`.
 
         Raises:
-            InvalidArgument: an invalid argument; nothing is sent.
-            OffsetOutOfRange: the log does not have the start offset.
+            InvalidArgument: an argument is invalid; nothing is sent.
+            OffsetOutOfRange: the start offset is outside the log.
             LogTruncated: a leader election discarded records that were already returned.
             UnknownTopic: the cluster has no such topic or partition.
             UnreadableBatch: a stored batch cannot be read; earlier ones were returned.
@@ -326,15 +328,16 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         max_wait_ms: int = limits.FETCH_WAIT_MS,
         idle_timeout_ms: float | None = None,
     ) -> Subscription:
-        """Follow a topic from `start` on; return its record batches, each of one partition.
+        """Follow a topic from `start` on; return an iterator of record batches, each of one
+        partition.
 
-        After a leader change it continues with the new leader, without losing or repeating a
-        record. Its `positions` are leader epochs and offsets; a `start` of that form continues
-        there and detects records that were read before and are no longer in the log. `latest` is
-        resolved when this call is made; other arguments are those of `iter_arrow`.
+        After a leader change it continues with the new leader, and neither loses nor repeats a
+        record. Its `positions` are leader epochs and offsets. They can be the `start` of a later
+        subscription. It then also detects records that were read, but are no longer in the log.
+        `latest` is resolved when this call is made. Other arguments are those of `iter_arrow`.
 
         Raises:
-            InvalidArgument: an invalid argument; nothing is sent.
+            InvalidArgument: an argument is invalid; nothing is sent.
             UnknownTopic: the cluster has no such topic or partition.
         """
         schema = schema_of(columns, views)
@@ -355,12 +358,12 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         max_wait_ms: int = 0,
         isolation: Isolation = "read_uncommitted",
     ) -> RawFetch:
-        """Fetch stored batches of one partition, from the one that contains `offset`.
+        """Fetch stored batches of one partition, beginning with the batch that contains `offset`.
 
         Raises:
-            InvalidArgument: an invalid argument; nothing is sent.
-            OffsetOutOfRange: the log does not have `offset`.
-            MessageTooLarge: the first batch is larger than `max_bytes`, and does not come whole.
+            InvalidArgument: an argument is invalid; nothing is sent.
+            OffsetOutOfRange: `offset` is outside the log.
+            MessageTooLarge: the first batch exceeds `max_bytes`, and was not sent whole.
         """
         whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
         cursor = Cursor(whole("offset", offset, 0, LONG_MAX), None)
@@ -479,7 +482,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         if isinstance(position, Mapping):
             missing = [p for p in partitions if p not in position]
             if missing:
-                raise InvalidArgument(f"{what}: no offset for {topic}-{missing[0]}")
+                raise InvalidArgument(f"{what}: has no offset for {topic}-{missing[0]}")
             self._session.leaders_of(topic, partitions)
             return {p: int(position[p]) for p in partitions}
         found = self.list_offsets(topic, position, partitions=partitions, isolation=isolation)
@@ -491,7 +494,9 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
     def _check_starts(
         self, topic: str, start: Position, starts: Mapping[int, int], isolation: int
     ) -> None:
-        """Reject offsets below the log start right away, which an empty range would hide."""
+        """Reject start offsets below the log start; otherwise a read of an empty range would not
+        fail.
+        """
         if not isinstance(start, Mapping):
             return
         earliest = self.list_offsets(
@@ -500,8 +505,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         for partition, offset in starts.items():
             if offset < earliest[partition]:
                 raise OffsetOutOfRange(
-                    f"start of {topic}-{partition}: offset {offset} is below the log, which"
-                    f" begins at {earliest[partition]}",
+                    f"start of {topic}-{partition}: offset {offset} is below the log start"
+                    f" offset {earliest[partition]}",
                     partition=partition,
                     offset=offset,
                 )

@@ -1,8 +1,8 @@
 """Conversion of a caller's table to the columns key, value, timestamp, headers and partition.
 
-Any source of Arrow's C stream (PyArrow tables and readers, Polars and pandas frames) is read
-batch by batch; its columns are selected by name and cast to the few types that the record encoder
-reads. This module never processes single rows.
+The table is any object with Arrow's C stream interface (PyArrow tables and readers, Polars and
+pandas frames). It is read batch by batch. Columns are selected by name, and cast to the few types
+that the record encoder reads. No code here runs per row.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ DEFAULT_VALUE: Final = "value"
 DEFAULT_TIMESTAMP: Final = "timestamp"
 DEFAULT_HEADERS: Final = "headers"
 _RECORD_BYTES: Final = 6
-"""Size of a record above that of its row: varints of about ten bytes in place of offsets of 4."""
+"""Bytes by which an encoded record exceeds its row: about ten bytes of varints replace 4-byte
+offsets.
+"""
 
 
 class ColumnNames(Struct, frozen=True, kw_only=True):
-    """Names of the input columns by their role; None for a missing column."""
+    """Names of the caller's columns by their role; None for a role without a column."""
 
     key: str | None
     value: str
@@ -36,7 +38,7 @@ class ColumnNames(Struct, frozen=True, kw_only=True):
 
 
 def open_stream(data: Any) -> Any:
-    """Open anything with `__arrow_c_stream__` as a reader of record batches.
+    """Open an object with `__arrow_c_stream__` as a reader of record batches.
 
     Raises:
         InvalidArgument: `data` has no Arrow interface.
@@ -47,8 +49,9 @@ def open_stream(data: Any) -> Any:
         return data
     if not hasattr(data, "__arrow_c_stream__"):
         raise InvalidArgument(
-            f"data of type {type(data).__name__} has no __arrow_c_stream__: give a PyArrow table,"
-            " record batch or reader, a Polars frame, or a pandas frame (2.2 or newer)"
+            f"data of type {type(data).__name__} has no __arrow_c_stream__; pass a PyArrow"
+            " table, record batch or reader, a Polars frame, or a pandas frame (2.2 or"
+            " newer)"
         )
     return pa.RecordBatchReader.from_stream(data)
 
@@ -62,12 +65,12 @@ def choose(
     headers: str | None,
     partition: str | None,
 ) -> ColumnNames:
-    """Check the requested names against the input's columns.
+    """Return the input's columns by role, after checking the requested names.
 
-    A default name that the input lacks means that it has no such column.
+    If the input lacks a column with a default name, that role has no column.
 
     Raises:
-        InvalidArgument: `value`, or a column requested by name, is missing.
+        InvalidArgument: the value column, or a column with a requested name, is missing.
     """
 
     def find(name: str | None, default: str | None, what: str) -> str | None:
@@ -80,7 +83,7 @@ def choose(
         if name == default and what != "value":
             return None
         raise InvalidArgument(
-            f"the data has no column {name!r} for the records' {what}; its columns: "
+            f"the data has no column {name!r} for the records' {what}; its columns are "
             + (", ".join(schema.names) or "none")
         )
 
@@ -103,12 +106,12 @@ def pick(batches: Iterator[Any], names: ColumnNames) -> Iterator[Any]:
 
 
 def normalise(batch: Any, names: ColumnNames) -> Any:
-    """Return the batch with its columns among key, value, timestamp, headers and partition.
+    """Return the batch with its columns renamed to their roles and cast to the encoder's types.
 
-    This costs as much for a few rows as for thousands: join small batches first.
+    The cost is the same for a few rows as for thousands, so join small batches first.
 
     Raises:
-        InvalidArgument: a column of an invalid type; the message has the caller's name.
+        InvalidArgument: a column has an invalid type; the message has the caller's name for it.
     """
     columns: dict[str, Any] = {}
     for role, make in _MAKERS.items():
@@ -125,13 +128,15 @@ def _partition(name: str, column: Any) -> Any:
     column = plain(column)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise InvalidArgument(
-            f"column {name!r} has type {column.type} and {column.null_count} nulls: a partition"
-            " column holds whole numbers and no nulls"
+            f"column {name!r} has type {column.type} and {column.null_count} nulls; a"
+            " partition column must have whole numbers and no nulls"
         )
     try:
         return column.cast(pa.int32())
     except pa.ArrowInvalid as error:
-        raise InvalidArgument(f"column {name!r} has no partition number: {error}") from None
+        raise InvalidArgument(
+            f"column {name!r} has a value that is no partition number: {error}"
+        ) from None
 
 
 _MAKERS: Final = {
@@ -144,8 +149,9 @@ _MAKERS: Final = {
 
 
 def chunks(batches: Iterator[Any], rows_max: int, bytes_max: int) -> Iterator[Any]:
-    """Split or join batches so that each encodes to about `bytes_max`, with at most `rows_max`
-    rows."""
+    """Split or join batches; each result encodes to about `bytes_max` and has at most `rows_max`
+    rows.
+    """
     pending: list[Any] = []
     pending_bytes = pending_rows = 0
     for batch in batches:

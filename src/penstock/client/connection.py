@@ -1,11 +1,13 @@
 """Blocking connection to one broker, used by one thread at a time.
 
-Requests may be pipelined: `send` writes a call, `receive` reads the response to the oldest
-unanswered call. Pieces go to the socket by gathered writes (`sendmsg`), so payloads are never
-joined. A response's length is read first, then exactly that many bytes into a buffer, by one
-system call when the kernel allows it (`MSG_WAITALL`). The time limit is the socket's own
-(`SO_RCVTIMEO`, `SO_SNDTIMEO`): the socket stays blocking, so a large transfer costs few calls,
-and the interpreter lock is free meanwhile. With TLS the limit is Python's, for each step.
+Requests may be pipelined: `send` writes a call, and `receive` reads the response to the oldest
+unanswered call. The pieces of a call are written together by `sendmsg`, so payloads are never
+copied into one buffer. For a response, the length is read first, and then exactly that many bytes
+into a buffer. One system call reads them if the kernel allows it (`MSG_WAITALL`).
+
+Time limits are set on the socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`). The socket stays blocking, so a
+large transfer needs few system calls and does not hold the interpreter lock. With TLS, Python
+applies the limit to each step.
 """
 
 from __future__ import annotations
@@ -53,13 +55,13 @@ if TYPE_CHECKING:
     from penstock.client.frames import Frames
 
 BUFFERS_PER_SEND_MAX: Final = 512
-"""Pieces per `sendmsg` call; Linux allows at most 1,024."""
+"""Maximum number of pieces per `sendmsg` call; Linux allows at most 1,024."""
 
 _LENGTH: Final = struct.Struct(">i")
 _TIMEVAL: Final = struct.Struct("@ll")
 _SMALL_BYTES: Final = 1 << 16
 TLS_PROBE_SECONDS: Final = 1.0
-"""Time limit of the TLS handshake that probes a listener which closed a plaintext connection."""
+"""Time limit in seconds of the TLS handshake that checks whether a listener requires TLS."""
 
 
 def not_connected(where: str, error: Exception) -> Disconnected:
@@ -73,7 +75,7 @@ def not_connected(where: str, error: Exception) -> Disconnected:
 
 
 def answers_tls(address: tuple[str, int], timeout_ms: int) -> bool:
-    """Return whether a handshake of TLS at an address is answered, whatever its outcome."""
+    """Return whether the address responds to a TLS handshake, even if the handshake fails."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -91,7 +93,7 @@ def answers_tls(address: tuple[str, int], timeout_ms: int) -> bool:
 
 
 class Connection:
-    """Connection with its negotiated versions and its unanswered calls, oldest first."""
+    """Connection to a broker, with its negotiated versions and its unanswered calls in order."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class Connection:
             opened = socket.create_connection((host, port), timeout=connect_timeout_ms / 1000)
         except TimeoutError:
             raise NotAccepted(
-                f"{self.where} did not accept a connection in {connect_timeout_ms} ms"
+                f"{self.where} did not accept a connection within {connect_timeout_ms} ms"
             ) from None
         except (OSError, UnicodeError) as error:
             raise not_connected(self.where, error) from error
@@ -152,10 +154,10 @@ class Connection:
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise ServerUntrusted(f"{self.where}: {error.verify_message}") from None
             if isinstance(error, TimeoutError):
-                raise TimedOut(f"{self.where} did not answer with TLS in time") from None
+                raise TimedOut(f"{self.where} did not complete a TLS handshake in time") from None
             raise Disconnected(
-                f"{self.where} did not complete a TLS handshake: {error}. Does this port expect TLS"
-                " (security.protocol)?"
+                f"{self.where} did not complete a TLS handshake: {error}. Check whether"
+                " this port expects TLS (security.protocol)."
             ) from error
         return encrypted
 
@@ -173,13 +175,15 @@ class Connection:
             self._socket.close()
 
     def shut_down(self) -> None:
-        """End a blocked read or write of another thread; the owner closes."""
+        """End a blocked read or write of another thread; that thread then closes the connection."""
         self.broken = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def negotiate(self) -> None:
-        """Request the broker's version ranges, within the time for opening the connection.
+        """Request the broker's version ranges, then authenticate.
+
+        The time limit of the request is that of opening the connection.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse: the peer is gone, or is not a Kafka broker.
@@ -199,18 +203,19 @@ class Connection:
         except (Disconnected, MalformedResponse) as error:
             if self._security.tls is None and answers_tls(self.address, self._timeout_ms):
                 raise EncryptionExpected(
-                    f"{self.where} expects TLS, and this client connects without it. Set"
-                    " security.protocol to SSL or SASL_SSL, or name a port without TLS."
+                    f"{self.where} expects TLS, but this client connects without it. Set"
+                    " security.protocol to SSL or SASL_SSL, or use a port without TLS."
                 ) from error
             raise
         self._limit(self._request_timeout_ms)
         self._authenticate()
 
     def _authenticate(self) -> None:
-        """Authenticate if security requires it; no call may be unanswered.
+        """Authenticate if the security options require it; no call may be unanswered.
 
         Raises:
-            NotAuthenticated, ServerUntrusted: the broker or the client rejected the other.
+            NotAuthenticated: the broker rejected the client.
+            ServerUntrusted: the client rejected the broker.
         """
         self._renew_at = math.inf
         calls, answer = authentication(self._security, self.where), None
@@ -258,7 +263,7 @@ class Connection:
         return self.receive()
 
     def send(self, call: Call, *, answered: bool = True) -> None:
-        """Write a call; `answered` is False for a call without a response (acks=0).
+        """Write a call; `answered` is False for a call that gets no response (acks=0).
 
         Raises:
             Disconnected, TimedOut: the connection is unusable.
@@ -281,9 +286,10 @@ class Connection:
             ) from error
 
     def _renew(self) -> None:
-        """Authenticate again before the session ends, unless calls are unanswered.
+        """Authenticate again before the session expires, unless calls are unanswered.
 
-        The broker closes a connection that always has unanswered calls; the client then reconnects.
+        If calls are unanswered at each attempt, the broker closes the connection at the expiry. The
+        client then reconnects.
         """
         if not self.under_way and SYSTEM_CLOCK.monotonic() >= self._renew_at:
             self._authenticate()
@@ -307,7 +313,7 @@ class Connection:
                 start += 1
 
     def receive(self) -> Any:
-        """Read the response to the oldest unanswered call, as kio's entity.
+        """Read the response to the oldest unanswered call, and decode it as an entity of `kio`.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse: the connection is unusable.
@@ -322,14 +328,14 @@ class Connection:
     def receive_frame(self, frames: Frames | None) -> tuple[Call, memoryview]:
         """Read the next response's frame, into memory of `frames` if given.
 
-        Otherwise the frame has its own memory or, when small, the connection's, which the next
-        call of this method overwrites.
+        Without `frames`, a large frame gets its own memory. A small frame uses the connection's
+        memory, which the next call of this method overwrites.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse: the connection is unusable.
         """
         if not self.under_way:
-            raise InvalidArgument(f"no call to {self.where} is under way")
+            raise InvalidArgument(f"no call to {self.where} is unanswered")
         call = self.under_way[0]
         try:
             head = self._small[:4]
@@ -337,8 +343,9 @@ class Connection:
             length = _LENGTH.unpack(head)[0]
             if not 4 <= length <= limits.RESPONSE_BYTES_MAX:
                 raise MalformedResponse(
-                    f"{self.where} answered {call.api.name} with a frame of {length} bytes;"
-                    f" the limit is {limits.RESPONSE_BYTES_MAX}: is it a Kafka listener?"
+                    f"{self.where} sent a response to {call.api.name} with a frame of"
+                    f" {length} bytes; the limit is {limits.RESPONSE_BYTES_MAX}. Check that"
+                    " this address is a Kafka listener."
                 )
             frame = self._target(length, frames)
             self._read(frame)

@@ -25,15 +25,23 @@ _ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": REA
 
 
 def isolation_level(name: str) -> int:
-    """Return the number of an isolation level; raise `InvalidArgument`."""
+    """Return the number of an isolation level.
+
+    Raises:
+        InvalidArgument: the name is unknown.
+    """
     level = _ISOLATION.get(name)
     if level is None:
-        raise InvalidArgument(f"isolation {name!r}: must be read_uncommitted or read_committed")
+        raise InvalidArgument(f"isolation = {name!r}: must be read_uncommitted or read_committed")
     return level
 
 
 def schema_of(columns: Sequence[str], views: bool) -> Any:
-    """Return the Arrow schema of these columns; raise `InvalidArgument`."""
+    """Return the Arrow schema of the named columns; with `views`, keys and values are binary views.
+
+    Raises:
+        InvalidArgument: a name is unknown, or there is none.
+    """
     fields = []
     for name in columns:
         if name in _EXTRA_COLUMNS:
@@ -44,17 +52,19 @@ def schema_of(columns: Sequence[str], views: bool) -> Any:
             fields.append(columnar.RECORD_SCHEMA.field(name))
         else:
             known = ", ".join((*DEFAULT_COLUMNS, "timestamp_type"))
-            raise InvalidArgument(f"column {name!r}: records have {known}")
+            raise InvalidArgument(f"column {name!r} is unknown; records have {known}")
     if not fields:
-        raise InvalidArgument("columns: name at least one")
+        raise InvalidArgument("columns: must name at least one column")
     return pa.schema(fields)
 
 
 def decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[tuple[Run, Any]]:
-    """Yield a run with its records; before an unreadable batch, yield the earlier ones one by one.
+    """Yield a run with its decoded records.
+
+    If a batch is unreadable, each batch before it is yielded as a run of its own.
 
     Raises:
-        UnreadableBatch: names the batch, and the commands that skip it.
+        UnreadableBatch: the error names the batch, and the commands that skip it.
     """
     try:
         whole = _decode(run, schema, views)

@@ -1,8 +1,9 @@
-"""Errors of the client: one class per required action, with the broker's error name in `code`.
+"""Errors of the client: one class per action that a caller can take.
 
-The six kinds of `penstock.base.errors` say what the caller should do. `broker_error` turns an
-error code of a response into an error of the right kind; its message names the subject of the
-call, Kafka's name of the error, its number and the broker's own message.
+The six kinds of `penstock.base.errors` state what the caller should do. `code` holds the broker's
+error name. `broker_error` converts a response's error code to an error of the right kind. Its
+message has the subject of the call, Kafka's name and number of the error, and the broker's own
+message.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _ATTEMPTS: Final = "failed after"
 
 
 class BrokerRefused(InvalidError):
-    """The broker rejected the call, which can never succeed in this form."""
+    """The broker rejected the call, which can never succeed with these arguments."""
 
 
 class BrokerBusy(RetriableError):
-    """The broker could not serve the call now; all allowed attempts were made."""
+    """The broker cannot serve the call now, and retries were exhausted."""
 
 
 class BrokerFenced(FencedError):
-    """A newer owner exists for the subject of the call."""
+    """A newer owner exists for the subject of the call, such as a transactional id."""
 
 
 class BrokerFailed(UnavailableError):
-    """The broker cannot serve the call: its storage or another part has failed."""
+    """The broker cannot serve the call, because its storage or another component has failed."""
 
 
 class BrokerFoundCorruption(CorruptError):
@@ -60,7 +61,7 @@ class BrokerFoundCorruption(CorruptError):
 
 
 class BrokerBug(BugError):
-    """The broker reported an unexpected error of its own."""
+    """The broker reported an unexpected error in its own code."""
 
 
 class UnknownBroker(BrokerRefused):
@@ -76,7 +77,7 @@ class TopicExists(BrokerRefused):
 
 
 class OffsetOutOfRange(BrokerRefused):
-    """A fetch from an offset outside the partition's log."""
+    """The fetch offset is outside the partition's log."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
@@ -87,10 +88,10 @@ class OffsetOutOfRange(BrokerRefused):
 
 
 class LogTruncated(OffsetOutOfRange):
-    """Records that were read are not in the leader's log: a leader election discarded them.
+    """A leader election discarded records that were already read.
 
-    `read` is the position after the last record read, `left` the end of the records that the leader
-    still has, each as (epoch, offset).
+    `read` is the position after the last record read. `left` is the end of the records that the
+    leader still has. Both are pairs of leader epoch and offset.
     """
 
     def __init__(
@@ -98,22 +99,22 @@ class LogTruncated(OffsetOutOfRange):
     ) -> None:
         self.topic, self.read, self.left = topic, read, left
         super().__init__(
-            f"{topic}-{partition} was read up to offset {read[1]} of leader epoch {read[0]}; its"
-            f" leader has the same records up to offset {left[1]} of epoch {left[0]} only: the"
-            " later ones were discarded by a leader election",
+            f"{topic}-{partition} was read up to offset {read[1]} of leader epoch"
+            f" {read[0]}, but its leader has these records only up to offset {left[1]} of"
+            f" epoch {left[0]}; a leader election discarded the later ones",
             partition=partition,
             offset=left[1],
         )
 
 
 class MessageTooLarge(BrokerRefused):
-    """A batch above the topic's max.message.bytes."""
+    """A batch exceeds the topic's max.message.bytes."""
 
     code: ClassVar[str] = "message_too_large"
 
 
 class UnsupportedByBroker(BrokerRefused):
-    """The broker does not support the version of a call that this client needs."""
+    """The broker does not support a version of the call that this client can use."""
 
     code: ClassVar[str] = "unsupported_version"
 
@@ -123,23 +124,23 @@ class Disconnected(RetriableError):
 
 
 class ConnectionRefused(Disconnected):
-    """A refused connection: no process listens at the address."""
+    """The address refused the connection, because no process listens there."""
 
 
 class EncryptionExpected(InvalidError):
-    """A connection without TLS to a listener that requires TLS."""
+    """The listener requires TLS, but the client connected without it."""
 
     code: ClassVar[str] = "network_exception"
 
 
 class TimedOut(RetriableError):
-    """No response within the time limit; whether the call took effect is unknown."""
+    """No response arrived within the time limit; it is unknown whether the call took effect."""
 
     code: ClassVar[str] = "request_timed_out"
 
 
 class NotAccepted(TimedOut):
-    """A connection that was not accepted within the time limit."""
+    """The address did not accept the connection within the time limit."""
 
 
 class BrokersUnreachable(UnavailableError):
@@ -147,25 +148,25 @@ class BrokersUnreachable(UnavailableError):
 
 
 class AdminUnavailable(UnavailableError):
-    """The admin address did not answer within the time limit, or not as Penstock does."""
+    """The admin address did not respond within the time limit, or not like a Penstock broker."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class NotHttp(InvalidError):
-    """The peer at the admin address does not speak HTTP."""
+    """The server at the admin address does not use HTTP."""
 
     code: ClassVar[str] = "unsupported_version"
 
 
 class MalformedResponse(CorruptError):
-    """A response that does not follow its schema, or belongs to another call."""
+    """The response does not follow its schema, or belongs to another call."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class UnreadableBatch(CorruptError):
-    """A stored batch that no consumer can read; continue after its `last_offset`."""
+    """No consumer can read a stored batch; continue after its `last_offset`."""
 
     code: ClassVar[str] = "corrupt_message"
 
@@ -176,10 +177,10 @@ class UnreadableBatch(CorruptError):
         self.base_offset, self.last_offset = header.base_offset, header.last_offset
         following = header.next_offset
         super().__init__(
-            f"{topic}-{partition}: the batch at offsets {header.base_offset} to"
-            f" {header.last_offset} cannot be read: {reason}; to skip it:"
-            f" `penstock consume {topic} -p {partition} -o {following}`, or for a group"
-            f" `penstock group seek GROUP -t {topic} -p {partition} --to {following} --execute`"
+            f"{topic}-{partition}: the batch with offsets {header.base_offset} to"
+            f" {header.last_offset} cannot be read: {reason}. To skip it, run `penstock"
+            f" consume {topic} -p {partition} -o {following}`, or for a group `penstock"
+            f" group seek GROUP -t {topic} -p {partition} --to {following} --execute`"
         )
 
 
@@ -188,13 +189,13 @@ class ClientClosed(FencedError):
 
 
 class InvalidArgument(InvalidError):
-    """An invalid argument; the call can never succeed with it."""
+    """An argument is invalid, so the call can never succeed with it."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 def note_attempts(error: PenstockError, attempts: int) -> None:
-    """Add the number of attempts to an error, if there were several and no call has added it."""
+    """Add the number of attempts to an error as a note, if it is above 1 and not noted yet."""
     if attempts > 1 and not any(_ATTEMPTS in note for note in getattr(error, "__notes__", ())):
         error.add_note(f"{_ATTEMPTS} {attempts} attempts")
 
@@ -213,7 +214,7 @@ _OWN: Final[dict[str, type[PenstockError]]] = {
 
 
 def code_name(code: int) -> str:
-    """Return Kafka's name of an error number in lower case; `error_N` for an unknown number."""
+    """Return Kafka's name of an error number in lower case, or `error_N` for an unknown number."""
     try:
         name: str = error_codes()(code).name
     except ValueError:
@@ -222,7 +223,7 @@ def code_name(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Whether the same call may succeed later, after fresh metadata."""
+    """Whether the same call may succeed after a pause and a metadata refresh."""
     codes = error_codes()
     try:
         error = codes(code)
@@ -232,9 +233,10 @@ def is_retriable(code: int) -> bool:
 
 
 def broker_error(code: int, subject: str, message: str | None = None) -> PenstockError:
-    """Return the error for a response's error code.
+    """Return the error for an error code of a response.
 
-    `subject` names the subject of the call (topic, partition, value); `message` is the broker's.
+    `subject` names what the call was about (topic, partition, value). `message` is the broker's
+    own.
     """
     name = code_name(code)
     text = f"{subject}: {name.upper()} ({int(code)})"

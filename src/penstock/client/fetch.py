@@ -1,16 +1,16 @@
-"""Core of fetches: positions, requests, and zero-copy parsing of responses, without I/O.
+"""Core of fetches: positions, requests, and parsing of responses without copies, without I/O.
 
-A reader has a position and an end per partition. `request` groups the partitions that have
-more to read by leader; `advance` moves positions past a response's batches by their headers only,
-so that the next request can leave before the last response is decoded.
+A reader has a position and an end per partition. `request` selects the partitions of one leader
+that have more to read. `advance` moves a position past a response's batches and reads only their
+headers, so the next request can be sent before the response is decoded.
 
-A position is an offset and the leader epoch of the record before it. A request has that epoch, and
-the epoch in which the reader believes the broker to be the leader. A leader of another epoch
-rejects it; a leader whose log diverges from the records that were read returns the point of
-divergence (`check`). Leader epochs only rise: the reader ignores an older epoch, and responses of
-an earlier leader.
+A position is an offset, and the leader epoch of the record before it. A request states this epoch,
+and the leader epoch that the reader knows. A leader with another epoch rejects the request. A
+leader whose log diverges from the records that were read returns the point of divergence (`check`).
+Leader epochs only rise, so the reader ignores older epochs, and responses of former leaders.
 
-The response of Fetch is parsed by hand: records stay views of the received frame.
+Responses of Fetch are parsed here without a generated decoder, and records stay views of the
+received frame:
 
     throttle i32 | error i16 | session i32 | topics [ name (-12) or id uuid (13+) | partitions [
       index i32 | error i16 | high watermark i64 | last stable offset i64 | log start offset i64
@@ -18,9 +18,9 @@ The response of Fetch is parsed by hand: records stay views of the received fram
       | records | tags: 0 epoch i32, end i64 where logs diverge; 1 leader id i32, its epoch i32
       ] tags ] tags                           all lengths compact (value + 1, 0 is null)
 
-For `read_committed` a response has the start offsets of aborted transactions; they end at their
-markers, which are found among the batches' headers. A run lists the aborted ranges of its
-producers, and its decoder skips those batches.
+For `read_committed`, a response has the start offsets of aborted transactions. A transaction ends
+at its marker, which is found among the headers of the batches. A run lists the aborted ranges of
+its producers, and its decoder skips their batches.
 
 Source: `FetchResponse.json`, versions 12 to 16; KIP-98 for the aborted index, KIP-320 and KIP-595
 for epochs, KIP-951 for the leader in responses.
@@ -44,7 +44,7 @@ from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags
 
 BY_ID_FROM: Final = 13
-"""First version that identifies a topic by its id."""
+"""First version of Fetch that identifies a topic by its id."""
 _REPLICA_ID_UNTIL: Final = 14
 OFFSET_OUT_OF_RANGE: Final = 1
 _TOP: Final = struct.Struct(">ihi")
@@ -63,14 +63,14 @@ _LENGTH_END: Final = 12
 
 
 class ReadPosition(NamedTuple):
-    """Next offset to read, and the leader epoch of the record before it; -1 if unknown."""
+    """Next offset to read, and the leader epoch of the record before it, -1 if unknown."""
 
     epoch: int
     offset: int
 
 
 class FetchedPartition(Struct, frozen=True, kw_only=True):
-    """Partition of a response; `records` is a view of the frame."""
+    """Partition of a Fetch response; `records` is a view of the frame."""
 
     partition: int
     error_code: int
@@ -81,17 +81,19 @@ class FetchedPartition(Struct, frozen=True, kw_only=True):
     """Aborted transactions that overlap the fetched range: producer id and first offset."""
     records: memoryview
     parts: ReadPosition | None = None
-    """Point at which the leader's log diverges from the records read: an epoch and its end."""
+    """Point at which the leader's log diverges from the records that were read: an epoch and its
+    end.
+    """
     leader: tuple[int, int] | None = None
-    """Leader of the partition and its epoch, if it is another broker."""
+    """Current leader of the partition and its epoch, if the response names another broker."""
 
 
 class Asked(NamedTuple):
-    """Position in a request for one partition; epochs are -1 if unknown."""
+    """Position for one partition in a request; epochs are -1 if unknown."""
 
     offset: int
     epoch: int = -1
-    """Epoch of the record before the offset."""
+    """Leader epoch of the record before the offset."""
     leader_epoch: int = -1
 
 
@@ -101,10 +103,10 @@ class FetchRequest(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """Whole batches of one partition, back to back, ready to be decoded.
+    """Whole batches of one partition, contiguous in memory, that are ready to be decoded.
 
-    Only the records in [start_offset, end_offset) are requested; `end_offset` None means all.
-    `behind` is the position after them. Batches in `aborted` must be skipped.
+    Only records in [start_offset, end_offset) are requested; `end_offset` None means no limit.
+    `behind` is the position after the batches. Batches in `aborted` must be skipped.
     """
 
     partition: int
@@ -116,16 +118,16 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Cursor(Struct):
-    """Position of a reader in a partition; `end` None follows the log without end.
+    """Position of a reader in a partition; it follows the log without end if `end` is None.
 
-    `readable` is the end of the readable log in the last response for the partition.
+    `readable` is the end of the readable log in the partition's last response.
     """
 
     position: int
     end: int | None
     readable: int = -1
     epoch: int = -1
-    """Epoch of the record before the position; -1 before the first record."""
+    """Leader epoch of the record before the position; -1 before the first record."""
 
     @property
     def done(self) -> bool:
@@ -133,7 +135,7 @@ class Cursor(Struct):
 
     @property
     def behind(self) -> bool:
-        """Whether more records are readable, so that a broker answers at once."""
+        """Whether more records are readable now, so the broker responds without waiting."""
         return self.position < self.readable and not self.done
 
 
@@ -146,7 +148,7 @@ class FetchCore(Struct):
     partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
     max_wait_ms: int = limits.FETCH_WAIT_MS
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Leader of each partition (-1 for none) and its epoch."""
+    """Leader of each partition (-1 for none), and its epoch."""
     _turn: int = field(default=0)
 
     @property
@@ -156,7 +158,8 @@ class FetchCore(Struct):
     def learn(self, partition: int, leader: tuple[int, int]) -> bool:
         """Store a partition's leader with its epoch; return whether the epoch is newer.
 
-        Brokers learn of a new leader at different times: an older epoch is ignored.
+        A leader with an older epoch is ignored, because some brokers know of a change later than
+        others.
         """
         known = self.leaders.get(partition, (-1, -1))[1]
         if leader[1] >= known:
@@ -177,12 +180,13 @@ class FetchCore(Struct):
     def request(
         self, node_id: int, under_way: Collection[FetchRequest] = ()
     ) -> FetchRequest | None:
-        """Return the next request to a broker, or None when it leads no partition to be read.
+        """Return the next request to a broker; None if no partition of it can be requested now.
 
-        The first partition changes every time, because a broker fills its response in order. It
-        also answers in order, and may hold a response until there are records. A second request is
-        therefore sent while one is in `under_way` only for other partitions of which some are
-        behind, and the first one leaves it half of those that are.
+        The order of partitions rotates, because a broker fills a response in the order of the
+        request. A broker also handles the requests of a connection in order, and may wait for
+        records before it responds. So while a request is in `under_way`, a second one is returned
+        only if some of its partitions have readable records. A first request leaves half of these
+        partitions for the second.
         """
         asked = {p for request in under_way for p in request.asked}
         leaders = self.leaders
@@ -219,7 +223,7 @@ class FetchCore(Struct):
         )
 
     def outdated(self, partition: int, request: FetchRequest) -> bool:
-        """Whether a response must be discarded, because a newer leader is known."""
+        """Whether a response must be discarded, because a newer leader epoch is known."""
         return request.asked[partition].leader_epoch < self.leaders[partition][1]
 
     def check(self, fetched: FetchedPartition) -> None:
@@ -233,7 +237,7 @@ class FetchCore(Struct):
             )
 
     def advance(self, fetched: FetchedPartition) -> Run | None:
-        """Move the cursor past a response's batches; return the run to be decoded, if any."""
+        """Move the cursor past a response's batches; return them as a run to be decoded, if any."""
         cursor = self.cursors[fetched.partition]
         committed = self.isolation == READ_COMMITTED
         cursor.readable = fetched.last_stable_offset if committed else fetched.high_watermark
@@ -295,7 +299,7 @@ def fetch_body(
 def read_fetch(
     frame: memoryview, offset: int, where: str, version: int
 ) -> tuple[int, list[FetchedPartition]]:
-    """Read a Fetch response of version 12 or later: its error code, and its partitions.
+    """Decode a Fetch response of version 12 or later to its error code and its partitions.
 
     Raises:
         MalformedResponse: the response does not follow the schema.
@@ -314,9 +318,7 @@ def read_fetch(
                 found.append(partition)
             offset = skip_tags(frame, offset)
     except (struct.error, IndexError, MalformedRequest) as error:
-        raise MalformedResponse(
-            f"{where} answered Fetch with bytes that end early: {error}"
-        ) from None
+        raise MalformedResponse(f"{where} sent a truncated response to Fetch: {error}") from None
     return error_code, found
 
 
@@ -330,7 +332,9 @@ def _read_partition(frame: memoryview, offset: int) -> tuple[FetchedPartition, i
     length, offset = read_uvarint(frame, offset + _REPLICA.size)
     end = offset + max(0, length - 1)
     if end > len(frame):
-        raise IndexError(f"{length - 1} bytes of records, {len(frame) - offset} left")
+        raise IndexError(
+            f"the records have {length - 1} bytes, but {len(frame) - offset} bytes are left"
+        )
     parts, leader, behind = _read_tags(frame, end)
     partition = FetchedPartition(
         partition=index,
@@ -361,14 +365,14 @@ def _read_tags(
             leader = _LEADER.unpack_from(frame, offset)
         offset += length
     if offset > len(frame):
-        raise IndexError(f"tagged fields end at {offset} of {len(frame)} bytes")
+        raise IndexError(f"the tagged fields end at {offset}, but there are {len(frame)} bytes")
     return parts, leader, offset
 
 
 class Walked(NamedTuple):
-    """Size of the whole batches at the front of a fetch, and the position after them.
+    """Total size of the whole batches at the beginning of a fetch, and the position after them.
 
-    `markers` are the control batches among them: producer id and offset.
+    `markers` holds the producer id and offset of each control batch among them.
     """
 
     size_bytes: int
@@ -379,7 +383,7 @@ class Walked(NamedTuple):
 def walk_batches(records: memoryview, end_offset: int | None = None) -> Walked:
     """Find the whole batches with offsets below `end_offset`, by their headers.
 
-    The position after the last one is -1 if there is none.
+    If there is none, the offset of the position after them is -1.
     """
     markers: list[tuple[int, int]] = []
     position = 0

@@ -1,8 +1,8 @@
-"""Memory for responses, reused when no view of a response remains.
+"""Memory for responses, which is reused when no view of a response exists any more.
 
-Fresh memory costs twenty times as much as a copy into used memory. A response's memory is freed
-with its last view: zero-copy columns keep the response alive, copied ones do not. Memory is
-therefore never overwritten while a view of it exists, however many responses are in flight.
+Fresh memory costs twenty times as much as a copy into used memory. A response's memory is free when
+its last view is dropped. Columns that are views keep the response's memory in use, copied columns
+do not. So memory is never overwritten while a view of it exists.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from weakref import finalize
 import numpy as np
 
 FRAMES_KEPT: Final = 2
-"""Pieces of memory that a reader keeps for its next responses."""
+"""Maximum number of free pieces of memory that a reader keeps for its next responses."""
 FRAME_KEPT_BYTES_MIN: Final = 1 << 20
-"""Smaller responses get memory of exactly their size, which is cheap."""
+"""Size below which a response gets memory of exactly its size, because that is cheap."""
 
 
 class Frames:
-    """Memory of one reader's responses; any thread may drop a view."""
+    """Memory of one reader's responses; views may be dropped on any thread."""
 
     __slots__ = ("_free",)
 
@@ -36,7 +36,7 @@ class Frames:
         return _view(frame)
 
     def _fitting(self, size_bytes: int) -> Any:
-        """Return memory that is large enough but not so large that a small view wastes it."""
+        """Return memory for a response: at least its size, but at most twice as much."""
         for _ in range(len(self._free)):
             try:
                 memory = self._free.pop()

@@ -1,7 +1,7 @@
 """Consumer group calls: list, describe, committed offsets, delete.
 
-Commits here are *simple*: without a generation, as Kafka allows while a group has no members.
-Spark checkpoints and offset resets use them to show up as groups.
+Commits here are *simple*: they have no generation, which Kafka allows while a group has no members.
+Spark checkpoints and offset resets use them, so that a group shows their progress.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class GroupListing(Struct, frozen=True, kw_only=True):
-    """Entry of a list of groups; `group_type` is empty if the broker does not send it."""
+    """Entry of a list of groups; `group_type` is empty if the broker does not return it."""
 
     group_id: str
     protocol_type: str
@@ -51,7 +51,7 @@ class GroupDescription(Struct, frozen=True, kw_only=True):
 
 
 class Committed(Struct, frozen=True, kw_only=True):
-    """Committed offset of a group: the next one to read."""
+    """Committed offset of a group: the offset of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -82,12 +82,12 @@ class GroupCalls:
         return self._session.retrying(once)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """Return a group with its members; a missing group has the state `Dead`."""
+        """Return a group with its members; a group that does not exist has the state `Dead`."""
         found = self._describe_classic(group)
         return (self._describe_consumer(group) or found) if found.state == DEAD else found
 
     def _describe_consumer(self, group: str) -> GroupDescription | None:
-        """Return a consumer-protocol group (KIP-848); None if it, or the protocol, is missing."""
+        """Return a consumer-protocol group (KIP-848); None if it or the protocol does not exist."""
         body = {"group_ids": [group], "include_authorized_operations": False}
 
         def read(response: Any) -> GroupDescription | None:
@@ -124,7 +124,7 @@ class GroupCalls:
         return self._coordinated(group, "DescribeGroups", body, read)
 
     def delete_group(self, group: str) -> None:
-        """Delete a group without members, with its offsets.
+        """Delete a group that has no members, with its offsets.
 
         Raises:
             BrokerRefused: the group has members, or does not exist.
@@ -139,7 +139,7 @@ class GroupCalls:
     def committed(
         self, group: str, partitions: Iterable[TopicAndPartition] | None = None
     ) -> dict[TopicAndPartition, Committed]:
-        """Return the committed offsets of a group; partitions without one are left out."""
+        """Return the committed offsets of a group; partitions without one are omitted."""
         topics = None
         if partitions is not None:
             topics = [
@@ -167,10 +167,10 @@ class GroupCalls:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicAndPartition, int], *, metadata: str = ""
     ) -> None:
-        """Commit offsets for a group without members.
+        """Commit offsets for a group that has no members.
 
         Raises:
-            InvalidArgument: a negative offset, or an invalid topic, partition or offset.
+            InvalidArgument: a topic, partition or offset is invalid.
             BrokerRefused: the group has members, or the metadata is too long.
             UnknownTopic: the cluster has no such topic or partition.
         """
@@ -214,7 +214,7 @@ class GroupCalls:
         """Delete committed offsets of partitions to which no member is subscribed.
 
         Raises:
-            BrokerRefused: a member is subscribed, or the group does not exist.
+            BrokerRefused: a member is subscribed to a partition, or the group does not exist.
         """
         topics = [
             {"name": name, "partitions": [{"partition_index": index} for index in indexes]}

@@ -1,8 +1,8 @@
 """Metadata of the cluster: brokers, topics, leaders.
 
-`ClusterMetadata` is one response, as a value. `MetadataCache` is a core with the newest metadata:
-`update` adds responses, `leaders` returns leaders, and `forget` marks topics for a refresh after a
-failure. It has no I/O and takes the time as an argument.
+`ClusterMetadata` is one response as a value. `MetadataCache` is a core that holds the newest
+metadata. `update` adds a response, `leaders` returns leaders, and `forget` drops topics after a
+failure, so they are requested again. It has no I/O, and takes the time as a parameter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 from msgspec import Struct, field
 
 METADATA_MAX_AGE_MS: Final = 300_000
-"""Age at which metadata is refreshed even without a failure."""
+"""Age in milliseconds at which metadata is requested again even without a failure."""
 
 
 TopicAndPartition = tuple[str, int]
@@ -22,7 +22,7 @@ TopicAndPartition = tuple[str, int]
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """Identity of a broker with its advertised address."""
+    """Broker id with its advertised address."""
 
     node_id: int
     host: str
@@ -46,7 +46,7 @@ class PartitionMetadata(Struct, frozen=True, kw_only=True):
 
 
 class TopicMetadata(Struct, frozen=True, kw_only=True):
-    """Topic with its partitions; `error_code` is not 0 when the broker could not describe it."""
+    """Topic with its partitions; `error_code` is not 0 if the broker could not describe it."""
 
     name: str
     topic_id: UUID | None
@@ -116,7 +116,7 @@ class MetadataCache(Struct):
                 self._topics[name] = (now_ms, topic)
 
     def topic(self, name: str, *, now_ms: float) -> TopicMetadata | None:
-        """Return the topic; None if it is unknown, stale, or has a partition without a leader."""
+        """Return the topic; None if it is unknown or stale, or a partition has no leader."""
         entry = self._topics.get(name)
         if entry is None or now_ms - entry[0] > self.max_age_ms:
             return None
@@ -129,11 +129,11 @@ class MetadataCache(Struct):
         return {item.index: item.leader for item in topic.partitions if item.leader in self.nodes}
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop topics, after a response that says that a leader has moved."""
+        """Drop topics, after a response has shown that a leader moved."""
         for name in names:
             self._topics.pop(name, None)
 
     def forget_all(self) -> None:
-        """Drop all topics and the controller, since a broker may be gone."""
+        """Drop all topics and the controller, because a broker may be down."""
         self._topics.clear()
         self.controller_id = -1

@@ -1,11 +1,13 @@
 """Kafka's partitioner for whole columns of keys.
 
-A key's partition is `(murmur2(key) & 0x7fffffff) % partitions`, as in every Kafka client by
-default, so that records of one key share a partition regardless of their producer. The hash
-consumes four bytes at a time. Here the w-th four bytes of *all* keys are processed at once: keys of
-equal length by a view with their length as its stride, others by a gather from a view of the key
-bytes as unaligned 32-bit words. Those are sorted by descending length first, so that the keys that
-still have a w-th word are a prefix. This takes one round of NumPy per word of the longest key.
+The partition of a key is `(murmur2(key) & 0x7fffffff) % partitions`, the default of all Kafka
+clients. So records with equal keys get the same partition from any producer.
+
+The hash consumes a key in words of four bytes. Here each round of NumPy processes the w-th word of
+*all* keys. Keys of equal length are read as a view whose stride is the length. For other keys, the
+words are gathered from the key bytes as unaligned 32-bit words. These keys are first sorted by
+descending length, so the keys that still have a w-th word form a prefix. The number of rounds is
+the number of words of the longest key.
 
 Source: Kafka's `Utils.murmur2` and `BuiltInPartitioner.partitionForKey`; MurmurHash 2 by Austin
 Appleby.
@@ -33,7 +35,7 @@ _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 
 
 def partitions_of_keys(keys: Any, count: int, *, unkeyed: int) -> Partitions:
-    """Return the partition of every key of an Arrow array; nulls go to `unkeyed`."""
+    """Return the partition of each key of an Arrow array; null keys get partition `unkeyed`."""
     if pa.types.is_dictionary(keys.type):
         of_words = partitions_of_keys(keys.dictionary, count, unkeyed=unkeyed)
         indices = keys.indices.fill_null(0).to_numpy(zero_copy_only=False)
@@ -46,7 +48,7 @@ def partitions_of_keys(keys: Any, count: int, *, unkeyed: int) -> Partitions:
 
 
 def murmur2(keys: Any) -> Hashes:
-    """Return Kafka's hash of every element of a binary or string array (nulls as empty)."""
+    """Return Kafka's hash of each element of a binary or string array; nulls hash as empty keys."""
     size = len(keys)
     if size == 0:
         return np.empty(0, np.uint32)
@@ -137,9 +139,9 @@ def _mix_tails(
 
 
 def groups(partitions: Partitions, count: int) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Return a stable order of the rows by partition, and where each partition's rows begin in it.
+    """Return a stable order of the rows by partition, and the start of each partition in it.
 
-    The second list has `count + 1` entries.
+    The second list has `count + 1` entries; the last one is the number of rows.
     """
     if count <= 1 << 15:
         order = np.argsort(partitions.astype(np.int16), kind="stable")  # radix sort
@@ -152,13 +154,13 @@ def groups(partitions: Partitions, count: int) -> tuple[npt.NDArray[np.int64], l
 def spread(
     chunk: Any, rows: Any, *, topic: str, count: int, unkeyed: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yield partitions with their rows, each in the order of the input.
+    """Yield each partition with its rows, in the order of the input.
 
-    `chunk` is a result of `columns.normalise`, with a column `partition` or `key`; `rows` is the
-    result of `read_input` for it. Rows without a key go to `unkeyed`.
+    `chunk` is a result of `columns.normalise`, with a column `partition` or `key`, and `rows` is
+    the result of `read_input` for it. Rows without a key get partition `unkeyed`.
 
     Raises:
-        InvalidArgument: a partition that the topic, of `count` partitions, does not have.
+        InvalidArgument: a row has a partition that the topic, of `count` partitions, does not have.
     """
     if "partition" in chunk.schema.names:
         partitions: Partitions = chunk.column("partition").to_numpy()
@@ -175,7 +177,9 @@ def spread(
 
 
 def check_partitions(topic: str, count: int, lowest: int, highest: int) -> None:
-    """Raise `InvalidArgument` unless a topic of `count` partitions has these."""
+    """Raise `InvalidArgument` if a topic of `count` partitions lacks one of these partitions."""
     if lowest < 0 or highest >= count:
         wrong = lowest if lowest < 0 else highest
-        raise InvalidArgument(f"partition {wrong}: topic {topic!r} has partitions 0 to {count - 1}")
+        raise InvalidArgument(
+            f"partition {wrong} does not exist: topic {topic!r} has partitions 0 to {count - 1}"
+        )

@@ -1,13 +1,13 @@
-"""Pipelined connection to one broker on an event loop, which matches responses in order.
+"""Pipelined connection to one broker on an event loop; it matches responses by their order.
 
-The owner sends each call with a ticket and receives the ticket with the response. It checks
-`writable` before it sends, which bounds both the unsent bytes and the unanswered calls. Pieces are
-passed to the transport without a copy; uvloop writes them with `writev` and keeps the unsent rest,
-so a piece must not change until its call has been answered or `lost` was called.
+The owner sends each call with a ticket, and receives the ticket with the response. It checks
+`writable` before it sends, which bounds the unsent bytes and the unanswered calls. Pieces are
+passed to the transport without a copy. uvloop writes them with `writev`, and keeps the unsent rest.
+So a piece must not change until its call was answered or `lost` was called.
 
-`lost` is called exactly once, from `connection_lost`: from then on the transport no longer
-reads any piece. A call without a timely response, an invalid response and a frame above the limit
-all end the connection, and therefore lead to `lost`.
+`lost` is called exactly once, from `connection_lost`. After it the transport reads no piece any
+more. A missing or invalid response, or a frame above the limit, ends the connection and therefore
+leads to `lost`.
 
 Source: Kafka's protocol guide (responses come in the order of the requests); KIP-35.
 """
@@ -40,11 +40,11 @@ from penstock.client.security import (
 from penstock.security.sasl import ServerUntrusted
 
 APPENDER_UNDER_WAY_MAX: Final = 256
-"""Unanswered requests on one connection of an appender, of all its producer partitions together."""
+"""Maximum unanswered requests on an appender's connection, over all producer partitions."""
 APPENDER_WRITE_BYTES: Final = 4 << 20
-"""Unsent bytes of a connection at which its producer partitions have to wait."""
+"""Unsent bytes of a connection above which its producer partitions must wait."""
 APPENDER_ANSWER_BYTES_MAX: Final = 1 << 20
-"""Largest response that an appender's connection reads; one to Produce has about 100 bytes."""
+"""Maximum size of a response on an appender's connection; one to Produce has about 100 bytes."""
 
 _LENGTH_BYTES: Final = 4
 T = TypeVar("T")
@@ -56,7 +56,9 @@ class PipelineOwner(Protocol[T]):
     def may_send(self) -> None: ...
 
     def lost(self, tickets: list[T], error: PenstockError) -> None:
-        """Handle the end of the connection, with its unanswered calls, oldest first."""
+        """Handle the end of the connection; `tickets` are those of its unanswered calls, oldest
+        first.
+        """
         ...
 
 
@@ -67,7 +69,7 @@ class _Sent(NamedTuple):
 
 
 class Pipeline(asyncio.Protocol, Generic[T]):
-    """Connection with its unanswered calls, oldest first; made by `connect`."""
+    """Connection with its unanswered calls, oldest first; created by `connect`."""
 
     def __init__(
         self,
@@ -117,11 +119,11 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         return self._correlation_id
 
     def send(self, call: Call, ticket: T) -> None:
-        """Write a call; its ticket comes back through `answered` or `lost`."""
+        """Write a call; its ticket is returned through `answered` or `lost`."""
         self._write(call, ticket)
 
     def request(self, name: str, body: Mapping[str, Any], ticket: T) -> None:
-        """Write a call by name, in the highest common version, as `send` does.
+        """Write a call by name, in the highest common version, and otherwise as `send` does.
 
         Raises:
             UnsupportedByBroker: client and broker have no common version; nothing was sent.
@@ -136,7 +138,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         self.send(call, ticket)
 
     async def negotiate(self, name: str) -> int:
-        """Request the broker's versions; return the one to use for a call.
+        """Request the broker's version ranges; return the highest common version of a call.
 
         Raises:
             UnsupportedByBroker: client and broker have no common version.
@@ -155,16 +157,17 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         return self._negotiated.version(name, self.where)
 
     async def _own_call(self, call: Call) -> Any:
-        """Make a call of the connection itself, without a ticket of its owner."""
+        """Make a call of the connection itself, which has no ticket of the owner."""
         self._greeting = self._loop.create_future()
         self._write(call, None)
         return await self._greeting
 
     async def _authenticate(self) -> None:
-        """Authenticate if security requires it; the owner's calls may still be unanswered.
+        """Authenticate if the security options require it; calls of the owner may be unanswered.
 
         Raises:
-            NotAuthenticated, ServerUntrusted: the broker or the client rejected the other.
+            NotAuthenticated: the broker rejected the client.
+            ServerUntrusted: the client rejected the broker.
         """
         if self._security.begin is None:
             return
@@ -203,7 +206,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             self._owner.may_send()
 
     def abort(self, error: PenstockError) -> None:
-        """Close the connection at once; `lost` follows, with this error."""
+        """Close the connection at once; `lost` is then called with this error."""
         if self._error is None:
             self._error = error
         if self._transport is not None:
@@ -253,15 +256,16 @@ class Pipeline(asyncio.Protocol, Generic[T]):
     # Frames
 
     def _take_frames(self, data: bytes) -> int:
-        """Process every whole frame; return the start of the first incomplete one."""
+        """Process each whole frame; return the start of the first incomplete one."""
         offset, size = 0, len(data)
         full = not self.writable
         while size - offset >= _LENGTH_BYTES and self._error is None:
             length = int.from_bytes(data[offset : offset + _LENGTH_BYTES], "big", signed=True)
             if not _LENGTH_BYTES <= length <= APPENDER_ANSWER_BYTES_MAX:
                 raise MalformedResponse(
-                    f"{self.where} answered with a frame of {length} bytes; the limit is"
-                    f" {APPENDER_ANSWER_BYTES_MAX}: is it a Kafka listener?"
+                    f"{self.where} sent a frame of {length} bytes; the limit is"
+                    f" {APPENDER_ANSWER_BYTES_MAX}. Check that this address is a Kafka"
+                    " listener."
                 )
             end = offset + _LENGTH_BYTES + length
             if end > size:
@@ -274,7 +278,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
 
     def _take_frame(self, frame: memoryview) -> None:
         if not self._under_way:
-            raise MalformedResponse(f"{self.where} sent a response without a request")
+            raise MalformedResponse(f"{self.where} sent a response, but no request is unanswered")
         sent = self._under_way[0]
         response = read_response(sent.call, frame, self.where)
         self._under_way.popleft()
@@ -319,13 +323,14 @@ async def connect(
     name: str = "Produce",
     security: ClientSecurity = NO_SECURITY,
 ) -> Pipeline[T]:
-    """Open a connection that supports the call of this name.
+    """Open a connection to a broker that supports the call of this name.
 
-    When this fails after the connection was made, `lost` has been called without tickets.
+    If this fails after the connection was established, `lost` has been called without tickets.
 
     Raises:
         Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker: no usable connection.
-        NotAuthenticated, ServerUntrusted: the broker or the client rejected the other.
+        NotAuthenticated: the broker rejected the client.
+        ServerUntrusted: the client rejected the broker.
     """
     loop = asyncio.get_running_loop()
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -348,7 +353,7 @@ async def connect(
             )
             await pipeline.negotiate(name)
     except TimeoutError:
-        error = TimedOut(f"{where} did not open a connection in {connect_timeout_ms} ms")
+        error = TimedOut(f"{where} did not open a connection within {connect_timeout_ms} ms")
         pipeline.abort(error)
         raise error from None
     except ssl.SSLCertVerificationError as reason:
@@ -356,7 +361,7 @@ async def connect(
     except (OSError, UnicodeError) as reason:
         raise not_connected(where, reason) from reason
     except (PenstockError, asyncio.CancelledError) as reason:
-        cancelled = Disconnected("the attempt to connect was cancelled")
+        cancelled = Disconnected("the connection attempt was cancelled")
         pipeline.abort(reason if isinstance(reason, PenstockError) else cancelled)
         raise
     return pipeline

@@ -1,8 +1,8 @@
-"""Connection pool of a client: a shared connection for calls, and leases for streams.
+"""Connection pool of a client: leases for readers and writers, and for single calls.
 
-A writer or reader leases connections for itself, so that a long poll of one thread never delays
-a request of another, and returns them without unanswered calls. At most `IDLE_CONNECTIONS_MAX` are
-idle per broker.
+A reader or writer leases connections for itself, so that one thread's wait for records never delays
+a request of another thread. It returns a connection when no call on it is unanswered. At most
+`IDLE_CONNECTIONS_MAX` connections per broker are kept idle.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from penstock.client.errors import BrokersUnreachable, ClientClosed
 from penstock.client.security import NO_SECURITY, ClientSecurity
 
 IDLE_CONNECTIONS_MAX: Final = 8
-"""Connections kept per broker for the next reader or writer."""
+"""Maximum number of idle connections per broker that are kept for the next lease."""
 
 
 class Unanswered(Struct, frozen=True):
-    """Oldest unanswered call of a connection; `number` is unique."""
+    """Oldest unanswered call of a connection.
+
+    `number` is the call's correlation id, or the number of a connection that is being opened.
+    """
 
     where: str
     call: str
@@ -31,7 +34,7 @@ class Unanswered(Struct, frozen=True):
 
 
 class ConnectionPool:
-    """Pool that opens, leases and keeps connections; it is thread-safe."""
+    """Thread-safe pool that opens, leases and keeps connections."""
 
     def __init__(
         self,
@@ -53,11 +56,11 @@ class ConnectionPool:
         self._closed = False
 
     def lease(self, host: str, port: int) -> Connection:
-        """Return a connection for the caller alone; return it with `give_back`.
+        """Return a connection that only the caller uses, until it calls `give_back`.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse: no connection can be opened.
-            ClientClosed: the pool has been closed.
+            ClientClosed: the pool is closed.
         """
         with self._lock:
             self._check_open()
@@ -98,7 +101,7 @@ class ConnectionPool:
         return connection
 
     def unanswered(self) -> tuple[Unanswered, ...]:
-        """Return the unanswered calls of all threads, and connections that are being opened."""
+        """Return the oldest unanswered call of each connection, and connections being opened."""
         with self._lock:
             lent = list(self._lent)
             found = [
@@ -112,7 +115,7 @@ class ConnectionPool:
         return tuple(found)
 
     def give_back(self, connection: Connection) -> None:
-        """Keep the connection for the next lease, or close it if it is unusable."""
+        """Keep a leased connection for the next lease, or close it if it is unusable."""
         with self._lock:
             self._lent.discard(connection)
             waiting = self._idle.setdefault(connection.address, [])
@@ -123,7 +126,7 @@ class ConnectionPool:
         connection.close()
 
     def drop_idle(self, host: str, port: int) -> None:
-        """Close idle connections to a broker: after one broke, the others may be broken too."""
+        """Close the idle connections to a broker, because they may be broken if another one was."""
         with self._lock:
             waiting = self._idle.pop((host, port), [])
         for connection in waiting:
@@ -147,4 +150,4 @@ class ConnectionPool:
 
 def unreachable(addresses: Iterable[str], last: Exception | None) -> BrokersUnreachable:
     names = ", ".join(addresses)
-    return BrokersUnreachable(f"no broker of {names} answers; the last error: {last}")
+    return BrokersUnreachable(f"no broker of {names} responds; the last error: {last}")

@@ -1,18 +1,20 @@
-"""Core of produce: decides which batch is sent when, and how to handle a response, without I/O.
+"""Core of produce: decides when to send each batch, and how to handle a response, without I/O.
 
-Batches of a partition leave in order, at most `in_flight_max` of them unanswered. With an
-idempotent producer each batch has a sequence number, so the broker recognises a batch that
-is sent again and rejects one that comes too early. That makes the rules for failure simple:
+Batches of a partition are sent in order, at most `in_flight_max` of them unanswered. With an
+idempotent producer each batch has a sequence number. The broker recognises a batch that was sent
+before, and rejects a batch whose predecessor is missing. Therefore failures are handled by these
+rules:
 
-- a failed batch, and every later one of its partition that the broker rejected because of it
-  (out of order), go back to the front of the queue in their order;
-- a partition with a failure sends nothing until all its batches in flight are answered;
-- *out of order* for a partition's oldest batch cannot be repaired: the write fails;
-- the second batch of a partition waits for the first to be acknowledged: a broker without state
-  for a producer accepts any first sequence, and would accept the second batch as the first;
-- *duplicate sequence* is an acknowledgement whose offset is no longer known.
+- A failed batch returns to the front of its partition's queue. So does every later batch that the
+  broker rejected as out of order because of it. The order of the queue does not change.
+- After a failure a partition sends nothing until all its batches in flight are answered.
+- If the oldest batch of a partition is rejected as out of order, the write fails, because a retry
+  cannot succeed.
+- The second batch of a partition waits until the first is acknowledged. A broker without state for
+  a producer accepts any first sequence, so it would accept the second batch as the first.
+- *Duplicate sequence* counts as an acknowledgement with an unknown offset.
 
-One request holds at most one batch per partition, as Kafka demands since message format 2.
+One request holds at most one batch per partition, as Kafka requires since message format 2.
 
 Source: KIP-98 (idempotence), KIP-185; Kafka's `Sender` and `TransactionManager`.
 """
@@ -41,7 +43,7 @@ from penstock.wire.kafka.primitives import uvarint
 
 PRODUCE_VERSION: Final = 9
 TRANSACTION_VERSION: Final = 12
-"""First version in which a write adds its partition to the open transaction."""
+"""First version in which a produce request adds its partitions to the open transaction."""
 DUPLICATE_SEQUENCE: Final = 46
 OUT_OF_ORDER_SEQUENCE: Final = 45
 MESSAGE_TOO_LARGE: Final = 10
@@ -50,7 +52,8 @@ MESSAGE_TOO_LARGE: Final = 10
 class Batch(Struct, eq=False):
     """Encoded batch to be sent; `order` is its position in its partition.
 
-    `tail` continues `data`: a batch with a new header keeps its records in place.
+    The bytes are `data` followed by `tail`. `tail` lets a batch get a new header without a copy of
+    its records.
     """
 
     partition: int
@@ -68,7 +71,7 @@ class Batch(Struct, eq=False):
 
 
 class Acknowledged(Struct, frozen=True):
-    """Result for one batch of a request."""
+    """Result for one batch of a produce response."""
 
     partition: int
     error_code: int
@@ -86,7 +89,7 @@ class ProduceRequest(Struct, eq=False):
 
 
 class PartitionReport(Struct):
-    """Acknowledged offsets of a write in a partition; -1 when no longer known."""
+    """Acknowledged offsets of a write in one partition; an offset is -1 if unknown."""
 
     first_offset: int = -1
     last_offset: int = -1
@@ -94,7 +97,7 @@ class PartitionReport(Struct):
 
 
 class _PartitionQueue(Struct):
-    """Waiting and unanswered batches of a partition, in order."""
+    """Queued and unanswered batches of a partition, in order."""
 
     waiting: deque[Batch] = field(default_factory=deque)
     under_way: list[Batch] = field(default_factory=list)
@@ -142,11 +145,11 @@ class ProduceCore:
 
     @property
     def waiting(self) -> bool:
-        """Whether a batch has yet to be sent, or to be sent again."""
+        """Whether a batch is queued, for its first attempt or a retry."""
         return any(queue.waiting for queue in self._queues.values())
 
     def add(self, batches: Iterable[Batch]) -> None:
-        """Queue batches; those of one partition in the order of their sequences."""
+        """Queue batches; the batches of a partition must be in the order of their sequences."""
         for batch in batches:
             queue = self._queues.setdefault(batch.partition, _PartitionQueue())
             batch.order = queue.added
@@ -155,9 +158,9 @@ class ProduceCore:
             self.buffered_bytes += batch.size_bytes
 
     def next_request(self, leaders: Mapping[int, int], now_ms: float) -> ProduceRequest | None:
-        """Return the next request to send, or None; `leaders` maps partition to broker.
+        """Return the next request to send, or None; `leaders` maps partitions to brokers.
 
-        The caller sends it, then reports `answered`, `acknowledged_unseen` or `disconnected`.
+        After sending it, the caller calls `answered`, `acknowledged_unseen` or `disconnected`.
         """
         if self.error is not None or now_ms < self.not_before_ms:
             return None
@@ -234,14 +237,16 @@ class ProduceCore:
         for batch in request.batches:
             result = results.get(batch.partition)
             if result is None:
-                self._fail_later(batch, "missing in the response", now_ms, chance)
+                self._fail_later(
+                    batch, "the response has no result for the partition", now_ms, chance
+                )
             elif result.error_code == 0 or result.error_code == DUPLICATE_SEQUENCE:
                 self._acknowledge(batch, result.base_offset)
             else:
                 self._refused(batch, result, now_ms, chance)
 
     def acknowledged_unseen(self, request: ProduceRequest) -> None:
-        """Record that a request without acknowledgement (acks=0) was written to the socket."""
+        """Record that a request that gets no response (acks=0) was written to the socket."""
         self._requests_under_way[request.node_id] -= 1
         for batch in request.batches:
             self._acknowledge(batch, -1)
@@ -254,7 +259,7 @@ class ProduceCore:
         now_ms: float,
         chance: float,
     ) -> None:
-        """Record the loss of the connection of these requests, oldest first."""
+        """Record that the connection of these requests was lost; they are ordered oldest first."""
         for request in requests:
             self._requests_under_way[request.node_id] -= 1
         for request in reversed(requests):
@@ -295,7 +300,7 @@ class ProduceCore:
         )
         message = result.message
         if result.error_code == MESSAGE_TOO_LARGE and not message:
-            message = "the batch is above the topic's max.message.bytes"
+            message = "the batch exceeds the topic's max.message.bytes"
         self._fail(batch, broker_error(result.error_code, subject, message))
 
     def _fail(self, batch: Batch, error: PenstockError) -> None:
@@ -303,7 +308,7 @@ class ProduceCore:
             self.error, self.failed = error, batch
 
     def _fail_later(self, batch: Batch, reason: str, now_ms: float, chance: float) -> None:
-        """Put a batch back to the front of its queue, or fail the write at its retry limits."""
+        """Return a batch to the front of its queue, or fail the write at its retry limits."""
         queue = self._queues[batch.partition]
         queue.under_way.remove(batch)
         place = 0
@@ -331,7 +336,7 @@ _HEAD: Final = struct.Struct(">hhih")
 _ACKS: Final = struct.Struct(">hi")
 _INDEX: Final = struct.Struct(">i")
 _BASE_OFFSET: Final = bytes(8)
-"""Base offset 0 of every produced batch; no checksum covers it."""
+"""Base offset 0 of every produced batch; the batch's checksum does not cover it."""
 
 
 def produce_call(
@@ -344,11 +349,12 @@ def produce_call(
     client_id: bytes,
     transactional_id: str | None = None,
 ) -> Call:
-    """Write a Produce request as pieces: encoded heads, and batches without a copy.
+    """Encode a Produce request as pieces: heads, and the batches without a copy.
 
-    It has version 9, or 12 in a transaction, which have the same layout.
-    length i32 | header v2 | transactional id | acks i16 | timeout i32
-    | topics: 1 | name | partitions: n | { index i32 | records (compact bytes) | tags } | tags
+    It has version 9, or version 12 in a transaction. Both have this layout:
+
+        length i32 | header v2 | transactional id | acks i16 | timeout i32
+        | topics: 1 | name | partitions: n | { index i32 | records (compact bytes) | tags } | tags
     """
     name = topic.encode()
     version, transaction = PRODUCE_VERSION, b"\0"
@@ -388,7 +394,7 @@ def produce_call(
 
 
 def read_acknowledgements(response: Any) -> dict[int, Acknowledged]:
-    """Return the results of a Produce response for one topic, by partition."""
+    """Return the results by partition of a Produce response for one topic."""
     results: dict[int, Acknowledged] = {}
     for topic in response.responses:
         for item in topic.partition_responses:

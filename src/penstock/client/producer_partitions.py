@@ -1,21 +1,21 @@
 """State machine for the ordered appends of one producer to one partition, without I/O.
 
-A producer partition wraps a `ProduceCore` of one partition and maps batches to appends. An append
-ends exactly once: when all of its batches are acknowledged, or when the producer partition fails.
-Each partition has its own state, since a failure in one says nothing about another.
+A producer partition has a `ProduceCore` for its one partition, and maps batches to appends. An
+append ends exactly once: when all of its batches are acknowledged, or when the producer partition
+fails. Each partition has its own state, so a failure in one does not affect others.
 
-A failed producer partition first waits for all its requests in flight, so that batches which the
-broker did write are still acknowledged, and no connection reads the batches' memory any more. Then
-every remaining append fails: the one at fault with its error, the others with `EarlierFailed`;
-and a new core takes over.
+A failed producer partition first waits until its requests in flight are answered. So batches that
+the broker did write are still acknowledged, and no connection reads the batches' memory any more.
+Then each remaining append fails. The append that caused the failure gets its error, the others get
+`EarlierFailed`. A new core replaces the failed one.
 
-| later appends                | result                                                       |
-|------------------------------|--------------------------------------------------------------|
-| begin where the oldest       | accepted: the producer retries or replaces the failed append |
-| failed one began, or before  |                                                              |
-| begin after it               | rejected: the producer sent them before it learned of the    |
-|                              | failure. A broker without state for the producer would       |
-|                              | accept them, and the missing batches could never follow      |
+| first sequence of a later append | result                                                   |
+|----------------------------------|----------------------------------------------------------|
+| that of the oldest failed        | accepted: the producer retries or replaces the failed    |
+| append, or lower                 | append                                                   |
+| higher                           | rejected: the producer sent it before it received the    |
+|                                  | failure. A broker without state for the producer would   |
+|                                  | accept it, and then reject the missing batches forever   |
 
 Source: KIP-98; `docs/decisions/0008-first-batch-alone.md`, `0010-identity-carried-into-the-log.md`.
 """
@@ -37,7 +37,7 @@ Done = Callable[[PenstockError | None], None]
 
 
 class EarlierFailed(RetriableError):
-    """Another append of the producer failed; this one may be sent again after that one."""
+    """Another append of the producer failed; repeat this one after the failed append."""
 
     code: ClassVar[str] = "out_of_order_sequence_number"
 
@@ -49,7 +49,7 @@ class ProducerPartition(NamedTuple):
     partition: int
     idempotent: bool
     transactional_id: str | None = None
-    """Id of the transaction that the batches belong to."""
+    """Transactional id of the transaction that the batches belong to."""
 
     def __str__(self) -> str:
         who = f"producer {self.producer_id} epoch {self.producer_epoch}"
@@ -102,7 +102,7 @@ class ProducerPartitionState:
         return not self._appends and not self._requests
 
     def admit(self, base_sequence: int) -> PenstockError | None:
-        """Return the error if an append cannot begin at this sequence; None if it can be added."""
+        """Return the error if an append cannot begin at this sequence, or None."""
         if self.core.error is not None:
             return self._earlier(self.core.error)
         if self._resume_at < 0 or base_sequence < 0:
@@ -112,8 +112,8 @@ class ProducerPartitionState:
             self._resume_at = -1
         elif ahead < _SEQUENCES // 2:
             return EarlierFailed(
-                f"append to {self.producer_partition} from sequence {base_sequence} on:"
-                f" an earlier append failed; the next one must start at sequence"
+                f"append to {self.producer_partition} from sequence {base_sequence} on: an"
+                " earlier append failed, so the next append must start at sequence"
                 f" {self._resume_at}"
             )
         return None
@@ -129,7 +129,9 @@ class ProducerPartitionState:
         self.core.add(parts)
 
     def next_request(self, leaders: Mapping[int, int], now_ms: float) -> ProduceRequest | None:
-        """Return the next request to send; `answered` or `disconnected` follows."""
+        """Return the next request to send, or None; after sending it, call `answered` or
+        `disconnected`.
+        """
         request = self.core.next_request(leaders, now_ms)
         if request is not None:
             self._requests += 1
@@ -164,7 +166,9 @@ class ProducerPartitionState:
         now_ms: float,
         chance: float,
     ) -> None:
-        """Record that the connection of these requests, oldest first, was lost or never opened."""
+        """Record that the connection of these requests, oldest first, was lost or could not be
+        opened.
+        """
         self._requests -= len(requests)
         self.core.disconnected(requests, error, now_ms=now_ms, chance=chance)
 
@@ -173,8 +177,10 @@ class ProducerPartitionState:
             self.core.error = error
 
     def collapse(self) -> list[Completed]:
-        """Complete the appends of a failed producer partition without requests in flight; then
-        reset it."""
+        """Complete all appends of a failed producer partition and reset it.
+
+        It does nothing while requests are in flight.
+        """
         error = self.core.error
         if error is None or self._requests:
             return []
@@ -193,4 +199,4 @@ class ProducerPartitionState:
         return completed
 
     def _earlier(self, error: PenstockError) -> EarlierFailed:
-        return EarlierFailed(f"append to {self.producer_partition}: another one failed: {error}")
+        return EarlierFailed(f"append to {self.producer_partition}: another append failed: {error}")

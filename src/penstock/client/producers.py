@@ -1,8 +1,9 @@
-"""Identities of idempotent producers with their next sequence numbers.
+"""Producer ids of idempotent producers, with their next sequence numbers.
 
-A writer borrows an identity and returns it after a success, with its sequences, so that many small
-writes cost one InitProducerId. After a failure the identity is dropped, since the broker's state
-for it is unknown, and a new one starts at zero.
+A writer borrows an identity: a producer id with its epoch and sequences. It returns the identity
+after a success, so many small writes need only one InitProducerId request. After a failure the
+identity is discarded, because the broker's state for it is unknown. A new identity starts at
+sequence 0.
 
 Source: KIP-98. Sequences count records per partition and wrap at 2^31 - 1.
 """
@@ -18,15 +19,15 @@ from penstock.client.errors import broker_error
 from penstock.client.session import Session
 
 IDLE_PRODUCERS_MAX: Final = 16
-"""Producer identities kept for the next writer."""
+"""Maximum number of idle identities that are kept for the next writers."""
 
 _SEQUENCES: Final = 2**31
 
 
 class ProducerIdentity(Struct, eq=False):
-    """Producer id with its epoch; -1 for a producer that is not idempotent.
+    """Producer id with its epoch; both are -1 if the producer is not idempotent.
 
-    With a transactional id its batches are part of the open transaction.
+    If it has a transactional id, its batches are part of the open transaction.
     """
 
     producer_id: int = -1
@@ -39,18 +40,20 @@ class ProducerIdentity(Struct, eq=False):
         return self.producer_id >= 0
 
     def sequence(self, topic: str, partition: int) -> int:
-        """Return the sequence of the next record of a partition; -1 when not idempotent."""
+        """Return the sequence of the next record of a partition; -1 if the producer is not
+        idempotent.
+        """
         return self._next.get((topic, partition), 0) if self.idempotent else -1
 
     def advance(self, topic: str, partition: int, record_count: int) -> None:
-        """Advance the sequence past records that were encoded."""
+        """Advance the next sequence of a partition by the records that were encoded."""
         if self.idempotent:
             at = self._next.get((topic, partition), 0)
             self._next[topic, partition] = (at + record_count) % _SEQUENCES
 
 
 class ProducerIdentities:
-    """Idle identities for the next writers."""
+    """Idle identities that writers can borrow."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -58,10 +61,10 @@ class ProducerIdentities:
         self._idle: list[ProducerIdentity] = []
 
     def borrow(self) -> ProducerIdentity:
-        """Return an identity for the caller alone.
+        """Return an identity that only the caller uses.
 
         Raises:
-            PenstockError: the broker assigned none.
+            PenstockError: no broker assigned a producer id.
         """
         with self._lock:
             if self._idle:

@@ -1,12 +1,12 @@
 """Encoding of requests and decoding of responses, without sockets.
 
-`Negotiated` has the version ranges that a broker advertises and chooses, for every call, the
-highest common version. The client's own maxima stay below the versions that identify topics
-by id, so that it needs only a topic's name. Fetch is the exception: ids guarantee that all records
-are of one topic.
+`Negotiated` holds the version ranges that a broker advertises, and chooses the highest common
+version of each call. The client's own maximum versions are below those that identify topics by id,
+so the client needs only a topic's name. Fetch is the exception: with topic ids, all fetched records
+are of the same topic, even if it was deleted and created again.
 
-A request is a list of pieces, so that record batches are never joined between the encoder and the
-socket. The codecs that `penstock.wire.kafka` compiles from Kafka's schemas write and read bodies.
+A request is a list of pieces, so record batches are never copied between the encoder and the
+socket. Codecs that `penstock.wire.kafka` compiles from Kafka's schemas encode and decode bodies.
 
 Source: Kafka's protocol guide; KIP-35 (ApiVersions), KIP-511.
 """
@@ -85,13 +85,13 @@ VERSION_MIN: Final[Mapping[str, int]] = {
     "ShareFetch": 2,
     "ShareAcknowledge": 2,
 }
-"""Lowest version of the calls whose older forms this client does not write."""
+"""Lowest version of the calls whose older versions this client does not support."""
 
 API_VERSIONS_FIRST: Final = 3
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """Encoded request, with the information to read its response."""
+    """Encoded request, with the information that is needed to decode its response."""
 
     api: Api
     version: int
@@ -124,7 +124,7 @@ class Negotiated(Struct):
         return names
 
     def version(self, name: str, where: str) -> int:
-        """Return the version to use for a call.
+        """Return the highest common version of a call.
 
         Raises:
             UnsupportedByBroker: client and broker have no common version.
@@ -133,12 +133,12 @@ class Negotiated(Struct):
         lowest = VERSION_MIN.get(name, 0)
         offered = self.ranges.get(BY_NAME[name].key)
         if offered is None:
-            raise UnsupportedByBroker(f"{where} does not serve {name}")
+            raise UnsupportedByBroker(f"{where} does not support {name}")
         chosen = min(highest, offered[1])
         if chosen < max(lowest, offered[0]):
             raise UnsupportedByBroker(
-                f"{where} serves {name} in versions {offered[0]} to {offered[1]}; this client"
-                f" needs one of {lowest} to {highest}"
+                f"{where} supports {name} in versions {offered[0]} to {offered[1]}, but"
+                f" this client supports only {lowest} to {highest}"
             )
         return chosen
 
@@ -153,27 +153,27 @@ def make_call(
 
 
 def check_correlation(call: Call, frame: memoryview, where: str) -> int:
-    """Check a response's header; return the offset of its body.
+    """Check that a response belongs to a call; return the offset of its body.
 
     Raises:
-        MalformedResponse: too short, or the response to another call.
+        MalformedResponse: the response is too short, or belongs to another call.
     """
     if len(frame) < call.response_header_bytes:
         raise MalformedResponse(f"{where} answered {call.api.name} with {len(frame)} bytes")
     correlation_id = int.from_bytes(frame[:4], "big", signed=True)
     if correlation_id != call.correlation_id:
         raise MalformedResponse(
-            f"{where} answered {call.api.name} number {call.correlation_id} with the answer to"
-            f" number {correlation_id}"
+            f"{where} sent the response to call number {correlation_id} in place of that to"
+            f" {call.api.name} number {call.correlation_id}"
         )
     return call.response_header_bytes
 
 
 def read_response(call: Call, frame: memoryview, where: str) -> Any:
-    """Read a response into kio's entity.
+    """Decode a response to an entity of `kio`.
 
     Raises:
-        MalformedResponse: it does not follow the schema of the requested version.
+        MalformedResponse: the response does not follow the schema of the requested version.
     """
     offset = check_correlation(call, frame, where)
     version = call.version

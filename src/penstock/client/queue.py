@@ -1,4 +1,4 @@
-"""Queue over topics: a member of a share group, for one thread.
+"""Queue over topics: a member of a share group, used by one thread.
 
     with client.queue("billing", ["orders"]) as queue:
         taken = queue.take()
@@ -6,16 +6,18 @@
         taken.ack(good)
         taken.reject(~good)
 
-It is the shell around `share_member.py` (requests) and `acquired_records.py` (records by columns).
-It has no thread: the member sends heartbeats while it takes, and joins again after an absence
-longer than `share.session.timeout.ms`; its records stay acquired until their locks end.
+The queue is the shell around `share_member.py` (requests) and `acquired_records.py` (records as
+columns). It has no thread of its own. The member sends heartbeats only during `take`. After an
+absence longer than `share.session.timeout.ms` it joins again, while its records stay acquired until
+their locks expire.
 
 Each leader has its own connection, because a broker releases a member's records when its connection
-breaks. With several leaders the member fetches from one after the other while there are enough
-records, and from all at once otherwise, so that it never acquires more than requested and holds no
-records for a call that may not come.
+breaks. With several leaders the member first fetches from one leader after the other, as long as
+they return records, and otherwise from all at once. So it never acquires more records than
+requested, and keeps none for a later call.
 
-A new leader takes over the member's acquired records.
+After a leader change the new leader accepts acknowledgements of records that the member has
+acquired.
 
 Source: KIP-932, KIP-1206, KIP-1222.
 """
@@ -46,19 +48,22 @@ from penstock.client.session import Session
 from penstock.client.share_member import SESSION_ERRORS, AckRange, Acquired, ShareMember
 
 TAKE_RECORDS: Final = 500
-"""Default number of records that a queue acquires at a time; Kafka's default."""
+"""Default maximum number of records that one `take` acquires, as in Kafka."""
 TAKE_RECORDS_MAX: Final = 100_000
 TAKE_WAIT_MS: Final = 1_000
-"""Default wait for the first of them."""
+"""Default time in milliseconds that `take` waits for the first record."""
 TAKE_ROUND_MS: Final = 200
-"""Longest time that each of several brokers may hold its fetch, since the others wait for it."""
+"""Maximum time in milliseconds that each of several brokers may wait for records.
+
+A round ends only when all brokers have responded.
+"""
 
 _STALE: Final = frozenset({"fenced_leader_epoch"})
-"""Partition errors that a metadata refresh resolves, in addition to Kafka's retriable ones."""
+"""Errors of partitions that a metadata refresh resolves, besides Kafka's retriable errors."""
 
 
 class Queue:
-    """Member of a share group, made by `Client.queue`."""
+    """Member of a share group; created by `Client.queue`."""
 
     def __init__(self, session: Session, group: str, topics: Sequence[str]) -> None:
         self._session = session
@@ -78,7 +83,7 @@ class Queue:
 
     @property
     def partitions(self) -> frozenset[TopicAndPartition]:
-        """Partitions assigned to this member, as topic and number."""
+        """Partitions that are assigned to this member: topic and partition number."""
         return frozenset(self._member.assigned)
 
     def take(
@@ -88,13 +93,13 @@ class Queue:
         wait_ms: int = TAKE_WAIT_MS,
         max_bytes: int = limits.FETCH_BYTES,
     ) -> Taken:
-        """Acquire up to `max_records` records; return none if there are none within `wait_ms`.
+        """Acquire up to `max_records` records; return without records if none arrive in `wait_ms`.
 
-        While brokers are unavailable it returns none; it fails only after none has answered for the
-        client's delivery timeout.
+        While brokers are unavailable, it returns no records. It raises only if no broker has
+        responded for the client's delivery timeout.
 
         Raises:
-            InvalidArgument: an invalid argument; nothing is sent.
+            InvalidArgument: an argument is invalid; nothing is sent.
             PenstockError: the group or a topic rejected the request.
         """
         self._check_open()
@@ -122,7 +127,7 @@ class Queue:
             waits = max(0.0, min(left_ms, self._wait_ms()))
 
     def close(self) -> None:
-        """Leave the group and release unacknowledged records to other members. Idempotent."""
+        """Leave the group, and release unacknowledged records to other members; idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -143,13 +148,15 @@ class Queue:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidArgument(f"the queue of group {self._member.group!r} has been closed")
+            raise InvalidArgument(f"the queue of group {self._member.group!r} is closed")
 
     # The group, and its leaders
 
     def _wait_ms(self) -> float:
-        """Return how long brokers may hold a fetch: to the next heartbeat, less with several
-        brokers."""
+        """Return for how many milliseconds brokers may wait for records.
+
+        It is the time to the next heartbeat, or at most `TAKE_ROUND_MS` with several brokers.
+        """
         due_ms = self._member.due_in_ms(self._session.now_ms())
         several = len(self._member.nodes()) > 1
         return min(due_ms, TAKE_ROUND_MS) if several else due_ms
@@ -177,7 +184,7 @@ class Queue:
         """Pause before the next attempt.
 
         Raises:
-            PenstockError: no broker has answered for too long.
+            PenstockError: no broker has responded for the delivery timeout.
         """
         now_ms, session = self._session.now_ms(), self._session
         if not self._failures:
@@ -253,8 +260,9 @@ class Queue:
     def _acknowledge(
         self, ranges: Mapping[TopicAndPartition, Sequence[AckRange]]
     ) -> Mapping[TopicAndPartition, str]:
-        """Send acknowledgements to the leaders, and to their successors; return rejections with
-        reasons."""
+        """Send acknowledgements to the leaders, also after leader changes; return rejection
+        reasons.
+        """
         self._check_open()
         left, refused = dict(ranges), dict[TopicAndPartition, str]()
         renews = any(ack.kind == Kind.RENEW for acks in ranges.values() for ack in acks)
@@ -287,7 +295,7 @@ class Queue:
         *,
         renews: bool,
     ) -> None:
-        """Send acknowledgements to one broker; remove accepted and rejected ones from `left`."""
+        """Send acknowledgements to one broker; remove the partitions with results from `left`."""
         member = self._member
         if node < 0:
             raise broker_error(5, "partitions " + ", ".join(f"{name}-{at}" for name, at in sent))
@@ -324,7 +332,10 @@ class Queue:
         if connection is not None and connection.under_way:
             connection.close()  # an unread response: the broker releases its records
             raise self._lost(
-                node, Disconnected(f"the response to a call to {connection.where} was never read")
+                node,
+                Disconnected(
+                    f"the response to the previous call to {connection.where} was not read"
+                ),
             )
         if connection is None:
             connection = self._connections[node] = self._session.lease(node)
@@ -354,7 +365,7 @@ class Queue:
         return answer
 
     def _lost(self, node: int, error: PenstockError) -> PenstockError:
-        """Drop the connection to an unreachable broker, with its unread data, and the session."""
+        """Discard the connection and share session to an unreachable broker; return the error."""
         connection = self._connections.get(node)
         if connection is not None and connection.broken:
             del self._connections[node]
@@ -378,8 +389,12 @@ def _again(error: PenstockError) -> RetriableError:
 
 
 def queue_topics(topics: Iterable[str]) -> tuple[str, ...]:
-    """Return the topics of a queue; raise `InvalidArgument`."""
+    """Return the topics of a queue, after checking them.
+
+    Raises:
+        InvalidArgument: a topic name is invalid, or there is none.
+    """
     found = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
     if not found or not all(isinstance(name, str) and name for name in found):
-        raise InvalidArgument(f"topics = {topics!r}: name at least one topic")
+        raise InvalidArgument(f"topics = {topics!r}: must name at least one topic")
     return found

@@ -1,7 +1,7 @@
-"""Calls for quotas on clients' use of each broker.
+"""Administrative calls for client quotas, which each broker applies by itself.
 
 The entity of a quota is a mapping from `user`, `client-id` or `ip` to a name, or to None for the
-default of the kind: `{"user": "alice", "client-id": None}`.
+default of that kind: `{"user": "alice", "client-id": None}`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class QuotaCalls:
     _session: Session
 
     def list_quotas(self, entity: Entity | None = None, *, strict: bool = False) -> list[Quota]:
-        """Return the quotas of all entities that match `entity`.
+        """Return the quotas of all entities that match `entity`; None matches all entities.
 
-        `strict` excludes entities with further kinds.
+        With `strict`, entities that have other kinds than `entity` do not match.
         """
         requested = [
             {
@@ -64,10 +64,10 @@ class QuotaCalls:
         remove: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Set some quotas of an entity, and remove others.
+        """Set the quotas in `changes` of an entity, and remove those in `remove`.
 
         Raises:
-            BrokerRefused: an invalid entity, quota or value; nothing is changed.
+            BrokerRefused: the entity, a quota or a value is invalid; nothing is changed.
         """
         operations = [
             {"key": key, "value": float(value), "remove": False}
@@ -88,7 +88,7 @@ class QuotaCalls:
 
 
 def entity_text(entity: Entity) -> str:
-    """Return an entity in words: `user alice, client-id (default)`."""
+    """Return an entity as text, such as `user alice, client-id (default)`."""
     return ", ".join(
         f"{kind} {'(default)' if name is None else name}"
         for kind, name in sorted(entity.items(), reverse=True)

@@ -1,12 +1,12 @@
 """Reader of a topic: the shell around the fetch core.
 
-Every leader has one fetch in flight, or two while the reader is behind with several of its
-partitions. When a response is in, its batch headers move the positions, the next fetch leaves,
-and only then is the response decoded: the broker reads and sends meanwhile, and the kernel
-receives as much as the socket's buffer holds. One response waits here. (Receiving the next one
-on a second thread gained nothing in measurements: its bytes had to move between cores.)
+Each leader has one fetch in flight, or two while the reader is behind in several of its partitions.
+When a response arrives, the reader moves the positions by the batch headers, sends the next fetch,
+and only then decodes the response. During the decoding the broker reads and sends, and the kernel
+receives what fits into the socket's buffer. (A second thread that receives the next response gained
+nothing in measurements, because its bytes had to move between cores.)
 
-After a leader change the reader fetches from the new leader at once if the response names it,
+After a leader change the reader fetches from the new leader at once if the response names it, and
 otherwise after a metadata refresh.
 """
 
@@ -50,7 +50,7 @@ from penstock.client.protocol import make_call
 from penstock.client.session import Session
 
 FETCHES_UNDER_WAY: Final = 2
-"""Fetches in flight to one broker while the reader is behind, each for other partitions."""
+"""Maximum number of fetches in flight to one broker; each fetch has different partitions."""
 
 _MARGIN_MS: Final = 100.0
 
@@ -60,7 +60,7 @@ class ReadLimits(Struct, frozen=True, kw_only=True):
     partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
     max_wait_ms: int = limits.FETCH_WAIT_MS
     idle_timeout_ms: float | None = None
-    """Time without records after which the read ends; None means no limit."""
+    """Time in milliseconds without records after which the read ends; None means no limit."""
 
 
 class Reader:
@@ -78,12 +78,12 @@ class Reader:
         self._retry_at_ms = 0.0
 
     def runs(self) -> Generator[Sequence[Run]]:
-        """Yield the runs of each response, until every position has reached its end.
+        """Yield the runs of each response, until each position has reached its end.
 
-        The runs are views of memory that stays unchanged while a view of it exists.
+        Runs are views of memory, which is not reused while a view of it exists.
 
         Raises:
-            PenstockError: a partition's error that no retry resolves.
+            PenstockError: a partition has an error that no retry resolves.
         """
         last_ms = self._session.now_ms()
         try:
@@ -110,7 +110,7 @@ class Reader:
         self._session.trouble = ""
 
     def _left_ms(self, last_ms: float) -> float:
-        """Return how long to wait for a response; 0 or less after the idle timeout."""
+        """Return the milliseconds to wait for a response; 0 or less after the idle timeout."""
         most = float(self._bounds.max_wait_ms + _MARGIN_MS)
         if self._bounds.idle_timeout_ms is None:
             return most
@@ -140,7 +140,7 @@ class Reader:
         core.topic_id = core.topic_id or topic.topic_id
         if topic.topic_id != core.topic_id:
             raise UnknownTopic(
-                f"topic {core.topic!r} was deleted and created again while it was being read"
+                f"topic {core.topic!r} was deleted and created again during the read"
             )
         for row in topic.partitions:
             core.learn(row.index, (row.leader, row.leader_epoch))
@@ -267,17 +267,17 @@ class Reader:
 
 
 def too_large(core: FetchCore, partition: int, position: int) -> MessageTooLarge:
-    """Return the error for a position at which not one whole batch fits into a fetch."""
+    """Return the error for a position whose batch does not fit into a fetch."""
     return MessageTooLarge(
-        f"fetch of {core.topic}-{partition} at offset {position}: the batch there is larger than"
-        f" the fetch limit of {core.partition_max_bytes} bytes, and the broker does not send it"
+        f"fetch of {core.topic}-{partition} at offset {position}: the batch exceeds the"
+        f" fetch limit of {core.partition_max_bytes} bytes, and the broker did not send it"
         " whole"
     )
 
 
 def _out_of_range(topic: str, fetched: FetchedPartition, position: int) -> OffsetOutOfRange:
     known = fetched.log_start_offset >= 0 and fetched.high_watermark >= 0
-    bounds = f", which holds {fetched.log_start_offset} to {fetched.high_watermark}"
+    bounds = f", which has offsets {fetched.log_start_offset} to {fetched.high_watermark}"
     return OffsetOutOfRange(
         f"fetch of {topic}-{fetched.partition}: OFFSET_OUT_OF_RANGE (1): offset {position} is"
         f" outside the log{bounds if known else ''}",
@@ -305,7 +305,7 @@ def fetch_once(session: Session, core: FetchCore) -> FetchedPartition:
     """Fetch the one partition of a core once; the records have their own memory.
 
     Raises:
-        PenstockError: the broker's error, or that of the connection.
+        PenstockError: the broker returned an error, or the connection failed.
     """
     topic = core.topic
     ((partition, cursor),) = core.cursors.items()
@@ -332,11 +332,11 @@ def fetch_once(session: Session, core: FetchCore) -> FetchedPartition:
 
 
 class Subscription:
-    """Iterator of record batches, for one thread. It ends after an error.
+    """Iterator of record batches, for one thread; it ends after an error.
 
-    `positions` are after the last returned batch, by partition: pass them as `start` to
-    `Client.subscribe` to continue there. After `LogTruncated` they are the end of the records that
-    the log still has.
+    `positions` are the positions after the last returned batch, by partition. To continue there,
+    pass them as `start` to `Client.subscribe`. After `LogTruncated` they are the end of the records
+    that the log still has.
     """
 
     def __init__(self, core: FetchCore, batches: Generator[tuple[Run, Any]]) -> None:
@@ -354,7 +354,7 @@ class Subscription:
 
         Raises:
             LogTruncated: a leader election discarded records that were already returned.
-            OffsetOutOfRange: the log now begins after the next offset.
+            OffsetOutOfRange: the log start offset is now above the next offset.
             UnreadableBatch: a stored batch cannot be read; earlier ones were returned.
             PenstockError: the broker rejected the request, or retries were exhausted.
         """

@@ -1,10 +1,10 @@
-"""Files of options, and references of options to files and variables of the environment.
+"""References in option values to files and environment variables, and parsing of option files.
 
-`parse_properties` reads Java's properties files: `:` or a blank instead of `=`, continued lines,
-escapes. `${file:PATH:KEY}` is a key of such a file, as for Kafka's clients. `${file:PATH}` is the
-text of a whole file, the usual form of a password, which Apache Kafka does not support.
-`${env:NAME}` is a variable. A relative path begins at the working directory, like the paths of the
-other options.
+`parse_properties` reads Java's properties format: `:` or a blank in place of `=`, continued lines,
+escapes. `${file:PATH:KEY}` is the value of a key in such a file, as for Kafka's clients.
+`${file:PATH}` is the text of a whole file. It is the usual form for a password file, but Apache
+Kafka does not support it. `${env:NAME}` is an environment variable. A relative path starts at the
+working directory, as in other options.
 
 Source: `java.util.Properties.load`; Kafka's `FileConfigProvider` (KIP-297) and
 `EnvVarConfigProvider` (KIP-887).
@@ -23,8 +23,9 @@ from penstock.security.files import UnusableFile, read_file
 REFERENCE_BYTES_MAX: Final = 1 << 20
 _REFERENCE: Final = re.compile(r"\$\{(?P<kind>file|env):(?P<name>[^:}]+)(?::(?P<key>[^}]+))?\}")
 _FORMS: Final = (
-    "may refer to a file as ${file:PATH}, to a key of a properties file as ${file:PATH:KEY} and to"
-    " a variable of the environment as ${env:NAME}; write a value that has ${ itself to a file"
+    "may refer to a file as ${file:PATH}, to a key of a properties file as"
+    " ${file:PATH:KEY}, and to an environment variable as ${env:NAME}; if the value itself"
+    " contains ${, write it to a file"
 )
 _BLANKS: Final = " \t\f"
 _PROPERTY: Final = re.compile(
@@ -38,12 +39,12 @@ def resolve(name: str, value: str) -> str:
     """Return an option's value with its references resolved.
 
     Args:
-        name: the option, for messages.
-        value: its text; without `${` it is returned unchanged.
+        name: the option's name, for messages.
+        value: the option's text; without `${` it is returned unchanged.
 
     Raises:
-        InvalidSetting: an invalid reference, or a missing key or variable. The message never has
-            the value.
+        InvalidSetting: a reference is invalid, or a key or variable does not exist. The message
+            never contains the value.
         UnusableFile: a file cannot be read.
     """
     if "${" not in value:
@@ -73,14 +74,14 @@ def _named(option: str, found: re.Match[str]) -> str:
 
 
 def parse_properties(path: str, data: bytes) -> dict[str, str]:
-    """Return names and values; the last value of a repeated name.
+    r"""Decode a properties file to names and values; the last value of a repeated name counts.
 
     Args:
         path: the file's name, for messages.
-        data: its bytes. Text that is not UTF-8 is Latin-1, as for Java.
+        data: the file's bytes; bytes that are not UTF-8 are decoded as Latin-1, as in Java.
 
     Raises:
-        UnusableFile: a `\\u` is not followed by four hexadecimal digits.
+        UnusableFile: a `\u` is not followed by four hexadecimal digits.
     """
     try:
         text = data.decode("utf-8-sig")

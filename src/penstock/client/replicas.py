@@ -1,4 +1,4 @@
-"""Calls for replicas: reassignment, elections, removal of brokers."""
+"""Administrative calls for replicas: broker states, reassignment, removal of brokers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ LOOK_SECONDS: Final = 0.5
 SHORT_CALLS: Final[dict[str, Any]] = {
     "api_timeout_ms": 1_000, "connect_timeout_ms": 1_000, "request_timeout_ms": 2_500
 }  # fmt: skip
-"""Time limits of a client that asks brokers about themselves: a broker needs 2 s to find out what
-it cannot use, and a call to several that do not answer is to end within 5 s."""
+"""Time limits of a client that asks brokers for their state, in milliseconds.
+
+A broker needs 2 s to check its components. A call to several brokers must end within 5 s, even if
+some do not respond.
+"""
 EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
 ROLES: Final = "broker.roles"
 UNAVAILABLE: Final = "broker.unavailable"
@@ -30,7 +33,7 @@ _BROKER: Final = 4
 
 
 class Reassignment(NamedTuple):
-    """Ordered reassignment of a partition: current replicas, and those to be added and removed."""
+    """Reassignment of a partition in progress: current replicas, and those to add and to remove."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -38,20 +41,20 @@ class Reassignment(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """State that a registered broker reports, or the error if it did not answer."""
+    """State that a registered broker reports, or the error if it did not respond."""
 
     node: Node
     roles: tuple[str, ...] | None = None
     unavailable: str = ""
-    """Required components that the broker cannot use now, each with its cause."""
+    """Required components that the broker cannot use now, each with its cause; empty for none."""
     admin: str = ""
-    """Bound address of its admin interface; empty for none."""
+    """Bound address of the broker's admin interface; empty if it has none."""
     admin_encrypted: bool = False
     error: PenstockError | None = None
 
 
 def outage(states: Mapping[int, BrokerState]) -> str:
-    """Return what is wrong with some brokers in one line; empty where all can serve."""
+    """Return the problems of brokers that cannot serve, in one line; empty if all can."""
     return "; ".join(
         f"broker {broker_id}: {state.unavailable or state.error}"
         for broker_id, state in states.items()
@@ -67,7 +70,7 @@ class ReplicaCalls(AdminCalls):
         return frozenset(map(int, filter(None, found.get(EXCLUDED_BROKERS, "").split(","))))
 
     def broker_states(self) -> dict[int, BrokerState]:
-        """Ask all registered brokers in parallel for their roles and unavailable components."""
+        """Return the state of each registered broker; all are asked in parallel."""
         nodes = self._session.retrying(self._session.nodes)
         states: dict[int, BrokerState] = {}
 
@@ -95,7 +98,7 @@ class ReplicaCalls(AdminCalls):
         )
 
     def _own_configs(self, address: tuple[str, int], broker_id: int) -> dict[str, str]:
-        """Return the configurations of the broker at an address, which checks the broker id."""
+        """Return the configurations of the broker at an address; raise if its id differs."""
         resource = {
             "resource_type": _BROKER,
             "resource_name": str(broker_id),
@@ -113,7 +116,7 @@ class ReplicaCalls(AdminCalls):
         return {str(entry.name): entry.value or "" for entry in result.configs}
 
     def is_at_bootstrap(self, node: Node) -> bool:
-        """Whether a bootstrap address other than the advertised one leads to a broker."""
+        """Whether a bootstrap address, other than its advertised one, reaches this broker."""
         for address in self._session.bootstrap:
             if address == (node.host, node.port):
                 continue
@@ -123,7 +126,7 @@ class ReplicaCalls(AdminCalls):
         return False
 
     def unplaceable_brokers(self) -> frozenset[int]:
-        """Return the brokers that get no new replicas, because of exclusion or their roles."""
+        """Return the brokers that get no new replicas, by exclusion or by their roles."""
         without = [
             broker_id
             for broker_id, state in self.broker_states().items()
@@ -132,7 +135,7 @@ class ReplicaCalls(AdminCalls):
         return self.excluded_brokers().union(without)
 
     def exclude_broker(self, broker_id: int, excluded: bool = True) -> None:
-        """Exclude a broker from new replicas, or include it again, in all brokers' settings."""
+        """Exclude a broker from new replicas, or include it again; the setting is cluster-wide."""
         changes = {EXCLUDED_BROKERS: str(whole("broker_id", broker_id, 0, INT_MAX))}
         if excluded:
             self.alter_configs("broker", "", append=changes)
@@ -140,8 +143,9 @@ class ReplicaCalls(AdminCalls):
             self.alter_configs("broker", "", subtract=changes)
 
     def partition_sizes(self) -> dict[TopicAndPartition, int]:
-        """Return the bytes of each partition on its leader's disk; partitions without a leader are
-        left out."""
+        """Return the bytes of each partition on its leader's disk; without partitions that lack a
+        leader.
+        """
         sizes: dict[TopicAndPartition, int] = {}
 
         def once() -> None:
@@ -159,9 +163,9 @@ class ReplicaCalls(AdminCalls):
     def reassign(
         self, target: Mapping[TopicAndPartition, Sequence[int] | None]
     ) -> dict[TopicAndPartition, PenstockError]:
-        """Order other replicas of partitions, the preferred leader first; None cancels an order.
+        """Request other replicas of partitions, the preferred leader first; None cancels a request.
 
-        Brokers reassign in the background. Return the error of each rejected order.
+        Brokers reassign in the background. Returns the error of each rejected partition.
         """
         topics: dict[str, list[dict[str, Any]]] = {}
         for (name, partition), replicas in target.items():
@@ -221,8 +225,9 @@ class ReplicaCalls(AdminCalls):
         seconds: float,
         progress: Callable[[int, int], None],
     ) -> None:
-        """Wait until the partitions are reassigned; call `progress` with the numbers done and in
-        total.
+        """Wait until the partitions are reassigned.
+
+        `progress` is called with the number of finished partitions and the total.
 
         Raises:
             TimedOut: some are unfinished after `seconds`; the brokers continue.
@@ -235,8 +240,8 @@ class ReplicaCalls(AdminCalls):
                 before = left
             if self._session.now_ms() > until_ms:
                 raise TimedOut(
-                    f"{left} of {len(requested)} partitions have not moved in {seconds:g} s; the"
-                    " brokers continue to move them"
+                    f"{left} of {len(requested)} partitions have not moved within"
+                    f" {seconds:g} s; the brokers continue to move them"
                 )
             self._session.pause(LOOK_SECONDS)
 
@@ -270,7 +275,7 @@ class ReplicaCalls(AdminCalls):
         """Remove a broker permanently.
 
         Raises:
-            BrokerRefused: it is running, holds replicas, or was never registered.
+            BrokerRefused: the broker is running, has replicas, or was never registered.
         """
         body = {"broker_id": whole("broker_id", broker_id, 0, INT_MAX)}
 

@@ -1,11 +1,11 @@
 """Encryption and authentication of a client's connections, by Kafka's option names.
 
-`ClientSecurity` is made once from options and used by every connection: it has the TLS context, and
-begins a SASL exchange for each. `authentication` yields the calls of an exchange, without I/O; the
-blocking connection and the pipelined one send them.
+`ClientSecurity` is created once from options, and used by every connection. It holds the TLS
+context, and begins a SASL exchange for each connection. `authentication` yields the calls of an
+exchange without I/O. The blocking connection and the pipelined one send these calls.
 
-Options are those of Kafka's Java client and of librdkafka; where their names differ, both work.
-Files are PEM. A server's certificate is always verified.
+Options are those of Kafka's Java client and of librdkafka; if their names differ, both are
+accepted. Files are PEM. A server's certificate is always verified.
 
 Source: Kafka's `SslConfigs`, `SaslConfigs`; librdkafka's CONFIGURATION.md; KIP-152, KIP-368.
 """
@@ -45,7 +45,7 @@ SYNONYMS: Final[Mapping[str, str]] = {
     "ssl.ca.location": "ssl.truststore.location",
     "ssl.certificate.location": "ssl.keystore.location",
 }
-"""Kafka's names of librdkafka's options."""
+"""Kafka's option names by librdkafka's names."""
 _JAAS: Final = re.compile(
     r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.PlainLoginModule|scram\.ScramLoginModule)"
     r")\s+required(?P<options>(?:\s+\w+\s*=\s*(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s;]+))*)\s*;\s*"
@@ -62,33 +62,35 @@ class NotAuthenticated(BrokerRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecuritySettings(TlsSettings):
-    """Options of a client; without a truststore the system's authorities verify servers."""
+    """Security options of a client; without a truststore the system's authorities count."""
 
     security_protocol: str = setting(
         "PLAINTEXT", "Protocol of the connections to brokers.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )  # fmt: skip
     sasl_mechanism: str = setting(
-        "SCRAM-SHA-512", "SASL mechanism of the client.", choices=MECHANISMS
+        "SCRAM-SHA-512", "SASL mechanism with which the client authenticates.", choices=MECHANISMS
     )
     sasl_username: str = setting("", "The user's name, for PLAIN and SCRAM.")
     sasl_password: str = setting("", "The user's password.", secret=True)
     sasl_jaas_config: str = setting(
-        "", "Username and password in the form of Kafka's Java client: PlainLoginModule or"
+        "", "Username and password in the form of Kafka's Java client: a PlainLoginModule or"
         " ScramLoginModule with both.", secret=True,
     )  # fmt: skip
     sasl_oauthbearer_token: str = setting("", "A token, for OAUTHBEARER.", secret=True)
     sasl_oauthbearer_token_endpoint_url: str = setting(
-        "", "File of the token as file:///path, which is read again for each connection."
+        "",
+        "URL of the token's file, such as file:///path. The file is read again for each"
+        " connection.",
     )
     ssl_truststore_type: str = setting("PEM", "Format of the truststore.", choices=("PEM",))
     ssl_keystore_type: str = setting("PEM", "Format of the keystore.", choices=("PEM",))
     ssl_endpoint_identification_algorithm: str = setting(
-        "https", "Whether a server's certificate must be for its host: https, or none.",
+        "https", "Whether a server's certificate must match its host name: https, or none.",
         choices=("https", "none", ""),
     )  # fmt: skip
     ssl_enabled_protocols: tuple[str, ...] = setting(
-        PROTOCOLS, "Allowed versions of TLS.", choices=PROTOCOLS
+        PROTOCOLS, "TLS versions that the client may use.", choices=PROTOCOLS
     )
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class ClientSecuritySettings(TlsSettings):
                 raise InvalidSetting(
                     "sasl.oauthbearer.token.endpoint.url",
                     without_credentials(url),
-                    "must be a file:// URL of the token",
+                    "must be a file:// URL of the file with the token",
                 )
         else:
             _credentials(self)
@@ -108,14 +110,17 @@ class ClientSecuritySettings(TlsSettings):
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """Security of connections, empty for PLAINTEXT; other processes need the options instead."""
+    """Security of a client's connections; both fields are None for PLAINTEXT.
+
+    It cannot be passed to other processes; pass the options instead.
+    """
 
     tls: ssl.SSLContext | None = None
     begin: Callable[[], tuple[str, ClientExchange]] | None = field(default=None, repr=False)
-    """Function that returns a mechanism and begins an exchange by it."""
+    """Function that begins a SASL exchange, and returns its mechanism and the exchange."""
 
     def server_name(self, host: str) -> str | None:
-        """Return the name that a server's certificate must have; None for no check."""
+        """Return the host name for which the server's certificate is checked; None without TLS."""
         return None if self.tls is None else host
 
 
@@ -123,8 +128,10 @@ NO_SECURITY: Final = ClientSecurity()
 
 
 CONFIG_VARIABLE: Final = "PENSTOCK_CLIENT_CONFIG"
-"""Variable with the path of an options file, for clients without options. It keeps passwords out of
-command lines and Spark plans."""
+"""Environment variable with the path of an options file, for clients that are given no options.
+
+With it, passwords are not in command lines or Spark plans.
+"""
 CONFIG_BYTES_MAX: Final = 1 << 20
 
 
@@ -135,24 +142,24 @@ def is_option(name: str) -> bool:
 def client_security(
     options: Mapping[str, str], randomness: Randomness = SYSTEM_RANDOMNESS
 ) -> ClientSecurity:
-    """Read options, and the files that they name.
+    """Return the security that options describe; files that they name are read now.
 
     Raises:
-        InvalidSetting: an unknown option, an invalid value, or a missing option.
-        UnusableFile: a file of keys or certificates cannot be used.
+        InvalidSetting: an option is unknown, invalid, or missing.
+        UnusableFile: a file with keys or certificates cannot be used.
     """
     settings = settings_of(options)
     return ClientSecurity(tls=_context(settings), begin=_begin(settings, randomness))
 
 
 def admin_security(options: Mapping[str, str]) -> AdminSecurity:
-    """Read options for admin addresses: name and password for basic, a token for bearer
-    authentication.
+    """Return the security of admin addresses that options describe; files are read now.
 
-    The address decides about TLS; files are read now.
+    A username and password are used for basic authentication, a token for bearer authentication.
+    The scheme of an address decides whether TLS is used.
 
     Raises:
-        InvalidSetting, UnusableFile: as `client_security`.
+        InvalidSetting, UnusableFile: as for `client_security`.
     """
     settings = settings_of(options)
     named = settings.ssl_truststore_location or settings.ssl_keystore_location
@@ -171,10 +178,10 @@ def _authorization(settings: ClientSecuritySettings) -> Callable[[], str] | None
 
 
 def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSecurity:
-    """Return existing security, or read options; None reads the file of `CONFIG_VARIABLE`.
+    """Return the given security, or that of options; None reads the file of `CONFIG_VARIABLE`.
 
     Raises:
-        UnusableFile: that file cannot be read.
+        UnusableFile: the file cannot be read.
     """
     if given is None:
         given = environment_options()
@@ -182,30 +189,30 @@ def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSec
 
 
 def environment_options() -> dict[str, str]:
-    """Return the options of the file that `CONFIG_VARIABLE` names; none without it.
+    """Return the options of the file that `CONFIG_VARIABLE` names; empty if it is not set.
 
     Raises:
-        UnusableFile: it cannot be read.
+        UnusableFile: the file cannot be read.
     """
     path = os.environ.get(CONFIG_VARIABLE, "")
     return read_properties(path) if path else {}
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Return the security options in a file of Kafka's tools; other options are ignored.
+    """Return the security options in a file for Kafka's tools; other options are ignored.
 
     Raises:
-        UnusableFile: it cannot be read.
+        UnusableFile: the file cannot be read.
     """
     found = parse_properties(path, read_file(path, CONFIG_BYTES_MAX))
     return {name: value for name, value in found.items() if is_option(name)}
 
 
 def settings_of(options: Mapping[str, str]) -> ClientSecuritySettings:
-    """Read options, and the files that values refer to (`references.py`).
+    """Return the settings of options, with the references in values resolved (`references.py`).
 
     Raises:
-        InvalidSetting: an unknown option, an invalid value, or a missing option.
+        InvalidSetting: an option is unknown, invalid, or missing.
         UnusableFile: a file that a value refers to cannot be read.
     """
     named = {SYNONYMS.get(name, name): resolve(name, text) for name, text in options.items()}
@@ -258,7 +265,8 @@ def _credentials(settings: ClientSecuritySettings) -> tuple[str, str]:
         if found is None:
             raise InvalidSetting(
                 "sasl.jaas.config", "[hidden]",
-                "must read ….PlainLoginModule required username=… password=…; or ScramLoginModule",
+                "must have the form ….PlainLoginModule required username=… password=…; or the"
+                " same with ScramLoginModule",
             )  # fmt: skip
         options = {
             option["name"]: _value(option) for option in _JAAS_OPTION.finditer(found["options"])
@@ -268,7 +276,7 @@ def _credentials(settings: ClientSecuritySettings) -> tuple[str, str]:
         raise InvalidSetting(
             "sasl.username",
             user,
-            f"{settings.sasl_mechanism} needs sasl.username and sasl.password",
+            f"{settings.sasl_mechanism} requires sasl.username and sasl.password",
         )
     return user, password
 
@@ -286,16 +294,16 @@ def _token(settings: ClientSecuritySettings) -> str:
         with path.open("rb") as file:
             return file.read(TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError as error:
-        raise NotAuthenticated(f"the token {path} cannot be read: {error.strerror}") from None
+        raise NotAuthenticated(f"the token file {path} cannot be read: {error.strerror}") from None
 
 
 RENEW_SHARE: Final = 0.85
-"""Share of a session's length after which a connection authenticates again, as in Kafka."""
+"""Share of a session's lifetime after which a connection authenticates again, as in Kafka."""
 RECORD_BYTES: Final = 16 << 10
 
 
 def gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield pieces with the small ones joined, since TLS makes a record of each write."""
+    """Yield pieces with small ones joined, because TLS makes a record of each write."""
     small: list[bytes | memoryview] = []
     size = 0
     for piece in pieces:
@@ -312,12 +320,14 @@ def gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryvie
 
 
 Authenticating = Generator[tuple[str, Mapping[str, Any]], Any, int]
-"""Generator of calls by name and body, which receives their responses; returns the session's length
-in milliseconds, or 0."""
+"""Generator that yields the name and body of each call and receives the response.
+
+It returns the session's lifetime in milliseconds, or 0 for no limit.
+"""
 
 
 def authentication(security: ClientSecurity, where: str) -> Authenticating:
-    """Authenticate one connection; may compute for milliseconds between two calls.
+    """Authenticate one connection; it may compute for milliseconds between two calls.
 
     Raises:
         NotAuthenticated: the broker rejected the client, or does not support the mechanism.
@@ -329,12 +339,14 @@ def authentication(security: ClientSecurity, where: str) -> Authenticating:
     agreed = yield "SaslHandshake", {"mechanism": mechanism}
     if agreed.error_code:
         offered = ", ".join(agreed.mechanisms) or "none"
-        raise NotAuthenticated(f"{where} does not support mechanism {mechanism}, only {offered}")
+        raise NotAuthenticated(
+            f"{where} does not support SASL mechanism {mechanism}; it supports {offered}"
+        )
     message = exchange.respond(b"")
     while True:
         answer = yield "SaslAuthenticate", {"auth_bytes": message}
         if answer.error_code == AUTHENTICATION_FAILED:
-            raise NotAuthenticated(f"{where} did not authenticate: {answer.error_message}")
+            raise NotAuthenticated(f"{where} rejected the authentication: {answer.error_message}")
         if answer.error_code:
             raise broker_error(int(answer.error_code), f"authenticating at {where}")
         if not exchange.done:
@@ -345,7 +357,7 @@ def authentication(security: ClientSecurity, where: str) -> Authenticating:
 
 
 def next_call(calls: Authenticating, answer: Any) -> tuple[str, Mapping[str, Any]] | int:
-    """Return the next call of an authentication, or its result when it has ended."""
+    """Return the next call of an authentication, or the session's lifetime when it has ended."""
     try:
         return calls.send(answer)
     except StopIteration as end:

@@ -1,8 +1,8 @@
-"""Session shared by all calls: addresses, metadata, leaders, coordinators, retries.
+"""Session that all calls of a client share: addresses, metadata, leaders, coordinators, retries.
 
-The cores (`base.retry`, `metadata`, `protocol`) decide; this shell uses sockets, reads the clock
-and pauses. One `Session` serves all threads of a client: the metadata cache has a lock that is
-never held during I/O.
+The cores (`base.retry`, `metadata`, `protocol`) decide. This shell uses sockets, reads the clock
+and pauses. One `Session` serves all threads of a client; the lock of its metadata cache is never
+held during I/O.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ DEFAULT_PORT: Final = 9092
 LEADER_NOT_AVAILABLE: Final = 5
 GROUP: Final = 0
 TRANSACTION: Final = 1
-"""Kinds of coordinators: of groups and of transactional ids."""
+"""Kinds of coordinators by number: for groups and for transactional ids."""
 _KINDS: Final = ("group", "transactional id")
 
 T = TypeVar("T")
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """Read `host:port,host:port` or a list of them; the port defaults to 9092.
+    """Return the addresses in `host:port,host:port` or in a list; the port defaults to 9092.
 
     Raises:
-        InvalidArgument: an empty list, or a port that is not a number from 1 to 65,535.
+        InvalidArgument: there is no address, or a port is not a number from 1 to 65,535.
     """
     words = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses = tuple(parse_address(word.strip()) for word in words if word.strip())
     if not addresses:
-        raise InvalidArgument(f"bootstrap {bootstrap!r} names no broker; give host:port")
+        raise InvalidArgument(f"bootstrap = {bootstrap!r}: must have at least one host:port")
     return addresses
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Read one `host:port`; an IPv6 address is written in brackets.
+    """Return the host and port of `host:port`; an IPv6 address is written in brackets.
 
     Raises:
-        InvalidArgument: no host, or a port that is not a number from 1 to 65,535.
+        InvalidArgument: there is no host, or the port is not a number from 1 to 65,535.
     """
     bare = text.split("://", 1)[-1]
     host, colon, port = bare.rpartition(":")
@@ -73,7 +73,9 @@ def parse_address(text: str) -> tuple[str, int]:
         host, port = bare, str(DEFAULT_PORT)
     number = whole_number(port, 65_535)
     if not host or not number:
-        raise InvalidArgument(f"broker address {text!r}: give host:port with a port of 1 to 65535")
+        raise InvalidArgument(
+            f"broker address {text!r}: must be host:port with a port from 1 to 65535"
+        )
     return host.removeprefix("[").removesuffix("]"), number
 
 
@@ -118,7 +120,7 @@ class Session:
         return self.clock.monotonic() * 1000
 
     def pause(self, seconds: float) -> None:
-        """Wait, unless the client is closed meanwhile.
+        """Wait for a time, or until the client is closed.
 
         Raises:
             ClientClosed: the client was closed.
@@ -127,12 +129,12 @@ class Session:
             raise ClientClosed("the client has been closed")
 
     def retrying(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it succeeds, fails permanently, or exhausts the call's time.
+        """Call `attempt` until it succeeds, fails permanently, or the call's time has passed.
 
-        A failure drops the cached leaders and controller, since their broker may be gone.
+        A failure drops the cached leaders and controller, because their broker may be down.
 
         Raises:
-            PenstockError: the last error.
+            PenstockError: the error of the last attempt.
         """
         start_ms, failures = self.now_ms(), 0
         while True:
@@ -163,7 +165,8 @@ class Session:
         """Call the broker at an address once.
 
         Raises:
-            Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker
+            Disconnected, TimedOut, MalformedResponse: the connection failed.
+            UnsupportedByBroker: client and broker have no common version.
         """
         connection = self.pool.lease(*address)
         reused = connection.used
@@ -178,10 +181,10 @@ class Session:
             self.pool.give_back(connection)
 
     def call_any(self, name: str, body: Mapping[str, Any]) -> Any:
-        """Call each known broker and bootstrap address once until one answers.
+        """Call known brokers and bootstrap addresses, each once, until one responds.
 
         Raises:
-            BrokersUnreachable: no broker answers.
+            BrokersUnreachable: no broker responds.
         """
         with self._lock:
             known = [(node.host, node.port) for node in self._cache.nodes.values()]
@@ -201,13 +204,13 @@ class Session:
         """Call a broker by id once.
 
         Raises:
-            BrokerBusy: the id is unknown now.
+            BrokerBusy: the metadata has no broker of this id now.
         """
         node = self.node(node_id)
         return self.call_address((node.host, node.port), name, body)
 
     def call_controller(self, name: str, body: Mapping[str, Any]) -> Any:
-        """Call the controller once, or any broker when it is unknown."""
+        """Call the controller once, or any broker if the controller is unknown."""
         if self._cache.controller_id not in self._cache.nodes:
             self.refresh(())
         controller = self._cache.nodes.get(self._cache.controller_id)
@@ -218,7 +221,7 @@ class Session:
     # Metadata
 
     def refresh(self, topics: Iterable[str] | None) -> ClusterMetadata:
-        """Request metadata from any broker (of all topics for None) and store it in the cache."""
+        """Request metadata from any broker and store it in the cache; None requests all topics."""
         named = None if topics is None else [{"name": name} for name in topics]
         response = self.call_any(
             "Metadata",
@@ -238,7 +241,7 @@ class Session:
         """Return a broker by id.
 
         Raises:
-            BrokerBusy: the id is unknown now.
+            BrokerBusy: the metadata has no broker of this id now.
         """
         with self._lock:
             node = self._cache.nodes.get(node_id)
@@ -263,7 +266,9 @@ class Session:
         """Request a topic's metadata once.
 
         Raises:
-            UnknownTopic, BrokersUnreachable, BrokerBusy
+            UnknownTopic: the cluster has no such topic.
+            BrokersUnreachable: no broker responds.
+            BrokerBusy: the broker cannot describe the topic now.
         """
         topic = self.refresh([name]).topics.get(name)
         if topic is None:
@@ -282,11 +287,11 @@ class Session:
             self._cache.forget([topic])
 
     def leaders_of(self, topic: str, partitions: Iterable[int]) -> dict[int, list[int]]:
-        """Return the partitions of each leader.
+        """Return the given partitions by the id of their leader.
 
         Raises:
             UnknownTopic: the topic has no such partition.
-            BrokerBusy: a partition without a leader.
+            BrokerBusy: a partition has no leader.
         """
         leaders = self.leaders(topic)
         count = len(self.topic(topic).partitions)
@@ -294,7 +299,8 @@ class Session:
         for partition in partitions:
             if not 0 <= partition < count:
                 raise UnknownTopic(
-                    f"{topic}-{partition}: topic {topic!r} has partitions 0 to {count - 1}"
+                    f"{topic}-{partition} does not exist: topic {topic!r} has partitions 0"
+                    f" to {count - 1}"
                 )
             if partition not in leaders:
                 self.forget(topic)
@@ -307,7 +313,9 @@ class Session:
     def call_coordinator(
         self, key: str, name: str, body: Mapping[str, Any], kind: int = GROUP
     ) -> Any:
-        """Call the coordinator of a group or transactional id once, after finding it if needed."""
+        """Call the coordinator of a group or transactional id once; find the coordinator first if
+        unknown.
+        """
         with self._lock:
             node = self._coordinators.get((kind, key))
         if node is None:

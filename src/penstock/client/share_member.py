@@ -4,7 +4,7 @@
                                          fetch: added and removed partitions, limits
                                          acknowledge: results by ranges of offsets
 
-| response                                   | the member                                     |
+| response                                   | action of the member                           |
 |--------------------------------------------|------------------------------------------------|
 | unknown member, fenced epoch               | joins again; its records stay locked           |
 | unknown session, wrong epoch, no connection| opens the session again                        |
@@ -31,7 +31,7 @@ INITIAL: Final = 0
 FINAL: Final = -1
 RECORD_LIMIT: Final = 1
 UNASSIGNED_MS: Final = 500.0
-"""Heartbeat interval of a member without partitions."""
+"""Heartbeat interval in milliseconds of a member to which no partition is assigned."""
 _EPOCH_MAX: Final = 2**31 - 1
 _REJOIN: Final = frozenset({"unknown_member_id", "fenced_member_epoch"})
 SESSION_ERRORS: Final = frozenset(
@@ -40,7 +40,7 @@ SESSION_ERRORS: Final = frozenset(
 
 
 class AckRange(NamedTuple):
-    """Acknowledgement of all offsets from `first` to `last`, of one `Kind`."""
+    """Acknowledgement of all offsets from `first` to `last`, with one `Kind`."""
 
     first: int
     last: int
@@ -48,7 +48,7 @@ class AckRange(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Range of acquired offsets, with the number of their deliveries."""
+    """Range of acquired offsets, with the number of times they have been delivered."""
 
     first: int
     last: int
@@ -56,14 +56,14 @@ class Acquired(NamedTuple):
 
 
 class _Session(Struct):
-    """Share session with a broker: the epoch of the next request, and its partitions."""
+    """Share session with a broker: the epoch of its next request, and its partitions."""
 
     epoch: int = INITIAL
     partitions: set[TopicAndPartition] = field(default_factory=set)
 
 
 class ShareMember:
-    """State machine of a member: group membership, leaders and share sessions."""
+    """State machine of a share group member: membership, leaders and share sessions."""
 
     def __init__(self, group: str, member_id: str, topics: Sequence[str]) -> None:
         self.group = group
@@ -81,11 +81,11 @@ class ShareMember:
     # The group
 
     def due_in_ms(self, now_ms: float) -> float:
-        """Return the time to the next heartbeat; 0 or less means now."""
+        """Return the milliseconds until the next heartbeat; 0 or less means now."""
         return self._due_ms - now_ms
 
     def heartbeat(self, *, leave: bool = False) -> dict[str, Any]:
-        """Return the body of the next heartbeat; the first one has the topics."""
+        """Return the body of the next heartbeat; the first one includes the topics."""
         joins = self.epoch == 0 and not leave
         return {
             "group_id": self.group,
@@ -99,7 +99,8 @@ class ShareMember:
         """Process the response to a heartbeat; return whether the assignment changed.
 
         Raises:
-            PenstockError: the coordinator's error, except for epochs: then the member joins again.
+            PenstockError: the coordinator returned an error. After an unknown member id or a fenced
+                epoch the member joins again instead.
         """
         code = int(answer.error_code)
         if code:
@@ -162,7 +163,7 @@ class ShareMember:
     def fetch(
         self, node: int, *, max_records: int, max_wait_ms: int, max_bytes: int
     ) -> dict[str, Any]:
-        """Return the next fetch from a broker; without `max_records` it only opens the session."""
+        """Return the body of a broker's next fetch; `max_records` 0 only opens the session."""
         session = self._sessions.setdefault(node, _Session())
         mine = {partition for partition in self.assigned if self.leader(partition) == node}
         come, gone = mine - session.partitions, session.partitions - mine
@@ -191,7 +192,7 @@ class ShareMember:
         renews: bool,
         last: bool = False,
     ) -> dict[str, Any]:
-        """Return the body of a request with acknowledgements to a broker with an open session."""
+        """Return the body of a request with acknowledgements; the broker's session must be open."""
         session = self._sessions[node]
         head = self._head(session)
         if last:
@@ -199,7 +200,7 @@ class ShareMember:
         return {**head, "is_renew_ack": renews, "topics": self._topics(ranges)}
 
     def answered(self, node: int) -> None:
-        """Advance the session's epoch after a response."""
+        """Advance the epoch of a broker's session after a response."""
         session = self._sessions[node]
         session.epoch = 1 if session.epoch >= _EPOCH_MAX else session.epoch + 1
 

@@ -1,6 +1,6 @@
-"""Transactional id calls: list, describe, abort.
+"""Administrative calls for transactional ids: list, describe, abort.
 
-Source: KIP-664; KIP-360 for abort, which begins with the id as a new producer.
+Source: KIP-664; KIP-360 for abort, which registers a new producer with the id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATES: Final = (
 )  # fmt: skip
 """Kafka's names of transaction states."""
 ABORT_TIMEOUT_MS: Final = 60_000
-"""`transaction.timeout.ms` of the producer that aborts; it writes nothing."""
+"""`transaction.timeout.ms` of the producer that aborts a transaction; it writes nothing."""
 
 
 class TransactionListing(Struct, frozen=True, kw_only=True):
@@ -34,8 +34,8 @@ class TransactionListing(Struct, frozen=True, kw_only=True):
 class TransactionDescription(Struct, frozen=True, kw_only=True):
     """Transactional id with its producer and its latest transaction.
 
-    `start_ms` is the transaction's start, None if there was none. `partitions` belong to the open
-    transaction, or lack its end marker.
+    `start_ms` is the start of the transaction, None if there was none. `partitions` are those of an
+    open transaction, and those that have no end marker yet.
     """
 
     transactional_id: str
@@ -53,13 +53,13 @@ class TransactionCalls:
     def list_transactions(
         self, states: Iterable[str] = (), *, running_ms: int = -1
     ) -> list[TransactionListing]:
-        """Return the transactional ids of all brokers, by id.
+        """Return the transactional ids of all brokers, sorted by id.
 
-        `states` selects by state names in any case, `running_ms` by the age of the latest
-        transaction.
+        `states` selects by names of states in upper or lower case. `running_ms` selects by the
+        minimum age of the latest transaction.
 
         Raises:
-            InvalidArgument: an unknown state.
+            InvalidArgument: a state is unknown.
         """
         body = {
             "state_filters": tuple(map(_state, states)),
@@ -156,7 +156,7 @@ def _check(code: int, subject: str) -> None:
 
 
 def _milliseconds(value: Any) -> int | None:
-    """Return a time or duration of a response in milliseconds; None for a negative time."""
+    """Return a time or duration of a response in milliseconds; None if it is negative."""
     if isinstance(value, datetime):
         value -= datetime.fromtimestamp(0, value.tzinfo)
     found = value // timedelta(milliseconds=1)

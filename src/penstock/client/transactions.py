@@ -1,18 +1,19 @@
-"""Transactional producer: writes to any number of topics commit together, or not at all.
+"""Transactional producer: writes to any number of topics are committed together, or not at all.
 
     with producer.transaction():
         producer.write_arrow("totals", table)
         producer.send_offsets("summing", {("orders", 0): 1200})
 
-Partitions and groups join a transaction by their writes and offsets (KIP-890), without an earlier
-request. The end of a transaction starts a new epoch, in which late requests of it are fenced.
+A write or a commit of offsets adds its partition or group to the transaction (KIP-890), without an
+earlier request. The end of a transaction starts a new epoch, which fences late requests of the
+transaction.
 
 | state   | meaning                                      | possible calls                     |
 |---------|----------------------------------------------|------------------------------------|
 | idle    | no transaction is open                       | begin                              |
 | open    | a transaction is open                        | write, send offsets, commit, abort |
 | failed  | a write or offset was rejected               | abort                              |
-| unknown | the last commit or abort had no response     | begin; the coordinator ends it     |
+| unknown | the last commit or abort got no response     | begin; the coordinator ends it     |
 | fenced  | another producer has the id                  | none                               |
 
 Source: Kafka's `TransactionManager`; KIP-98, KIP-447, KIP-890.
@@ -42,17 +43,17 @@ T = TypeVar("T")
 
 
 class _State(Enum):
-    """State of a transactional producer; the value completes an error message."""
+    """State of a transactional producer; its value is used in error messages."""
 
     IDLE = "no transaction is open"
     OPEN = "a transaction is open"
-    FAILED = "a write or offset of the transaction failed: it can only be aborted"
-    UNKNOWN = "it is unknown how the last transaction ended"
-    FENCED = "another producer has the transactional id now"
+    FAILED = "a write or a commit of offsets failed, so the transaction can only be aborted"
+    UNKNOWN = "the outcome of the last transaction is unknown"
+    FENCED = "another producer now has the transactional id"
 
 
 class TransactionalProducer:
-    """Producer of transactions, for one thread; made by `Client.transactional`."""
+    """Producer of transactions, for one thread; created by `Client.transactional`."""
 
     def __init__(self, session: Session, transactional_id: str, timeout_ms: int) -> None:
         self._session = session
@@ -61,10 +62,10 @@ class TransactionalProducer:
         self._state = _State.UNKNOWN
         self._identity = ProducerIdentity()
         self._joined = False
-        """Whether the open transaction may have writes or offsets."""
+        """Whether the open transaction may contain writes or offsets."""
 
     def lend(self) -> ProducerIdentity:
-        """Return the identity for other writers' batches in the open transaction.
+        """Return the producer identity, so that other writers add batches to the open transaction.
 
         Raises:
             InvalidArgument: no transaction is open.
@@ -74,11 +75,11 @@ class TransactionalProducer:
         return self._identity
 
     def begin(self) -> None:
-        """Open a transaction. The first one fences earlier producers and ends their transaction.
+        """Open a transaction; the first one fences earlier producers and aborts their transaction.
 
         Raises:
             InvalidArgument: a transaction is already open, or another producer has the id.
-            PenstockError: the coordinator's error.
+            PenstockError: the coordinator returned an error.
         """
         self._expect("begin", _State.IDLE, _State.UNKNOWN)
         if self._state is _State.UNKNOWN:
@@ -104,7 +105,7 @@ class TransactionalProducer:
         """Write a table as part of the open transaction, as `Client.write_arrow` does.
 
         Raises:
-            InvalidArgument: invalid options; the transaction is unchanged.
+            InvalidArgument: options are invalid; the transaction is unchanged.
             PenstockError: the write was rejected, or columns are invalid; the transaction must be
                 aborted.
         """
@@ -142,11 +143,12 @@ class TransactionalProducer:
     ) -> None:
         """Commit a group's offsets as part of the open transaction.
 
-        A group member passes its id and generation, which fences a replaced member (KIP-447).
+        A member of a consumer group passes its id and generation. The coordinator then rejects the
+        offsets of a member that was replaced (KIP-447).
 
         Raises:
-            InvalidArgument: an invalid argument; the transaction is unchanged.
-            PenstockError: the coordinator's error; the transaction must be aborted.
+            InvalidArgument: an argument is invalid; the transaction is unchanged.
+            PenstockError: the coordinator returned an error; the transaction must be aborted.
         """
         self._expect("send offsets", _State.OPEN)
         body = {
@@ -170,23 +172,26 @@ class TransactionalProducer:
             self._coordinated(group, GROUP, "TxnOffsetCommit", body, read)
 
     def commit(self) -> None:
-        """Commit the transaction; it is committed when this returns.
+        """Commit the transaction; return when it is committed.
 
         Raises:
             InvalidArgument: no transaction is open, or a part of it failed.
-            PenstockError: the coordinator's error. Without a response the outcome is unknown.
+            PenstockError: the coordinator returned an error. Without a response the outcome is
+                unknown.
         """
         self._expect("commit", _State.OPEN)
         self._end(committed=True)
 
     def abort(self) -> None:
-        """Abort the transaction; raise as `commit`."""
+        """Abort the transaction; raise the errors of `commit`."""
         self._expect("abort", _State.OPEN, _State.FAILED)
         self._end(committed=False)
 
     @contextmanager
     def transaction(self) -> Iterator[TransactionalProducer]:
-        """Run a block in a transaction that is committed at its end, or aborted if it raises."""
+        """Run a block in a transaction, which is committed at the end, or aborted if the block
+        raises.
+        """
         self.begin()
         try:
             yield self

@@ -1,10 +1,10 @@
 """Writer of Arrow batches to a topic: the shell around the produce core.
 
-One thread does all work: it encodes the next chunk of rows while the broker processes up to
+One thread does all the work. It encodes the next chunk of rows while the broker processes up to
 `max_in_flight` requests, and reads responses in between. A chunk is about as large as one full
-batch per partition; its rows are sorted by partition through their addresses, and only the encoder
-copies them. Rows without a key go to the partitions in turn, one batch at a time, so that batches
-are full and nothing is sorted.
+batch per partition. Its rows are sorted by partition through an array of row addresses, so only the
+encoder copies them. Rows without a key are written to one partition per batch, in turn, so batches
+are full and these rows need no sorting.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from penstock.records import HEADER_BYTES, Codec, columnar
 from penstock.records.compression import LEVELS
 
 BUFFER_BYTES: Final = 32 << 20
-"""Encoded bytes that are queued or in flight; above it the writer waits for responses."""
+"""Maximum bytes that are queued or in flight; above it the writer waits for responses."""
 
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0, -1: -1, 1: 1, 0: 0}
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _RATE_STEPS_PER_SECOND: Final = 20
 _WAIT_MS_MAX: Final = 100.0
 _FILLED_SHARE: Final = 0.85
-"""Target share of a full batch; it rarely leaves a rest for another, tiny batch."""
+"""Size of a chunk per partition as a share of a full batch; it avoids a second, tiny batch."""
 
 Progress = Callable[[int, int], None]
 
@@ -64,10 +64,10 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
 
 class WriteReport(Struct, frozen=True, kw_only=True):
-    """Result of a write, after the last acknowledgement.
+    """Result of a write, after its last acknowledgement.
 
-    `offsets` has the first and last offset per partition, -1 where they are unknown (acks=0,
-    or an acknowledgement that was lost and recognised as a duplicate on the second attempt).
+    `offsets` has the first and last offset per partition. They are -1 if unknown: with acks=0, or
+    if an acknowledgement was lost and the broker recognised the retried batch as a duplicate.
     """
 
     topic: str
@@ -82,11 +82,11 @@ def parse_codec(name: str) -> Codec:
     """Return a codec by Kafka's name.
 
     Raises:
-        InvalidArgument: not one of none, gzip, snappy, lz4, zstd.
+        InvalidArgument: the name is not one of none, gzip, snappy, lz4, zstd.
     """
     codec = _CODECS.get(name.lower()) if isinstance(name, str) else None
     if codec is None:
-        raise InvalidArgument(f"codec {name!r}: must be one of none, gzip, snappy, lz4, zstd")
+        raise InvalidArgument(f"codec = {name!r}: must be one of none, gzip, snappy, lz4, zstd")
     return codec
 
 
@@ -108,10 +108,10 @@ def parse_acks(acks: str | int) -> int:
     """Return the number of acknowledgements, -1 for all.
 
     Raises:
-        InvalidArgument: not one of all, 1, 0.
+        InvalidArgument: the value is not one of all, 1, 0.
     """
     if not isinstance(acks, (str, int)) or isinstance(acks, bool) or acks not in ACKS:
-        raise InvalidArgument(f"acks {acks!r}: must be one of all, 1, 0")
+        raise InvalidArgument(f"acks = {acks!r}: must be one of all, 1, 0")
     return ACKS[acks]
 
 
@@ -172,11 +172,11 @@ class Writer:
         self._sticky = int(session.randomness.uniform() * self._count)
 
     def write(self, batches: Iterator[Any], names: ColumnNames) -> WriteReport:
-        """Write batches with the named columns and wait for every acknowledgement.
+        """Write batches with the named columns; return when all are acknowledged.
 
         Raises:
-            PenstockError: the first batch that failed permanently; a note has the number of records
-                acknowledged by then.
+            PenstockError: a batch failed permanently. A note of the error has the number of records
+                that were acknowledged before.
         """
         keyed = names.key is not None or names.partition is not None
         to_many = keyed and self._options.partition is None
@@ -191,7 +191,7 @@ class Writer:
                 self._pace(started_ms, taken)
             self._pump(0)
         except PenstockError as error:
-            error.add_note(f"{self._core.records} records had been acknowledged before")
+            error.add_note(f"{self._core.records} records were acknowledged before")
             raise
         finally:
             self._release()
@@ -408,10 +408,10 @@ def write_table(
     partition: str | None,
     progress: Progress | None,
 ) -> WriteReport:
-    """Write anything with Arrow's C stream; the columns are given by name.
+    """Write any object with Arrow's C stream interface; `key`, `value` and others name its columns.
 
     Raises:
-        InvalidArgument: invalid columns.
+        InvalidArgument: columns are invalid.
         PenstockError: the broker rejected the write, or retries were exhausted.
     """
     text("topic", topic)

@@ -1,8 +1,7 @@
-"""The control plane: topics, brokers, offsets, groups, sink commits, and the index of diskless
-data.
+"""The control plane: the database of topics, brokers, offsets, sink commits and diskless data.
 
-Implementations are imported on first use: they load SQLite and asyncio, and Spark's worker
-processes, which start with every query, need the values alone.
+Classes that open a database are imported on first use, because they load SQLite and asyncio. Spark
+starts worker processes with every query, and these need only the value types.
 """
 
 from importlib import import_module

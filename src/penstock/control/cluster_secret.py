@@ -17,7 +17,7 @@ _KEY = "key"
 
 
 async def cluster_secret(control: ControlPlane, randomness: Randomness) -> PeerSecret:
-    """Return the secret; the first broker of the cluster generates it.
+    """Return the cluster's secret. The first broker of a cluster generates and stores it.
 
     Raises:
         PenstockError: the control plane does not answer.

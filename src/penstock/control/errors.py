@@ -34,13 +34,13 @@ class TopicIdTaken(InvalidError):
 
 
 class InvalidPartitions(InvalidError):
-    """A topic cannot have, or grow to, this number of partitions."""
+    """A topic cannot have this number of partitions, or a call names a partition twice."""
 
     code: ClassVar[str] = "invalid_partitions"
 
 
 class InvalidReplicas(InvalidError):
-    """A partition's replicas are empty, repeat a broker, or name a negative one."""
+    """A partition's list of replicas is empty, repeats a broker, or has a negative id."""
 
     code: ClassVar[str] = "invalid_replica_assignment"
 
@@ -52,33 +52,35 @@ class TooLarge(InvalidError):
 
 
 class StaleTopic(FencedError):
-    """The topic changed between the caller's read and its write."""
+    """The topic changed after the caller read it, so the caller's change was rejected."""
 
     code: ClassVar[str] = "invalid_update_version"
 
     def __init__(self, name: str, what: str, expected: object, found: object) -> None:
-        super().__init__(f"topic {name!r}: {what} is {found!r}, the change expected {expected!r}")
+        super().__init__(
+            f"topic {name!r}: {what} is {found!r}, but the change expected {expected!r}"
+        )
         self.name = name
 
 
 class StaleConfigs(FencedError):
-    """The configs changed between the caller's read and its write."""
+    """The configs changed after the caller read them, so the caller's change was rejected."""
 
     code: ClassVar[str] = "invalid_update_version"
 
     def __init__(self, name: str, kind: str = "broker") -> None:
-        super().__init__(f"the configs of {kind} {name or '(default)'} changed in the meantime")
+        super().__init__(f"the configs of {kind} {name or '(default)'} changed concurrently")
         self.name = name
 
 
 class InvalidQuorum(InvalidError):
-    """An ack quorum is impossible with this number of replicas."""
+    """An acknowledgement quorum is impossible with this number of replicas."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NotReplicated(InvalidError):
-    """No such partition has several replicas."""
+    """The partition does not exist, or is not replicated."""
 
     code: ClassVar[str] = "unknown_topic_or_partition"
 
@@ -90,11 +92,11 @@ class NotReassigned(InvalidError):
     code: ClassVar[str] = "no_reassignment_in_progress"
 
     def __init__(self, topic_id: UUID, partition: int) -> None:
-        super().__init__(f"partition {partition} of topic {topic_id} is not reassigned")
+        super().__init__(f"partition {partition} of topic {topic_id} has no reassignment to cancel")
 
 
 class NotReplica(InvalidError):
-    """A broker outside of a partition's placement cannot lead it."""
+    """The broker is not a replica of the partition, so it cannot lead it."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
@@ -118,18 +120,18 @@ class StaleEpoch(FencedError):
 
 
 class DatabaseSetBack(FencedError):
-    """The database is another one, or an older copy: it lacks changes that it confirmed."""
+    """The metadata database is another one, or an older copy that lacks committed changes."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class StaleRecord(FencedError):
-    """Another coordinator saved the record in the meantime."""
+    """Another coordinator saved the record after the caller read it."""
 
     code: ClassVar[str] = "not_coordinator"
 
     def __init__(self, kind: str, key: str, expected: int, found: int) -> None:
-        super().__init__(f"{kind} {key!r} is at version {found}, the save expected {expected}")
+        super().__init__(f"{kind} {key!r} is at version {found}, but the save expected {expected}")
         self.key = key
 
 
@@ -138,8 +140,8 @@ class NotInTransaction(InvalidError):
 
     def __init__(self, transactional_id: str, group_id: str) -> None:
         super().__init__(
-            f"the offsets of group {group_id!r} are not part of the producer's transaction"
-            f" {transactional_id!r}: it has ended, or never included them"
+            f"the producer's transaction {transactional_id!r} does not include the offsets of"
+            f" group {group_id!r}: it has ended, or they were not added to it"
         )
 
 
@@ -150,12 +152,12 @@ class StaleProducerEpoch(FencedError):
 
     def __init__(self, transactional_id: str, epoch: int, found: int) -> None:
         super().__init__(
-            f"the producer of {transactional_id!r} has epoch {found}, its request is of {epoch}"
+            f"the producer of {transactional_id!r} has epoch {found}, the request has epoch {epoch}"
         )
 
 
 class StaleSink(FencedError):
-    """Another writer saved the query's commit, or the record cannot follow the saved one."""
+    """Another writer saved the query's commit, or the new commit cannot follow the saved one."""
 
     code: ClassVar[str] = "invalid_update_version"
 
@@ -165,7 +167,7 @@ class StaleSink(FencedError):
 
 
 class StaleBroker(FencedError):
-    """A newer incarnation of this broker is registered, or none is."""
+    """A newer incarnation of the broker is registered, or the broker is not registered."""
 
     code: ClassVar[str] = "stale_broker_epoch"
 
@@ -181,30 +183,33 @@ class UnknownBroker(InvalidError):
 
 
 class BrokerInUse(InvalidError):
-    """A broker cannot be removed, because it runs or holds replicas."""
+    """A broker cannot be removed, because it is running or holds replicas."""
 
     code: ClassVar[str] = "policy_violation"
 
 
 class StaleClusterEpoch(FencedError):
-    """Brokers were added or removed: another broker may coordinate the group now."""
+    """Brokers were added or removed after the caller read the image.
+
+    Another broker may coordinate the caller's groups now, so the change was rejected.
+    """
 
     code: ClassVar[str] = "not_coordinator"
 
     def __init__(self, expected: int, found: int) -> None:
-        super().__init__(f"the cluster epoch is {found}, the change expected {expected}")
+        super().__init__(f"the cluster epoch is {found}, but the change expected {expected}")
         self.expected = expected
         self.found = found
 
 
 class ControlUnavailable(UnavailableError):
-    """The metadata database cannot be used now; the message gives its reason."""
+    """The metadata database cannot be used now. The message has the reason."""
 
     code: ClassVar[str] = "coordinator_not_available"
 
 
 class DatabaseFull(ControlUnavailable):
-    """The disk is full; the change was not made, and may be retried."""
+    """The database's disk is full. The change was not made, and may be retried."""
 
 
 class DatabaseLocked(ControlUnavailable):
@@ -212,26 +217,26 @@ class DatabaseLocked(ControlUnavailable):
 
 
 class DatabaseRefused(ControlUnavailable):
-    """The database rejects this broker until an administrator acts."""
+    """The database rejects this broker. An administrator must correct access rights or settings."""
 
 
 class DatabaseDamaged(ControlUnavailable):
-    """The file is no database, or its pages are damaged."""
+    """The database is damaged, or lacks Penstock's tables."""
 
 
 class DatabaseSlow(ControlUnavailable):
-    """A statement exceeded its time limit; it may be retried at once."""
+    """A statement or the wait for a connection exceeded its time limit. It may be retried."""
 
 
 class DatabaseStopped(ControlUnavailable):
-    """A read, write or sync failed; nothing is retried before a restart."""
+    """A read, write or sync of the database file failed. It stays unusable until a restart."""
 
 
 class ControlBusy(UnavailableError):
     code: ClassVar[str] = "coordinator_load_in_progress"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} operations wait for the metadata database, which is the limit")
+        super().__init__(f"{limit} operations wait for the metadata database, which is the maximum")
         self.limit = limit
 
 
@@ -248,53 +253,56 @@ class IncompatibleDatabase(InvalidError):
 
 
 class ObjectLeaseLost(FencedError):
-    """The sweeper marked an object before its commit; write it again under a new key."""
+    """The sweeper marked the object for deletion before its commit.
+
+    The caller must write the object again under a new key.
+    """
 
     code: ClassVar[str] = "not_leader_or_follower"
 
     def __init__(self, object_id: int) -> None:
-        super().__init__(f"object {object_id} is marked for deletion, or gone: its lease is lost")
+        super().__init__(f"object {object_id} is marked for deletion or deleted: its lease is lost")
         self.object_id = object_id
 
 
 class CommitForgotten(FencedError):
-    """An object was committed so long ago that its answer has expired."""
+    """The object was committed so long ago that the result of the commit was deleted."""
 
     code: ClassVar[str] = "request_timed_out"
 
     def __init__(self, object_id: int) -> None:
         super().__init__(
             f"object {object_id} was committed more than {COMMIT_ANSWER_KEPT_MS} ms ago:"
-            f" its first answer is forgotten"
+            f" the result of the commit is no longer stored"
         )
         self.object_id = object_id
 
 
 class InvalidCommit(InvalidError):
-    """An object's entries contradict each other, or its size."""
+    """The entries or extents of an object contradict each other, or the object's size."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class EntryRefused(InvalidError):
-    """An atomic commit has an entry that cannot be placed."""
+    """A commit that must be complete has an entry that is rejected."""
 
     code: ClassVar[str] = "unknown_topic_or_partition"
 
     def __init__(self, object_id: int, error: str, message: str) -> None:
-        super().__init__(f"object {object_id} was refused: {message} ({error})")
+        super().__init__(f"the commit of object {object_id} was rejected: {message} ({error})")
         self.object_id = object_id
         self.error = error
 
 
 class StaleExtents(FencedError):
-    """Extents to be replaced have changed or are gone."""
+    """The extents to replace have changed, or are gone."""
 
     code: ClassVar[str] = "invalid_update_version"
 
 
 class StaleTiers(FencedError):
-    """A segment does not follow the partition's segments in the archive."""
+    """An archived segment does not follow the partition's last archived segment."""
 
     code: ClassVar[str] = "invalid_update_version"
 
@@ -307,20 +315,20 @@ class NotTiered(InvalidError):
 
 
 class OffsetBeyondEnd(InvalidError):
-    """DeleteRecords names an offset outside of the partition."""
+    """A DeleteRecords request names an offset outside of the partition."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
     def __init__(self, topic_id: UUID, partition: int, offset: int, high_watermark: int) -> None:
         super().__init__(
-            f"partition {partition} of topic {topic_id}: offset {offset} is not within"
+            f"partition {partition} of topic {topic_id}: offset {offset} is not between"
             f" -1 and the high watermark {high_watermark}"
         )
         self.offset = offset
 
 
 class NotWritable(RetriableError):
-    """The control plane does not assign the partition's offsets, or it is fenced."""
+    """The partition is not diskless, or it is fenced because it becomes replicated."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
@@ -329,11 +337,11 @@ class StaleMigration(FencedError):
     code: ClassVar[str] = "invalid_update_version"
 
     def __init__(self, topic_id: UUID) -> None:
-        super().__init__(f"the attempt to move the records of topic {topic_id} is over")
+        super().__init__(f"the migration request of topic {topic_id} is closed")
         self.topic_id = topic_id
 
 
 class MigrationRefused(InvalidError):
-    """A topic cannot become diskless, or replicated again; the message says why."""
+    """A topic cannot become diskless, or replicated. The message has the reason."""
 
     code: ClassVar[str] = "invalid_config"

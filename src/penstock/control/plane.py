@@ -1,9 +1,9 @@
-"""The control plane: every change is a compare-and-set, and is durable when it returns.
+"""The interface of the control plane. Every change is a compare-and-set, and is durable on return.
 
-Its methods are written once, in the folder of their subject, and run operations
-(`drivers/statements.py`) on a database that an implementation opens: `sqlite.py`,
-`sqlite_shared.py`, `sqlite_memory.py` and `postgres.py`. One contract suite (`tests/control/`)
-covers all of them.
+Each method is written once, in the folder of its subject, as an operation
+(`drivers/statements.py`). The implementations open a database and run operations on it:
+`sqlite.py`, `sqlite_shared.py`, `sqlite_memory.py` and `postgres.py`. One contract suite
+(`tests/control/`) covers all of them.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ class ControlPlane(
     SinkCommits,
     TieredPartitions,
 ):
-    """Topics, brokers, epochs, configs, producer ids, offsets, coordination, sink commits, batches.
+    """The database of topics, brokers, offsets, coordinators, sinks, tiers and diskless data.
 
-    Every method may raise `ControlUnavailable` or `ControlBusy`; after either, whether the
-    change took effect is unknown and the caller reads again by key.
+    Every method may raise `ControlUnavailable` or `ControlBusy`. It is then unknown whether a
+    change took effect: the caller reads the state again, or repeats the call.
     """
 
     @abstractmethod
     async def start(self) -> None:
-        """Open the store and migrate its schema.
+        """Open the database and migrate its schema.
 
         Raises:
-            IncompatibleDatabase: written by a newer Penstock, or by another program.
+            IncompatibleDatabase: a newer Penstock, or another program, has written the database.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish queued operations and close the store. Idempotent."""
+        """Finish queued operations and close the database. Idempotent."""
 
     @abstractmethod
     async def ping(self, within_seconds: float) -> None:
-        """Execute the cheapest query, within about this time.
+        """Execute the cheapest query, within about `within_seconds`.
 
         Raises:
-            ControlUnavailable, ControlBusy: it failed; the message says why.
+            ControlUnavailable, ControlBusy: the query failed. The message has the reason.
         """
 
     @abstractmethod
     def watch(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
-        """Register callbacks on the loop for changes by other brokers; call it before `start`.
+        """Register callbacks for changes by other brokers. Call it before `start`.
 
-        `on_image` is called after a change of metadata, and after notices may have been missed.
-        `on_watermarks` passes diskless partitions that others committed to; it is a hint and may
-        miss some. Implementations with one owner never call either.
+        `on_image` is called on the event loop after a change of metadata, and after notices may
+        have been missed. `on_watermarks` gets diskless partitions to which others have committed.
+        It is a hint, and may miss some. A database with one owner calls neither.
         """

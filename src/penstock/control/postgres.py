@@ -1,19 +1,19 @@
 """The control plane in PostgreSQL, for several brokers.
 
-**Metadata.** A change takes the advisory lock of metadata, locks the one row of `image_version`,
-loads the image of that stamp (from memory, if it is current), applies its rule, writes the changed
-rows, raises the version and notifies other brokers. `image()` reads that row alone, and topics with
-new stamps.
+**Metadata.** A change takes the advisory lock of metadata and locks the row of `image_version`. It
+loads the image of that row's stamp, from memory if it is cached, and applies its rule. Then it
+writes the changed rows, raises the version and notifies other brokers. `image()` reads that row
+only, and topics whose stamps are new.
 
-**Offsets and groups** share the advisory lock, which keeps topics and the cluster epoch unchanged.
-A given cluster epoch is compared under that lock.
+**Offsets and groups** take the advisory lock shared, which keeps topics and the cluster epoch
+unchanged. A given cluster epoch is compared under that lock.
 
-**Brokers** stay registered when the control plane opens: they are other processes. They renew
-themselves and expire by the database's clock.
+**Brokers** stay registered when a process opens the control plane, because they may be running.
+They renew their registrations, and expire by the database's clock.
 
 **Failures** are classified in `drivers/postgres_failures.py` and retried in
-`drivers/postgres_connections.py`. A server with `synchronous_commit = off`, or a fail-over to an
-asynchronous standby, may lose acknowledged changes.
+`drivers/postgres_connections.py`. A server with `synchronous_commit = off` may lose acknowledged
+changes, and so may a fail-over to an asynchronous standby.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from penstock.control.plane import ControlPlane
 from penstock.control.values import MetadataImage, WatermarksListener
 
 POSTGRES_CONNECTIONS_MAX: Final = 8
-"""Connections to PostgreSQL that one broker's operations share; another one listens."""
+"""Connections of one broker for operations. One more receives change notices."""
 
 T = TypeVar("T")
 
 
 class PostgresControlPlane(ControlPlane):
-    """The control plane in one database, or in one schema of it (`search_path` in the URL)."""
+    """The control plane in a PostgreSQL database, or in one of its schemas (`search_path`)."""
 
     def __init__(
         self,

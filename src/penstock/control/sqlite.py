@@ -1,8 +1,9 @@
-"""The control plane in one SQLite file, for a broker that runs on one machine.
+"""The control plane in one SQLite file, for a single broker process.
 
-The file has one owner, the writer's thread (`drivers/sqlite_writer.py`), which publishes an image
+The file has one owner: the writer's thread (`drivers/sqlite_writer.py`). It publishes an image
 after the sync of its commit. Brokers that are registered in the file when it is opened belong to
-processes that have ended, and are unregistered; their epochs stay, so that epochs only rise.
+processes that have ended, so they are unregistered. Their rows stay, so that broker epochs only
+rise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.control.values import MetadataImage, WatermarksListener
 
 
 class SqliteControlPlane(ControlPlane):
-    """The control plane in one file; `start` opens or creates it."""
+    """The control plane in one SQLite file. `start` opens or creates the file."""
 
     _renewals = "temp"
 
@@ -71,13 +72,13 @@ class SqliteControlPlane(ControlPlane):
         return known.image
 
     def watch(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
-        """Do nothing: the file has one owner."""
+        """Do nothing: no other process changes the file."""
 
     # The methods below run in operations of the writer.
 
     def _publish(self, image: StampedImage) -> None: ...
     def _attach(self, connection: sqlite3.Connection) -> None:
-        """Add the function and the table that statements use beside the file's tables."""
+        """Create the SQL function and the table that are not stored in the file."""
         connection.create_function("penstock_now_ms", 0, self._clock.now_ms)
         connection.execute(statements.RENEWALS_SQLITE.format(place=self._renewals))
 
@@ -97,5 +98,5 @@ class SqliteControlPlane(ControlPlane):
         self._images.newest = run(connection, self._images.read())
 
     def _stamp(self, version: int) -> UUID:
-        """Derive the stamp from the version: the one owner never commits a version twice."""
+        """Return the version as a UUID: the only owner never commits a version twice."""
         return UUID(int=version)

@@ -1,8 +1,9 @@
-"""The control plane in a SQLite database in memory, whose operations run at once: for tests.
+"""The control plane in an in-memory SQLite database, for tests.
 
-There is no thread and no file: an operation is one transaction on the caller's loop, and has ended
-when its call returns, so the same calls with the same clock and randomness give the same answers.
-Brokers share a control plane by sharing the object, which stays open after `close`.
+There is no thread and no file. An operation is one transaction on the caller's event loop, and has
+ended when its call returns. The same calls with the same clock and randomness therefore give the
+same results. Several brokers share one control plane by sharing the object. It stays open after
+`close`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _IN_MEMORY: Final = Path(":memory:")
 
 @cache
 def _migrated() -> sqlite3.Connection:
-    """Return a migrated empty database; copying it is five times as fast as migrating."""
+    """Return an empty database with the schema. Copying it is five times as fast as migrating."""
     connection = sqlite3.connect(_IN_MEMORY, check_same_thread=False)
     with connection:  # an open transaction would block every copy
         migrate(connection, _IN_MEMORY)
@@ -32,7 +33,7 @@ def _migrated() -> sqlite3.Connection:
 
 
 class _InlineWriter(SqliteDatabase):
-    """Runs operations on the connection at once; an exception rolls its operation back."""
+    """Writer that runs each operation at once. An exception rolls the operation back."""
 
     closed: Final = False
 
@@ -63,7 +64,7 @@ class _InlineWriter(SqliteDatabase):
 
 
 class MemoryControlPlane(SqliteControlPlane):
-    """The control plane in memory; its data ends with the object."""
+    """The control plane in memory. Its data ends with the object."""
 
     def __init__(
         self, *, clock: Clock = SYSTEM_CLOCK, randomness: Randomness = SYSTEM_RANDOMNESS
@@ -77,6 +78,6 @@ class MemoryControlPlane(SqliteControlPlane):
 
     async def start(self) -> None: ...
     async def changed_rows(self) -> int:
-        """Return the number of rows changed so far, by which tests skip unchanged states."""
+        """Return the number of rows changed so far. Tests use it to detect changes."""
         changes: int = await self._writer.run(lambda connection: connection.total_changes)
         return changes

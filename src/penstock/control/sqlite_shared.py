@@ -1,11 +1,11 @@
 """The control plane in one SQLite file that several processes of one machine share.
 
-Unlike in `sqlite.py`, every transaction begins with a check of the image's stamp, and reads the
-changes of other processes. A process that changes metadata notifies the others once the change is
+Unlike in `sqlite.py`, every transaction begins with a check of the image's stamp, and reads what
+other processes have changed. A process that changes metadata notifies the others once the change is
 durable (`socket_notices.py`).
 
-The parent calls `prepare` before it starts the processes: it migrates the schema and unregisters
-all brokers. A process that restarts registers itself again, as with PostgreSQL.
+The parent process calls `prepare` before it starts the others. It migrates the schema and
+unregisters all brokers. A process that restarts registers itself again, as with PostgreSQL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SharedSqliteControlPlane(SqliteControlPlane):
-    """The control plane for one of several processes, after `prepare`."""
+    """The control plane of one of the processes. `prepare` must have run before."""
 
     _renewals = RENEWALS
 
@@ -79,7 +79,7 @@ class SharedSqliteControlPlane(SqliteControlPlane):
         self._changed = False
 
     def _stamp(self, version: int) -> UUID:
-        """Generate a stamp that no other process has used."""
+        """Return a random stamp, as other processes generate stamps, too."""
         self._changed = True
         return self._randomness.uuid()
 
@@ -90,11 +90,11 @@ class SharedSqliteControlPlane(SqliteControlPlane):
 
 
 async def prepare(path: Path) -> MetadataImage:
-    """Open or create the database, as its only process for now; return its metadata.
+    """Open or create the database while no other process uses it; return its metadata.
 
     Raises:
-        ControlUnavailable: it cannot be opened, or another process has it open.
-        IncompatibleDatabase: as `ControlPlane.start`.
+        ControlUnavailable: the database cannot be opened, or another process has it open.
+        IncompatibleDatabase: as in `ControlPlane.start`.
     """
     plane = SqliteControlPlane(path)
     await plane.start()

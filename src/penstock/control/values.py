@@ -1,7 +1,7 @@
-"""Values of the control plane: topics, partitions, brokers, offsets, groups, sink commits.
+"""Values of the control plane: topics, partitions, brokers, offsets, sink commits. All are frozen.
 
-All are frozen. A `MetadataImage` is one consistent state of topics and brokers; its `version` rises
-by one with every change, so equal versions mean equal images.
+A `MetadataImage` is one consistent state of topics and brokers. Its `version` rises by one with
+every change, so equal versions mean equal images.
 """
 
 from __future__ import annotations
@@ -17,36 +17,46 @@ from penstock.control.batch_index.values import Watermarks
 from penstock.control.limits import CHANGES_KNOWN_MAX
 
 SEQUENCES: Final = 2**31
-"""Sequences of an idempotent producer; after the last one comes 0."""
+"""Number of sequences of an idempotent producer. After the last one comes 0."""
 
 SinkState = Literal["intent", "done"]
 
 INGESTION: Final = "ingestion"
 PERSISTENCE: Final = "persistence"
 ROLES: Final = (INGESTION, PERSISTENCE)
-"""Roles of brokers: requests that need no local replica, and storage of replicas."""
+"""Roles of brokers.
+
+`ingestion` serves requests that need no local replica; `persistence` stores replicas.
+"""
 
 EntityConfigs = Mapping[tuple[str, str], Mapping[str, str]]
-"""Configs of entities other than topics and brokers, by kind and name."""
+"""Configs of entities other than topics and brokers, by (kind, name)."""
 
 QUOTA: Final = "quota"
 CLIENT_METRICS: Final = "client-metrics"
 ACL: Final = "acl"
 SCRAM: Final = "scram"
-"""Kinds: quotas, by their entities as text; subscriptions to clients' metrics, by their names; ACL
-bindings, by their stored form; SCRAM credentials, by their user."""
+"""Kinds of entities.
+
+A quota is named by its entities as text, a subscription to client metrics by its own name. An ACL
+binding is named by its text form, SCRAM credentials by their user.
+"""
 BETWEEN_BROKERS: Final = "between-brokers"
-"""Another kind: secrets that brokers share, which clients cannot read."""
+"""Kind of the secrets that brokers share. Clients cannot read them."""
 
 WatermarksListener = Callable[[Sequence[tuple[UUID, int, Watermarks]]], None]
-"""Callback that takes (topic id, partition, watermarks without a size) of changed partitions."""
+"""Callback that takes (topic id, partition, watermarks) of changed partitions.
+
+The size in bytes is unknown.
+"""
 
 
 class Partition(Struct, frozen=True, kw_only=True):
     """A partition of a topic: its leader, leader epoch and replicas.
 
-    `target` are the ordered replicas, while `move`, the number of the order, is not 0. A diskless
-    partition has a target while logs are filled, and a `move` while it is fenced.
+    A reassignment has a number, `move`, and its new replicas, `target`; without one, `move` is 0. A
+    diskless partition that becomes replicated has a `target` while its logs are filled, and a
+    `move` while it is fenced.
     """
 
     index: int
@@ -59,29 +69,29 @@ class Partition(Struct, frozen=True, kw_only=True):
 
     @property
     def adding(self) -> tuple[int, ...]:
-        """Brokers that become replicas and are copying the log."""
+        """Brokers that are copying the log and then become replicas."""
         return tuple([broker_id for broker_id in self.target if broker_id not in self.replicas])
 
     @property
     def removing(self) -> tuple[int, ...]:
-        """Replicas that an order removes."""
+        """Replicas that a reassignment removes."""
         return tuple(
             [replica for replica in self.replicas if self.move and replica not in self.target]
         )
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """Brokers that have, or are copying, the log: those to stay first, as in Kafka."""
+        """Brokers that have or are copying the log. Those of the target come first, as in Kafka."""
         return (*self.target, *self.removing) if self.move else self.replicas
 
     @property
     def has_epochs(self) -> bool:
-        """Whether it has, is getting, or had several replicas."""
+        """Whether the partition has, had or will have several replicas."""
         return len(self.replicas) > 1 or self.leader_epoch > 0 or self.move > 0
 
 
 class Topic(Struct, frozen=True, kw_only=True):
-    """A topic. `configs` has only the topic's own settings, as text."""
+    """A topic. `configs` has the topic's own settings, as text, without defaults."""
 
     topic_id: UUID
     name: str
@@ -93,8 +103,8 @@ class Topic(Struct, frozen=True, kw_only=True):
 class Broker(Struct, frozen=True, kw_only=True):
     """A registered broker process. `epoch` rises with every registration of the id.
 
-    `endpoints` are the advertised addresses, as (listener, host, port); clients of another listener
-    get `host` and `port`, which are those of the first.
+    `endpoints` has the advertised addresses, as (listener, host, port). `host` and `port` are those
+    of the first one, and are used for a listener that is not among them.
     """
 
     broker_id: int
@@ -107,7 +117,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ROLES
 
     def endpoint(self, listener: str) -> tuple[str, int]:
-        """Return the host and port that clients of a listener get."""
+        """Return the advertised host and port for clients of a listener."""
         for name, host, port in self.endpoints:
             if name == listener:
                 return host, port
@@ -118,10 +128,10 @@ class Broker(Struct, frozen=True, kw_only=True):
 class MetadataImage:
     """A consistent state of the cluster's metadata.
 
-    `broker_configs` is keyed by the broker's id as text; the empty key holds the cluster-wide
-    defaults. `cluster_epoch` rises with every change of the registered brokers; coordinators prove
-    their ownership by it. `entity_configs` has no empty configs, and is the same object in all
-    images without a change between them.
+    `broker_configs` is keyed by the broker's id as text; the empty key has the cluster-wide
+    defaults. `cluster_epoch` rises with every change of the registered brokers, and fences older
+    coordinators. `entity_configs` omits empty configs, and is the same object in all images without
+    a change of it.
     """
 
     version: int
@@ -132,12 +142,12 @@ class MetadataImage:
     entity_configs: EntityConfigs = field(default_factory=dict, repr=False)
     cluster_epoch: int = 0
     origin: object = field(default_factory=object, compare=False, repr=False)
-    """An object shared by all images that rules derived from the same loaded image."""
+    """Object that is shared by all images derived from the same loaded image."""
     newest: tuple[tuple[int, str], ...] = field(default=(), compare=False, repr=False)
-    """Version and topic name of the newest topic changes since the origin."""
+    """(version, topic name) of the newest topic changes since the image was loaded."""
 
     def changed_since(self, before: MetadataImage) -> Collection[str] | None:
-        """Return the names of topics that changed since an earlier image; None if unknown."""
+        """Return the names of topics that changed since an earlier image, or None if unknown."""
         newest = self.newest
         cut = len(newest) == CHANGES_KNOWN_MAX and newest[0][0] > before.version
         if cut or before.origin is not self.origin:
@@ -145,7 +155,7 @@ class MetadataImage:
         return dict.fromkeys(name for version, name in newest if version > before.version)
 
     names: dict[UUID, str] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Names of topics by id; filled at the first lookup."""
+    """Names of topics by id, filled at the first lookup."""
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         if not self.names:
@@ -158,7 +168,7 @@ class MetadataImage:
 
     @property
     def serving(self) -> tuple[Broker, ...]:
-        """Brokers with the ingestion role; all brokers if none has it."""
+        """Brokers with the ingestion role, or all brokers if none has it."""
         return (
             tuple([broker for broker in self.brokers if INGESTION in broker.roles]) or self.brokers
         )
@@ -169,9 +179,9 @@ class MetadataImage:
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
-    """A group's position in one partition; `offset` is the next record to read.
+    """A group's position in one partition. `offset` is the next record to read.
 
-    `expire_timestamp_ms` is None if the group's retention applies.
+    `expire_timestamp_ms` is None if the retention of the group's offsets applies.
     """
 
     topic_id: UUID
@@ -185,18 +195,18 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
 
 
 class StableOffsets(Struct, frozen=True, kw_only=True):
-    """A group's committed offsets, and the partitions that open transactions may change."""
+    """A group's committed offsets, and the partitions in which it has pending offsets."""
 
     committed: Sequence[CommittedOffset]
     unstable: Collection[tuple[str, int]]
 
 
 class SinkTarget(Struct, frozen=True, kw_only=True):
-    """The part of a sink's commit in one partition: producer, sequences and offsets.
+    """A partition that a sink commits to: its producer, sequences and offsets.
 
-    `base_sequence` is that of the commit's first record in the partition, `records` their number, 0
-    for an untouched target. The offsets are -1 until they are known: after the append to a local
-    log, or in the save of a commit to a diskless topic, which has no producer (-1).
+    `base_sequence` is the sequence of the commit's first record in the partition. `records` is the
+    number of its records, 0 if this commit does not write to the partition. The offsets are -1
+    until the records are appended. A target in a diskless topic has no producer (-1).
     """
 
     topic: str
@@ -214,10 +224,10 @@ class SinkTarget(Struct, frozen=True, kw_only=True):
 
 
 class SinkCommit(Struct, frozen=True, kw_only=True):
-    """The newest commit of one query to the log.
+    """The newest commit of a Spark query that writes to topics.
 
-    An `intent` names the records to append in `manifest`, which is opaque here; `done` means that
-    all are appended. `version` is for compare-and-set.
+    In state `intent`, `manifest` names the records to append; it is opaque here. In state `done`,
+    all of them are appended. `version` is for compare-and-set.
     """
 
     query_id: str

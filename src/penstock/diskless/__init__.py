@@ -1,1 +1,1 @@
-"""Diskless topics: records are in an object store, and the control plane assigns their offsets."""
+"""Diskless topics: their records are in an object store, and the control plane assigns offsets."""

@@ -13,13 +13,13 @@ from penstock.base.errors import (
 
 
 class WriteBacklog(RetriableError):
-    """Too many appends wait for their objects; this one was not accepted."""
+    """Too many appends wait for their objects, so this append was rejected."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class WriteTimedOut(RetriableError):
-    """An object was not committed within `diskless.write.timeout.ms`; its outcome is unknown."""
+    """An object was not committed within `diskless.write.timeout.ms`. Its outcome is unknown."""
 
     code: ClassVar[str] = "request_timed_out"
 
@@ -31,37 +31,40 @@ class WriteFailed(UnavailableError):
 
 
 class EarlierWriteFailed(RetriableError):
-    """An earlier append of the producer to the partition failed, and must be retried first."""
+    """An earlier append of the producer to the partition failed.
+
+    The producer must retry that one first.
+    """
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class MarkerRefused(RetriableError):
-    """The control plane rejected a transaction marker; its coordinator retries."""
+    """The control plane rejected a transaction marker. The transaction coordinator retries it."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 class WriterStopped(FencedError):
-    """The writer has stopped; another broker serves the partition."""
+    """The writer has stopped. Clients must use another broker."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 class MixedBatches(InvalidError):
-    """Batches of one atomic append come from several producers."""
+    """The batches of one append come from several producers, so they cannot succeed together."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class SubmissionTooLarge(InvalidError):
-    """An append has more batches than an object may have."""
+    """An append has more batches than one object may have."""
 
     code: ClassVar[str] = "record_list_too_large"
 
 
 class DatabaseRestored(FencedError):
-    """The object store has newer objects than the control plane, which was restored."""
+    """The object store has newer objects than the metadata database, which was restored."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -78,18 +81,24 @@ class DatabaseRestored(FencedError):
 
 
 class StoreMismatch(InvalidError):
-    """The object store is not the control plane's; other brokers would not find its objects."""
+    """The object store is not the one that the control plane has stored.
+
+    Other brokers would not find objects that this broker writes.
+    """
 
     code: ClassVar[str] = "inconsistent_cluster_id"
 
 
 class StoreOfAnotherCluster(StoreMismatch):
-    """The object store belongs to another cluster, whose objects would seem to be orphans."""
+    """The object store belongs to another cluster.
+
+    This cluster would treat the objects in it as orphans, and delete them.
+    """
 
     def __init__(self, *, found: str, expected: str, key: str, store: str) -> None:
         super().__init__(
-            f"{key} in {store} names cluster {found!r}, this one is {expected!r}:"
-            " diskless.storage.url must name a place of its own for every cluster. If the control"
+            f"{key} in {store} names cluster {found!r}, but this cluster is {expected!r}:"
+            " diskless.storage.url must name a separate location for each cluster. If the control"
             f" plane of {found!r} is lost, restore a copy of it; see docs/guides/diskless.md"
         )
         self.found = found

@@ -1,23 +1,24 @@
-"""Verification that the object store is the one of the control plane.
+"""Verification that the object store is the one that belongs to the control plane.
 
-An empty store gets an object with a random id (`formats/store_properties.py`), and the control
-plane stores the id of the first store that it adopts. Otherwise a broker with a wrong URL would
-acknowledge records that no other broker can read.
+A broker with a wrong URL would acknowledge records that no other broker can read. Therefore an
+empty store gets an object with a random id (`formats/store_properties.py`). The control plane
+stores the id of the first store that it adopts. A broker compares both ids:
 
-| the plane has   | the store has             | then                                               |
-|-----------------|---------------------------|----------------------------------------------------|
-| an id           | the same                  | it is the plane's                                  |
-| an id           | another one, or none      | rejected: another location, or emptied             |
-| none            | one of another cluster    | rejected: it has the objects of another plane      |
-| none            | one of this cluster       | adopted: its writer stopped before the adoption    |
-| none            | none                      | written and adopted, if the plane knows of no      |
-|                 |                           | committed objects or the store has some of them    |
+| id in the control plane | id in the store       | result                                         |
+|-------------------------|-----------------------|------------------------------------------------|
+| present                 | the same              | accepted                                       |
+| present                 | another one, or none  | rejected: other location, or emptied store     |
+| none                    | of another cluster    | rejected: the store has others' objects        |
+| none                    | of this cluster       | adopted: a broker stopped before adopting it   |
+| none                    | none                  | an id is written and adopted, unless the store |
+|                         |                       | lacks all sampled committed objects            |
 
-The store is written before the control plane, so that concurrently starting brokers agree: of those
-with one store one writes the object, and all adopt its id; of several stores one is adopted.
+The store is written before the control plane, so brokers that start at the same time agree. If they
+use one store, one of them writes the id, and all adopt it. If they use several stores, one is
+adopted.
 
-`StoreGuard` checks at a start and before any deletion. `GuardedStore` checks again before the next
-write after a request has failed as if the store had been replaced.
+`StoreGuard` checks the store at a start and before any deletion. `GuardedStore` checks it again
+before the next write, after a request has failed in a way that suggests another store.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ if TYPE_CHECKING:
     from penstock.objects import Buffer, ObjectStore
 
 LISTED_ROWS_MAX: Final = 1_000
-"""Rows in one comparison with a listing of the store."""
+"""Rows of the control plane that are compared with one page of a listing."""
 ADOPTION_SAMPLE_OBJECTS: Final = 16
-"""Committed objects that a store without an identity is checked for."""
+"""Committed objects that are looked up in a store without an id before its adoption."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +68,11 @@ _GUIDE = "docs/guides/diskless.md describes how to recover from a moved or lost 
 def judge_store(
     kept: StoreIdentity | None, found: StoreProperties | None, *, cluster_id: str, store: str
 ) -> None:
-    """Reject a store that is not the control plane's; `store` is its name in errors.
+    """Reject a store that does not belong to the control plane. `store` is its name in messages.
 
     Raises:
         StoreMismatch: the control plane has an id, and the store has another one or none.
-        StoreOfAnotherCluster: the control plane has none, and the store is another cluster's.
+        StoreOfAnotherCluster: the control plane has no id, and the store is another cluster's.
     """
     if kept is None:
         if found is not None and found.cluster_id != cluster_id:
@@ -90,7 +91,7 @@ def judge_store(
 
 
 class StoreGuard:
-    """The identity of one store and control plane; all methods are repeatable by any broker."""
+    """Comparison of one store with the control plane. Any broker may repeat all methods."""
 
     def __init__(
         self,
@@ -101,10 +102,10 @@ class StoreGuard:
         randomness: Randomness,
         place: str = "",
     ) -> None:
-        """`place` is the store's location, as returned by `penstock.objects.place_of`."""
+        """`place` is the store's location for messages, from `penstock.objects.place_of`."""
         self.cluster_id = cluster_id
         self.mismatch: StoreMismatch | None = None
-        """Mismatch that the last check found."""
+        """Mismatch that the last check found, or None."""
         self._doubts = self._checked = 0
         self._plane = plane
         self._store = store
@@ -118,11 +119,13 @@ class StoreGuard:
 
     @property
     def doubted(self) -> bool:
-        """Whether `check` has to verify the store again before the next write."""
+        """Whether the store must be checked again before the next write."""
         return self._doubts != self._checked
 
     async def check(self) -> StoreProperties | None:
-        """Compare the store with the control plane, by one GET; return the store's identity.
+        """Compare the store with the control plane, with one GET; return the store's identity.
+
+        Returns None if neither has an identity.
 
         Raises:
             StoreMismatch: the store is not the control plane's.
@@ -142,10 +145,10 @@ class StoreGuard:
         return found
 
     async def adopt(self, found: StoreProperties | None) -> None:
-        """Adopt the store if the control plane has none; `found` is the result of `check`.
+        """Adopt the store if the control plane has none. `found` is the result of `check`.
 
         Raises:
-            StoreMismatch: the store has none of the control plane's objects, or another broker
+            StoreMismatch: the store has none of the control plane's objects, or another broker has
                 adopted another store.
         """
         if self._kept is not None:
@@ -160,7 +163,7 @@ class StoreGuard:
         self._judge(found)
 
     def doubt(self) -> None:
-        """Record a failed request, after which the store may have been replaced."""
+        """Record a failed request, which may mean that the store was replaced."""
         self._doubts += 1
 
     def _judge(self, found: StoreProperties | None) -> None:
@@ -180,25 +183,25 @@ class StoreGuard:
             raise StoreMismatch(unread) from None
 
     async def _check_index(self) -> None:
-        """Reject a store without an identity that lacks the committed objects."""
+        """Reject a store without an identity that lacks all sampled committed objects."""
         keys = await self._committed_keys()
         there = await asyncio.gather(*map(self._has, keys))
         missing = [key for key, found in zip(keys, there, strict=True) if not found]
         if keys and len(missing) == len(keys):
             raise StoreMismatch(
-                f"{self.name} has no identity ({KEY}) and nothing of what cluster"
+                f"{self.name} has no identity ({KEY}) and none of the objects that cluster"
                 f" {self.cluster_id!r} has written, such as {keys[0]}. It was emptied, or"
-                f" diskless.storage.url names another place than before; {_GUIDE}"
+                f" diskless.storage.url names another location than before; {_GUIDE}"
             )
         if missing:
             logger.warning(
-                "%s is adopted, but lacks %d of %d sampled objects, such as %s: a broker"
-                " with another diskless.storage.url may have written them",
+                "%s was adopted, but lacks %d of %d sampled objects, such as %s. A broker"
+                " with another diskless.storage.url may have written them.",
                 self.name, len(missing), len(keys), missing[0],
             )  # fmt: skip
 
     async def _committed_keys(self) -> list[str]:
-        """Return some keys of committed objects, spread over the first page that has any."""
+        """Return a sample of keys of committed objects, from the first page of rows with any."""
         after, rows = "", await self._plane.referenced_keys(after="", limit=LISTED_ROWS_MAX)
         while rows:
             keys = [lease.key for state, lease in rows if state == "committed"]
@@ -217,9 +220,10 @@ class StoreGuard:
 
 
 class GuardedStore:
-    """An object store that rejects writes with `StoreMismatch` unless it is the right one.
+    """An object store that rejects writes with `StoreMismatch` if it is not the control plane's.
 
-    A write that succeeds after another request has failed counts only after a check.
+    After a failed request, the store is checked before the next write. If a request fails during a
+    write, the store is also checked before that write counts as successful.
     """
 
     def __init__(self, inner: ObjectStore, guard: StoreGuard) -> None:

@@ -1,10 +1,11 @@
-"""Transaction markers on their way to the writer.
+"""Submission of transaction markers to the writer.
 
-In version 1 of transactions a producer keeps its epoch in the next transaction. A marker that takes
-effect after its coordinator has timed it out, written another and released the producer must not
-end that next transaction. So a marker records the partition's end at the decision; later batches
-are verified after it (`records.idempotence.check_marker`). The partitions of all markers of one
-turn of the event loop are looked up together.
+With transaction version 1, a producer keeps its epoch in its next transaction. A coordinator may
+time a marker out, write it again, and let the producer continue. If the first marker takes effect
+later, it must not end the producer's next transaction. A marker therefore has the partition's end
+at the time of the decision. It is ignored if the producer's open transaction was verified after
+that (`records.idempotence.check_marker`). The ends are looked up once for all markers that are
+submitted in one turn of the event loop.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class MarkedPartition(Protocol):
-    """A partition that a marker is written to; its end is known after a lookup."""
+    """A partition that gets a marker. Its high watermark is current after a lookup."""
 
     @property
     def high_watermark(self) -> int: ...
 
     def place_marker(self, marker: Marker, *, now_ms: int, made_at: int, done: Done) -> None:
-        """Submit the marker to the writer; raises PenstockError."""
+        """Submit a marker to the writer; raises PenstockError."""
         ...
 
 
@@ -41,7 +42,7 @@ class _Waiting(NamedTuple):
 
 
 class MarkerWriter:
-    """Looks partitions up, then submits their markers. Callers bound the number of markers."""
+    """Looks up the ends of partitions, then submits their markers. Callers limit the number."""
 
     def __init__(self, look_up: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
         self._look_up = look_up
@@ -49,7 +50,7 @@ class MarkerWriter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def write(self, partition: MarkedPartition, marker: Marker, now_ms: int, done: Done) -> None:
-        """Submit a marker; errors are raised, or passed to `done`."""
+        """Submit a marker, now or after a lookup. Errors are raised, or passed to `done`."""
         if marker.transaction_version >= EPOCH_VERSION:
             partition.place_marker(marker, now_ms=now_ms, made_at=OFFSET_MAX, done=done)
             return
@@ -60,7 +61,7 @@ class MarkerWriter:
         self._waiting.append(_Waiting(partition, marker, now_ms, done))
 
     async def stop(self) -> None:
-        """Stop submitting; another coordinator takes over. Idempotent."""
+        """Cancel pending submissions. Their coordinator writes the markers again. Idempotent."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

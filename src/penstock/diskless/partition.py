@@ -1,13 +1,13 @@
 """A diskless partition for request handlers: the counterpart of `PartitionLog`.
 
 It holds no data. Its watermarks come from commits of this broker, notices of other brokers, and
-answers of the control plane, which alone decides. Start, end and last stable offset only rise.
-Appends are answered when their object is committed; `read` returns loaded batches, or how to load
-them.
+lookups in the control plane, which alone assigns offsets. Start, end and last stable offset only
+rise. An append is acknowledged when its object is committed. `read` returns batches, or a
+description of what to load.
 
-A transactional batch is accepted after its coordinator has been asked, every time: only the commit
-of its object shows whether the transaction is still open, and rejects batches after the marker. A
-marker is a batch in an object, too.
+Every transactional batch is verified with its coordinator before it is accepted. Only the commit of
+its object shows whether the transaction is still open, and rejects the batch if it comes after the
+marker. A marker is a batch in an object, too.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from penstock.storage import Lease, LogConfig
 
 UNVERIFIED_PRODUCERS_MAX: Final = 10_000
-"""Producers of one partition with an unverified batch."""
+"""Producers of one partition that may have an unverified batch."""
 
 UNKNOWN: Final = -1
 
 
 class DisklessPartition:
-    """A partition of `DisklessService`, without data; belongs to the event loop."""
+    """A partition of `DisklessService`. It holds no data, and belongs to the event loop."""
 
     __slots__ = (
         "_aborted_offset", "_serving", "_unverified", "closed", "high_watermark", "key",
@@ -80,7 +80,10 @@ class DisklessPartition:
         topic_id: UUID,
         leader_epoch: int = LEADER_EPOCH,
     ) -> None:
-        """`leader_epoch` is that of all batches; 0 unless the topic was local before."""
+        """`leader_epoch` is that of all batches.
+
+        It is 0 unless the topic was on local logs before.
+        """
         self._serving = serving
         self.leader_epoch = leader_epoch
         self.topic_partition = topic_partition
@@ -118,7 +121,7 @@ class DisklessPartition:
         return self._serving.config_of(self.topic_partition.topic)
 
     def learn(self, watermarks: Watermarks) -> bool:
-        """Raise the watermarks, if these are newer; return whether there is more to read."""
+        """Raise the watermarks to newer ones; return whether consumers can read more."""
         start, end, size_bytes, _, aborted_offset = watermarks
         if size_bytes >= 0 and end >= self.high_watermark and start >= self.log_start_offset:
             self.size_bytes = size_bytes
@@ -143,13 +146,13 @@ class DisklessPartition:
     ) -> None:
         """Validate batches as a local log does, and submit them to the writer.
 
-        `done` is called once, later, on the event loop, when they are committed or rejected,
-        whatever `acks` is.
+        `done` is called later, once, on the event loop, when the batches are committed or rejected.
+        This does not depend on `acks`.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
-            BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
-            MixedBatches, OutOfOrderSequence: batches of one request do not belong together.
+                BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
+            MixedBatches, OutOfOrderSequence: the batches of one request do not belong together.
             WriteBacklog: too many appends wait for their objects.
         """
         if self.closed is not None:
@@ -189,7 +192,10 @@ class DisklessPartition:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
     ) -> Guard:
-        """Begin the verification of any batch, as markers may come from other brokers."""
+        """Return a guard for the verification of a transactional batch with its coordinator.
+
+        Every batch is verified, because other brokers may write markers.
+        """
         unverified = self._unverified
         first = unverified.pop(producer_id, None) or Guard()
         unverified[producer_id] = first
@@ -199,7 +205,7 @@ class DisklessPartition:
         return Guard(epoch, sequence, now_ms, max(self.high_watermark, 0))
 
     def _check_first(self, header: BatchHeader) -> None:
-        """Reject a batch that follows an unverified one of the same producer."""
+        """Reject a batch if an earlier batch of its producer is not verified yet."""
         first = self._unverified.get(header.producer_id)
         if (
             first is not None
@@ -208,11 +214,13 @@ class DisklessPartition:
         ):
             raise OutOfOrderSequence(
                 f"producer {header.producer_id} of epoch {header.producer_epoch} sent sequence"
-                f" {header.base_sequence}, {first.lowest_sequence} comes first"
+                f" {header.base_sequence}, but its sequence {first.lowest_sequence} is not verified"
             )
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
-        """Write a transaction marker, unless it exists; `done` gets an error for a superseded one.
+        """Write a transaction marker, unless it exists already.
+
+        `done` gets an error if a newer marker or epoch of the producer exists.
 
         Raises:
             WriteBacklog: too many appends wait for their objects.
@@ -222,7 +230,7 @@ class DisklessPartition:
         self._serving.to_write().markers.write(self, marker, now_ms, done)
 
     def place_marker(self, marker: Marker, *, now_ms: int, made_at: int, done: Done) -> None:
-        """Submit a marker to the writer; raises as `write_marker`."""
+        """Submit a marker to the writer. Raises the errors of `write_marker`."""
         batch = memoryview(encode_marker(marker, now_ms))
 
         def placed(outcome: Outcome) -> None:
@@ -254,15 +262,15 @@ class DisklessPartition:
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Return whole batches from the one that holds `offset`, or how to load them.
+        """Return whole batches from the one that holds `offset` on, or how to load them.
 
-        Returns up to `max_bytes`; with `at_least_one` the first batch even if it is larger. Without
-        `instantly` nothing is copied out of the cache. `end_offset` is the reader's end of the
-        partition.
+        Returns up to `max_bytes`; with `at_least_one`, the first batch even if it is larger.
+        `end_offset` is the end of what the reader may see. Without `instantly`, nothing is copied
+        out of the cache.
 
         Raises:
-            OffsetOutOfRange: below the start, or above the end in the control plane.
-            PenstockError: loading failed a moment ago.
+            OffsetOutOfRange: the offset is below the start, or above the end in the control plane.
+            PenstockError: loading the batches failed within the last half second.
         """
         if self.closed is not None:
             raise self.closed
@@ -280,7 +288,9 @@ class DisklessPartition:
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """Return the position of a time, or of a spec of `records.positions`; some need a lookup.
+        """Return the position of a timestamp, or of a special value of `records.positions`.
+
+        Positions by timestamp need a lookup, so an awaitable is returned.
 
         Raises:
             NotServing: lookups are impossible for now.
@@ -297,18 +307,23 @@ class DisklessPartition:
         return positions.of(self.key, timestamp, self.log_start_offset, end, self.leader_epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `epoch`, and the log's end; (-1, -1) below 0."""
+        """Return (largest leader epoch up to `epoch`, end of the log).
+
+        Returns (-1, -1) for a negative epoch.
+        """
         return (min(epoch, self.leader_epoch), self.high_watermark) if epoch >= 0 else (-1, -1)
 
     def check_end(self) -> None:
-        """Do nothing: all brokers append, and notify each other."""
+        """Do nothing. All brokers append to the partition, and notify each other."""
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch, which all batches are served with."""
+        """Return the leader epoch of the batch at an offset, the same for all batches."""
         return self.leader_epoch
 
     async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
-        """Return up to `limit` extents with the whole batches that hold [start, end).
+        """Return up to `limit` extents that hold offsets of [start, end).
+
+        Extents have whole batches only.
 
         Raises:
             PenstockError: the control plane does not answer.
@@ -319,10 +334,12 @@ class DisklessPartition:
         return
 
     async def delete_records(self, before_offset: int) -> int:
-        """Raise the start to an offset (-1: the high watermark); return the new start.
+        """Raise the log start to `before_offset`; return the new log start.
+
+        -1 stands for the high watermark.
 
         Raises:
-            OffsetBeyondEnd: above the high watermark, or below -1.
+            OffsetBeyondEnd: the offset is above the high watermark, or below -1.
         """
         watermarks = await self._serving.plane.delete_records(*self.key, before_offset)
         self._serving.learn(self.key, watermarks)
@@ -333,7 +350,7 @@ class DisklessPartition:
 
 
 def _marked(outcome: Outcome) -> Outcome:
-    """Return the outcome of a marker, with its error as a coordinator expects it."""
+    """Return the outcome of a marker, with errors that the transaction coordinator can handle."""
     if not isinstance(outcome, AppendResult) or outcome.error is None:
         return outcome
     refused = _REFUSED.get(outcome.error, MarkerRefused)

@@ -1,18 +1,18 @@
-"""Diskless topics on one broker: writer, reader and garbage collection, with their timers.
+"""Diskless topics on one broker: writer, reader and background jobs, with their timers.
 
     produce ──> DisklessPartition.append ──> ObjectWriter ──> store, control plane
                                                 │ committed: extents, watermarks, bytes
     fetch <── DisklessPartition.read <── Reader <┘ <── FetchPaths <── store
 
-The service is *active* from the first diskless topic on, if there ever were objects, or if the
-settings name a store: only then it opens stores and leases keys. It first checks that the store is
-the control plane's. If it is not, the broker does not start, or, later on, writes fail with a fatal
-error; while the check fails, partitions answer with a retriable error. In both cases the readiness
-check reports it (`failure`), and the service retries.
+The service is *active* if there are diskless topics, if object ids were ever leased, or if the
+settings require the store. Only then it opens the store and leases keys. First it checks that the
+store is the control plane's. If the store is another one at the start, the broker does not start.
+If that is found later, writes fail with a fatal error. If the check itself fails, partitions return
+a retriable error. In both cases the readiness check reports it (`failure`), and the service tries
+again.
 
-Commits of other brokers arrive as notices (`others_committed`). With several brokers, the
-watermarks of partitions that consumers wait for are also read every second, in case a notice was
-lost.
+Commits of other brokers arrive as notices (`others_committed`), which may be lost. With several
+brokers, the watermarks of partitions that consumers wait for are therefore also read every second.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ if TYPE_CHECKING:
     from penstock.storage import LogConfig
 
 SINK_COMMIT_REPEATS_MAX: Final = 3
-"""Attempts at a sink's commit whose outcome is unknown."""
+"""Repetitions of a sink's commit whose outcome is unknown."""
 
 logger = logging.getLogger(__name__)
 
 WATERMARKS_SECONDS: Final = 1.0
-"""Interval of reading the watermarks of partitions that consumers wait for."""
+"""Interval at which the watermarks of partitions that consumers wait for are read."""
 
 AWAITED_MAX: Final = 10_000
-"""Partitions in one such read; the others follow in the next one."""
+"""Partitions whose watermarks one such read returns. The next read includes others."""
 
 UPKEEP_SECONDS: Final = 5.0
 ACTIVATION_SECONDS: Final = 10.0
-"""Timeout of one attempt to activate the service, and the pause after a failed one."""
+"""Timeout of an attempt to activate the service, and the pause after a failed attempt."""
 
 
 class DisklessService:
-    """The service of one broker. Belongs to the event loop."""
+    """The diskless topics of one broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class DisklessService:
     ) -> None:
         """`open_store` opens a separate client of the store for each use.
 
-        `store_url` is for clients that read the store themselves, `store_place` for people; both
-        have no credentials. `url_signer` signs URLs of extents. `needed` opens the store at the
-        start, even without diskless topics.
+        `store_url` is for clients that read the store themselves. `store_place` names the store in
+        messages. Both have no credentials. `url_signer` signs the URLs of extents. With `needed`,
+        the store is opened at the start, even without diskless topics.
         """
         self._settings = settings
         self._plane = plane
@@ -126,12 +126,12 @@ class DisklessService:
 
     @property
     def failure(self) -> str:
-        """Reason why diskless topics are not served; empty if they are, or none exist."""
+        """Reason why diskless topics are not served; empty if they are, or if there are none."""
         return str(self.mismatch or self._serving.failed or "")
 
     @property
     def mismatch(self) -> StoreMismatch | None:
-        """Mismatch of store and control plane, during which writes are rejected."""
+        """Mismatch of store and control plane, or None. During a mismatch, writes fail."""
         if self._serving.parts is not None:
             return self._serving.parts.guard.mismatch
         return self._serving.failed if isinstance(self._serving.failed, StoreMismatch) else None
@@ -146,13 +146,13 @@ class DisklessService:
         advanced: Callable[[Iterable[DisklessPartition]], None],
         awaited: Callable[[], Iterable[object]],
     ) -> None:
-        """Attach to the running loop and to an incarnation of the broker; prepare a first image.
+        """Start in the running event loop for a broker process, and prepare a first image.
 
-        `advanced` gets partitions that have more to read, or whose loads have ended; `awaited`
-        returns the partitions that consumers wait for, among other objects.
+        `advanced` gets partitions that have more to read, or whose loads have ended. `awaited`
+        returns the partitions that consumers wait for, and possibly other objects.
 
         Raises:
-            StoreMismatch: the store is not the control plane's, and the broker must not start.
+            StoreMismatch: the store is not the control plane's. The broker must not start.
         """
         self._incarnation = incarnation
         self._advanced, self._awaited = advanced, awaited
@@ -164,7 +164,7 @@ class DisklessService:
         self._started = True
 
     async def stop(self) -> None:
-        """Finish the objects being written, and end everything else. Idempotent."""
+        """Finish the objects being written, then stop everything else. Idempotent."""
         self._serving.stopped = True
         for task in list(self._tasks):
             task.cancel()
@@ -174,7 +174,10 @@ class DisklessService:
             await parts.stop()
 
     async def prepare(self, image: MetadataImage, changed: Iterable[Topic]) -> None:
-        """Load the watermarks of an image's new diskless partitions before it applies."""
+        """Load the watermarks of an image's new diskless partitions.
+
+        Call it before the image applies.
+        """
         self._image = image
         fresh = [
             self._partition(topic, partition.index)
@@ -189,7 +192,7 @@ class DisklessService:
         await self._try_watermarks(fresh)
 
     def partitions_of(self, topic: Topic) -> list[DisklessPartition]:
-        """Return the partitions of a diskless topic, by index; always the same objects."""
+        """Return the partitions of a diskless topic, by index. Each is always the same object."""
         return [self._partition(topic, partition.index) for partition in topic.partitions]
 
     def _partition(self, topic: Topic, index: int) -> DisklessPartition:
@@ -204,7 +207,10 @@ class DisklessService:
         return partition
 
     def forget_gone(self, image: MetadataImage, gone: Iterable[Topic] | None) -> None:
-        """Drop the partitions of `gone` topics; None: of all that are not diskless now."""
+        """Drop the partitions of topics that are deleted or not diskless any more.
+
+        These are the topics `gone`. None means all topics that are not diskless in `image`.
+        """
         if gone is None:
             there = {
                 topic.topic_id
@@ -228,7 +234,7 @@ class DisklessService:
     # -- activation --------------------------------------------------------------------------
 
     async def _activate(self) -> None:
-        """Try to activate; failures are retried later, except a mismatch at the start."""
+        """Try to activate the service. Retries later, except after a mismatch at the start."""
         try:
             async with asyncio.timeout(ACTIVATION_SECONDS):
                 self._serving.parts = await self._begin()
@@ -291,7 +297,7 @@ class DisklessService:
 
     @property
     def migration(self) -> MigrationPart:
-        """This broker's part in migrations of topics."""
+        """Part of this broker in migrations of topics."""
         from penstock.diskless.migration import MigrationPart
 
         if self._incarnation is None:
@@ -307,7 +313,9 @@ class DisklessService:
         )
 
     async def client(self) -> ObjectStore:
-        """Return another guarded client of the store, which is closed with the service.
+        """Return one more client of the store, which rejects writes during a mismatch.
+
+        The service closes it when it stops.
 
         Raises:
             NotServing, StoreMismatch: the store cannot be used now.
@@ -316,7 +324,7 @@ class DisklessService:
         return self._serving.to_write().client()
 
     async def _ready_store(self) -> ObjectStore:
-        """Return the store, activating the service; raises NotServing, StoreMismatch."""
+        """Return the store, and activate the service first. Raises NotServing, StoreMismatch."""
         if self._serving.parts is None and self._serving.failed is None:
             self._wanted = True
             await self._activate()
@@ -326,15 +334,18 @@ class DisklessService:
 
     @property
     def sink_bytes_max(self) -> int:
-        """Bytes that one commit of a sink may have: half of its objects' capacity."""
+        """Maximum bytes of a sink's commit: half of what its objects may hold."""
         return SINK_OBJECTS_MAX // 2 * self._settings.buffer_bytes_max
 
     def staged_objects(self, size_bytes: int) -> StagedObjects:
-        """Return staged objects for a sink's commit; raises NotServing, StoreMismatch."""
+        """Return objects for a sink's commit of about `size_bytes`.
+
+        Raises NotServing, StoreMismatch.
+        """
         return self._serving.to_write().staged_objects(size_bytes=size_bytes)
 
     async def commit_sink(self, record: SinkCommit, commits: Sequence[ObjectCommit]) -> SinkCommit:
-        """Commit a sink's objects, as `DisklessPlane.commit_sink_objects`; return its row."""
+        """Commit a sink's objects by `DisklessPlane.commit_sink_objects`; return its row."""
         for _ in range(SINK_COMMIT_REPEATS_MAX):
             try:
                 saved, answers = await self._commit_sink_once(record, commits)
@@ -356,7 +367,7 @@ class DisklessService:
 
     @property
     def work_queue(self) -> WorkQueue:
-        """Queue of segments that are made elsewhere; raises NotServing."""
+        """Queue of consolidation work for other processes. Raises NotServing."""
         return self._serving.to_read().work_queue
 
     async def look_up_watermarks(self, partitions: Sequence[DisklessPartition]) -> None:
@@ -370,7 +381,10 @@ class DisklessService:
     # -- events ------------------------------------------------------------------------------
 
     def others_committed(self, rows: Iterable[tuple[UUID, int, Watermarks]]) -> None:
-        """Apply notices: topic id, partition, and watermarks without a size."""
+        """Apply notices of other brokers.
+
+        Each row has topic id, partition, and watermarks with an unknown size in bytes.
+        """
         risen = []
         for topic_id, index, watermarks in rows:
             partition = self._partitions.get((topic_id, index))
@@ -379,12 +393,15 @@ class DisklessService:
         self._advanced(risen)
 
     def notices_lost(self) -> None:
-        """Read the watermarks of awaited partitions, as notices may have been missed."""
+        """Read the watermarks of partitions that consumers wait for, after lost notices."""
         if self._serving.parts is not None and not self._serving.stopped:
             self._spawn(self._look())
 
     def committed(self, answer: CommitAnswer) -> None:
-        """Apply an object's commit of this broker's writer, before its producers are answered."""
+        """Apply the commit of an object of this broker.
+
+        Called before its producers get responses.
+        """
         if self._serving.parts is not None:
             self._serving.parts.reader.committed(answer)
         risen = []
@@ -404,7 +421,7 @@ class DisklessService:
         self._advanced([partition for partition in partitions if partition is not None])
 
     def targets(self) -> Iterator[RetentionTarget]:
-        """Return the partitions with the retention of their topics."""
+        """Yield all partitions, with the retention settings of their topics."""
         from penstock.diskless.gc import RetentionTarget
 
         for partition in list(self._partitions.values()):
@@ -417,7 +434,7 @@ class DisklessService:
             )
 
     def compacted(self) -> Iterator[CompactionTarget]:
-        """Return the partitions of compacted topics, with their settings."""
+        """Yield the partitions of compacted topics, with the settings of compaction."""
         from penstock.diskless.compaction import CompactionTarget
 
         for partition in list(self._partitions.values()):
@@ -456,14 +473,18 @@ class DisklessService:
         try:
             await self.look_up_watermarks(partitions)
         except PenstockError as error:
-            logger.warning("%d diskless partitions, ends unknown: %s", len(partitions), error)
+            logger.warning(
+                "cannot read the watermarks of %d diskless partitions: %s", len(partitions), error
+            )
 
     async def probe(self) -> None:
-        """Check by one GET that a store in use is the control plane's.
+        """Check with one GET that the store is still the control plane's.
+
+        Does nothing if no store is in use.
 
         Raises:
-            StoreMismatch: it was emptied or replaced.
-            PenstockError: it does not answer.
+            StoreMismatch: the store was emptied or replaced.
+            PenstockError: the store does not answer.
         """
         if self._serving.parts is not None:
             await self._serving.parts.guard.check()

@@ -1,4 +1,4 @@
-"""Components that serve diskless topics on one broker, and the reason if they are missing."""
+"""Components that serve diskless topics on one broker, or the reason why they are missing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class NotServing(RetriableError):
-    """This broker cannot serve diskless topics for now; the message has the cause."""
+    """This broker cannot serve diskless topics for now. The message has the cause."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class Serving:
-    """State that all diskless partitions of a broker share. Made by `DisklessService`."""
+    """State that all diskless partitions of a broker share. Created by `DisklessService`."""
 
     __slots__ = (
         "config_of", "failed", "learn", "look_up", "parts", "plane", "stopped", "store_url",
@@ -57,14 +57,14 @@ class Serving:
         self.stopped = False
 
     def to_read(self) -> Parts:
-        """Return the components; raises NotServing if they are missing."""
+        """Return the components for a read; raises NotServing if they are missing."""
         if self.parts is None:
             cause = self.failed or ("the broker stops" if self.stopped else "not started yet")
             raise NotServing(f"diskless topics cannot be served: {cause}")
         return self.parts
 
     def to_write(self) -> Parts:
-        """Return the components for a write; raises StoreMismatch too."""
+        """Return the components for a write; raises NotServing or StoreMismatch."""
         if self.parts is None and isinstance(self.failed, StoreMismatch):
             raise self.failed.with_traceback(None)
         return self.to_read()
@@ -75,7 +75,7 @@ class Serving:
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """Dependencies of the components; `open_store` is called for each separate use."""
+    """Dependencies of the components. `open_store` is called once for each separate use."""
 
     settings: DisklessSettings
     fetch_settings: FetchSettings
@@ -88,7 +88,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Parts:
-    """The components of an active service, which imports them first."""
+    """Components of an active service. Their modules are imported here, on first use."""
 
     def __init__(
         self,

@@ -4,12 +4,12 @@
 |-----------|---------------------------------------------------------------------------|
 | `hole`    | offsets between a partition's start and its high watermark have no extent |
 | `missing` | an extent's object is not in the store                                    |
-| `corrupt` | an object is not what was written, or a batch has another checksum        |
-| `differs` | an object's footer or length contradicts the index                        |
+| `corrupt` | an object cannot be decoded, or a batch has a wrong checksum              |
+| `differs` | an object's footer, length or batches contradict the index                |
 | `orphan`  | an object in the store has no row                                         |
 
-Brokers may run meanwhile: a wrong extent is looked up again, and is skipped if it is gone. The
-comparison changes nothing.
+Brokers may be running. A wrong extent is therefore looked up again, and is ignored if it is gone.
+The comparison changes nothing.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from penstock.records.errors import CorruptBatch
 from penstock.records.extents import Extent
 
 VERIFIED_EXTENTS_PER_CALL: Final = 1_000
-"""Extents that a verification reads in one call."""
+"""Extents that one call of the control plane returns to the verification."""
 FOOTERS_KEPT: Final = 1_000
-"""Cached footers of a verification, as objects have extents of several partitions."""
+"""Footers in memory, because an object has extents of several partitions."""
 FINDINGS_MAX: Final = 1_000
-"""Findings that a verification reports; it counts all."""
+"""Findings that a verification reports. Further ones are only counted."""
 
 _PAIR_BYTES: Final = 8
 
 
 class Finding(NamedTuple):
-    """A defect: its kind, its object or partition, and a description."""
+    """A defect: its kind, the object or partition, and a description."""
 
     kind: str
     where: str
@@ -50,7 +50,10 @@ class Finding(NamedTuple):
 
 
 class Verifier:
-    """A verification. `findings` has the first `FINDINGS_MAX`; `counts` counts all."""
+    """A verification.
+
+    `findings` has the first `FINDINGS_MAX`; `counts` has the number of each kind.
+    """
 
     def __init__(
         self, *, plane: DisklessPlane, store: ObjectStore, checksums: bool = False
@@ -62,14 +65,14 @@ class Verifier:
         self._store = store
         self._checksums = checksums
         self._looked_at: OrderedDict[str, WalFooter | int | Finding] = OrderedDict()
-        """Footer, size of a sealed segment, or finding, by object key."""
+        """Footer of a write-ahead object, size of a segment, or finding, by object key."""
 
     @property
     def wrong(self) -> int:
         return sum(self.counts.values())
 
     async def verify(self, partitions: Iterable[tuple[str, PartitionKey]]) -> None:
-        """Check all extents of these named partitions, and all objects.
+        """Check all extents of partitions, given as (name, key), and all objects.
 
         Raises:
             PenstockError: the control plane or the store cannot be read.
@@ -108,10 +111,16 @@ class Verifier:
                 break
 
     async def _hole(self, name: str, key: PartitionKey, start: int, end: int) -> None:
-        """Report offsets without an extent, unless retention dropped them meanwhile."""
+        """Report offsets without an extent, unless retention has dropped them meanwhile."""
         (watermarks,) = await self._plane.watermarks([key])
         if watermarks.log_start_offset <= start:
-            self._found(Finding("hole", name, f"offsets from {start} to {end} do not adjoin"))
+            self._found(
+                Finding(
+                    "hole",
+                    name,
+                    f"offsets from {start} to {end} have no extent, or extents overlap",
+                )
+            )
 
     async def _extent(self, name: str, key: PartitionKey, extent: Extent) -> None:
         self.extents += 1
@@ -172,9 +181,15 @@ class Verifier:
             [(header.size_bytes, header.last_offset_delta + 1) for header in headers], "<i4"
         )
         if layout.tobytes() != extent.layout:
-            return Finding("differs", f"{where}, {extent.key}", "the batches are not the layout's")
+            return Finding(
+                "differs",
+                f"{where}, {extent.key}",
+                "the batches do not match the layout in the index",
+            )
         if extent.kind == "segment" and not _has_offsets(headers, extent.base_offset):
-            return Finding("differs", f"{where}, {extent.key}", "the batches have other offsets")
+            return Finding(
+                "differs", f"{where}, {extent.key}", "the batches have other offsets than the index"
+            )
         return None
 
     async def _still_there(self, key: PartitionKey, extent: Extent) -> bool:
@@ -202,8 +217,8 @@ def _has_offsets(headers: Iterable[BatchHeader], offset: int) -> bool:
 def _difference(footer: WalFooter, key: PartitionKey, extent: Extent) -> str | None:
     for item in footer.ranges:
         if (item.topic_id, item.partition) == key:
-            return None if _holds(item, extent) else "the footer has other batches there"
-    return "the footer has nothing of the partition"
+            return None if _holds(item, extent) else "the footer has other batches at this position"
+    return "the footer has no batches of the partition"
 
 
 def _holds(item: WalRange, extent: Extent) -> bool:

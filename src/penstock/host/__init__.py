@@ -1,6 +1,6 @@
-"""Host ingest: one agent per host takes chunks of events from producers over a Unix socket.
+"""Host ingest: one agent per host receives chunks of events from producers over a Unix socket.
 
-`HostClient` and `AsyncHostClient` are loaded when they are asked for: an agent needs neither.
+`HostClient` and `AsyncHostClient` are imported on first use, because an agent needs neither.
 """
 
 from __future__ import annotations

@@ -1,31 +1,31 @@
-"""Rules: which producer may publish to which topics of an agent, in the form of their file.
+"""Access rules of an agent: which producers may publish to which topics. This is their file:
 
     [[rule]]
-    uid = 1000                          # of the producer's process, from the kernel
-    gid = 1000                          # its effective group; both, where both are given
+    uid = 1000                          # user of the producer's process, from the kernel
+    gid = 1000                          # its effective group; if both are given, both must match
     principal = "User:app"
-    topics = ["orders", "metrics.*"]    # a name, or what names begin with
+    topics = ["orders", "metrics.*"]    # names, or prefixes of names with *
 
     [[rule]]
-    user = "web"                        # of the HTTP front, with basic credentials
+    user = "web"                        # HTTP client with basic credentials
     password = "SCRAM-SHA-256$4096:…"   # stored form, see `security/credentials.py`
     principal = "User:web"
     topics = ["clicks"]
 
     [[rule]]
-    token_sha256 = "9f86d0…"            # of the HTTP front, a bearer token by its digest
+    token_sha256 = "9f86d0…"            # HTTP client with a bearer token of this digest
     principal = "User:prometheus"
-    observes = true                     # metrics and status
+    observes = true                     # may read metrics and status
 
     [[rule]]
-    name = "orders-service"             # of the HTTP front, by a signed token or a certificate
+    name = "orders-service"             # HTTP client with a signed token or certificate
     principal = "User:orders-service"
     topics = ["orders"]
 
-The first matching rule applies. A producer without a matching rule is rejected. A process of the
-agent's own user may connect without a rule, for health checks, and may publish nothing.
+The first matching rule applies. A producer without a matching rule is rejected. A process with the
+agent's own user may connect without a rule, for health checks, but may not publish.
 
-Source: `unix(7)`, SO_PEERCRED: the kernel's word at the time of `connect`.
+Source: `unix(7)`, SO_PEERCRED: the kernel records the user and group at the time of `connect`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _KEYS: Final = frozenset(
 
 
 class InvalidRules(InvalidError):
-    """Rules that cannot be read; the message names the rule and what is wrong with it."""
+    """The rules are invalid; the message names the rule and its mistake."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -74,27 +74,27 @@ class Permission(Struct, frozen=True, kw_only=True):
     observes: bool = False
 
     def allows(self, topic: str) -> bool:
-        """Whether it may publish to a topic."""
+        """Whether the producer may publish to a topic."""
         return topic in self.names or topic.startswith(self.prefixes)
 
     def refusal(self, topic: str) -> str:
-        """Why it may not."""
-        return f"{self.principal} may not write topic {topic or '(none)'}"
+        """Return the reason why the producer may not publish to a topic."""
+        return f"{self.principal} may not publish to topic {topic or '(none)'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Rules of an agent; `credentials` are those of the users of its HTTP front."""
+    """Rules of an agent; `credentials` are the passwords of its HTTP users."""
 
     peers: Sequence[tuple[int | None, int | None, Permission]] = ()
     tokens: Mapping[str, Permission] = field(default_factory=dict, repr=False)
     users: Mapping[str, Permission] = field(default_factory=dict)
     names: Mapping[str, Permission] = field(default_factory=dict)
-    """By the name that a signed token or a certificate has."""
+    """Permissions by the name in a signed token or a certificate."""
     credentials: Credentials = field(default_factory=lambda: FileCredentials({}), repr=False)
 
     def of_peer(self, uid: int, gid: int, *, own_uid: int) -> Permission | None:
-        """Return the permission of a process; None if no rule matches."""
+        """Return the permission of a process by its user and group; None if no rule matches."""
         for rule_uid, rule_gid, permission in self.peers:
             if rule_uid in (None, uid) and rule_gid in (None, gid):
                 return permission
@@ -102,10 +102,10 @@ class Rules:
 
 
 def parse_rules(text: str) -> Rules:
-    """Read a file of rules.
+    """Parse the text of a file of rules.
 
     Raises:
-        InvalidRules: it is no TOML, or a rule is none; secrets are never in the message.
+        InvalidRules: the text is not TOML, or a rule is invalid. The message contains no secrets.
     """
     try:
         tree = tomllib.loads(text)
@@ -113,7 +113,7 @@ def parse_rules(text: str) -> Rules:
         raise InvalidRules(str(error)) from None
     entries = tree.pop("rule", [])
     if tree or not isinstance(entries, list) or len(entries) > RULES_MAX:
-        raise InvalidRules(f"must consist of at most {RULES_MAX} tables [[rule]]")
+        raise InvalidRules(f"the file must contain only [[rule]] tables, at most {RULES_MAX}")
     peers: list[tuple[int | None, int | None, Permission]] = []
     tokens: dict[str, Permission] = {}
     users: dict[str, Permission] = {}
@@ -143,13 +143,13 @@ def _kind(entry: Any) -> str:
     if not isinstance(entry, dict):
         raise InvalidRules("must be a table [[rule]]")
     if unknown := sorted(entry.keys() - _KEYS):
-        raise InvalidRules(f"{unknown[0]!r} is none of {', '.join(sorted(_KEYS))}")
+        raise InvalidRules(f"{unknown[0]!r} is unknown; known keys are {', '.join(sorted(_KEYS))}")
     given = [name for name in ("user", "token_sha256", "name") if name in entry]
     if "uid" in entry or "gid" in entry:
         given.append("peer")
     if len(given) != 1 or ("password" in entry) != ("user" in entry):
         raise InvalidRules(
-            "must have uid or gid or both, or user and password, or token_sha256, or name"
+            "must have exactly one of: uid or gid or both; user with password; token_sha256; name"
         )
     return given[0]
 
@@ -157,10 +157,12 @@ def _kind(entry: Any) -> str:
 def _permission(entry: dict[str, Any]) -> Permission:
     topics, observes = entry.get("topics", []), entry.get("observes", False)
     if not isinstance(topics, list) or len(topics) > TOPICS_MAX:
-        raise InvalidRules(f"topics must be a list of at most {TOPICS_MAX} names")
+        raise InvalidRules(f"topics must be a list of at most {TOPICS_MAX} names or prefixes")
     for topic in topics:
         if not (isinstance(topic, str) and topic and _TOPIC.fullmatch(topic)):
-            raise InvalidRules(f"topic {topic!r}: must be a name, or a beginning of names and *")
+            raise InvalidRules(
+                f"topic {topic!r}: must be a name, or a prefix of names followed by *"
+            )
     if not isinstance(observes, bool):
         raise InvalidRules("observes must be true or false")
     return Permission(
@@ -174,7 +176,7 @@ def _permission(entry: dict[str, Any]) -> Permission:
 def _word(entry: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
     value = entry.get(name)
     if not isinstance(value, str) or not form.fullmatch(value):
-        raise InvalidRules(f"{name} must be text of the form {form.pattern}")
+        raise InvalidRules(f"{name} must be a text that matches {form.pattern}")
     return value
 
 

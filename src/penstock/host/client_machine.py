@@ -1,13 +1,14 @@
-"""The producer's side of one connection, without I/O: publications in, frames out, verdicts back.
+"""State machine of a producer's connections, without I/O: publications in, frames out.
 
-The table `_ALLOWED` has what each state allows. A publication is sent only with credit in all
-three dimensions; its footprint comes back with ACCEPTED, with FAILED, or when the connection ends,
-which fails everything under way with `LostOnDisconnect`. A publication whose time is over is ended
-with `PublishTimedOut`, but its credit stays taken until the agent has answered or is gone: the
-agent's copy of the window is the truth.
+The table `_ALLOWED` has the frames that each state allows. A publication is sent only if there is
+credit for it in all three dimensions: chunks, events and bytes. Its credit is returned by ACCEPTED
+or FAILED, or when the connection ends. The end of a connection fails all publications in flight
+with `LostOnDisconnect`. A publication that gets no answer in time ends with `PublishTimedOut`. Its
+credit stays taken until the agent answers or the connection ends, because the agent's window
+decides.
 
-The shell calls `connected`, feeds `receive`, and sends `take_output` after every call. Where a
-publication has a `ring_position`, its payload has to be in the ring before the output is sent.
+The shell calls `connected`, passes frames to `receive`, and sends `take_output` after each call. If
+a publication has a `ring_position`, its payload must be in the ring before the output is sent.
 
 Source: `host-ipc.txt`, a walk through one publish; draining, reconnecting.
 """
@@ -64,11 +65,11 @@ class ClientState(Enum):
     HANDSHAKE = "handshake"
     STARTED = "started"
     DRAINING = "draining"
-    """The agent goes away: nothing new is sent, what is under way may still be answered."""
+    """The agent is stopping: nothing new is sent, but it may still answer frames in flight."""
 
 
 class ClientTerms(Struct, frozen=True, kw_only=True):
-    """Requirements of a producer."""
+    """Requirements of a producer for its connections."""
 
     topics: tuple[str, ...] = ()
     client_name: str = ""
@@ -77,11 +78,11 @@ class ClientTerms(Struct, frozen=True, kw_only=True):
     checksum: bool = False
     ring_bytes: int = 0
     ring_payload_bytes_min: int = 64 << 10
-    """Smaller payloads travel on the stream: one copy less is not worth a place in the ring."""
+    """Size from which payloads use the ring; for smaller ones the saved copy is not worth it."""
 
 
 class Started(Struct, frozen=True):
-    """The agent has taken the producer in."""
+    """The agent has accepted the producer."""
 
     credit: Credit
     partitions: Mapping[str, int]
@@ -89,29 +90,29 @@ class Started(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """Publications whose fate is known; accepted when there is no error."""
+    """Publications that have ended: accepted, or failed with `error`."""
 
     publications: Sequence[Publication]
     error: PenstockError | None
 
 
 class Drained(Struct, frozen=True):
-    """The agent goes away; the connection is to be closed after at most `deadline_ms`."""
+    """The agent is stopping; close the connection after at most `deadline_ms`."""
 
     deadline_ms: float
     reason: str
 
 
 class CreditChanged(Struct, frozen=True):
-    """Credit was granted, or the agent asks for a pause."""
+    """The agent granted credit, or requests a pause."""
 
     retry_after_ms: int
 
 
 class Disconnect(Struct, frozen=True):
-    """The connection has to be closed now.
+    """The connection must be closed now.
 
-    `refused` says that HELLO was answered with no, `retryable` that another one may do.
+    `refused` means that the agent rejected HELLO; `retryable` that another HELLO may succeed.
     """
 
     reason: str
@@ -122,7 +123,7 @@ class Disconnect(Struct, frozen=True):
 Event = Started | Ended | Drained | CreditChanged | Disconnect
 
 _STARTED: Final = ClientState.STARTED
-"""Looked up with every frame; a member of an enumeration costs more than a name."""
+"""Alias for the code that runs per frame, because access to an enumeration's member is slower."""
 
 _ANSWERS: Final = (ACCEPTED, FAILED, CREDIT_UPDATE, DRAIN, PING, PONG)
 _ALLOWED: Final[Mapping[ClientState, tuple[int, ...]]] = {
@@ -139,9 +140,10 @@ _REJECTIONS: Final[Mapping[ClientState, Callable[[], PenstockError]]] = {
 
 
 class ClientMachine:
-    """Producer over any number of consecutive connections.
+    """State machine of a producer over any number of consecutive connections.
 
-    Times are milliseconds of a monotonic clock. `producer_id` is -1 until an agent has given one.
+    Times are milliseconds of a monotonic clock. `producer_id` is -1 until an agent has assigned
+    one.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class ClientMachine:
         self.space: RingSpace | None = None
         self._output: list[Readable] = []
         self.not_before_ms = 0.0
-        """Before this nothing is sent: the agent asked for a pause."""
+        """Time before which nothing is sent, because the agent requested a pause."""
         self._heard_ms = 0.0
         self._spoke_ms = 0.0
         self._drain_by_ms = 0.0
@@ -178,7 +180,9 @@ class ClientMachine:
     # Events
 
     def connected(self, now_ms: float, *, ring: bool = False) -> None:
-        """A connection stands; `ring` says that the ring's descriptor goes with the first bytes."""
+        """Begin a connection with HELLO; with `ring`, the shell passes the ring's descriptor with
+        it.
+        """
         self.state = ClientState.HANDSHAKE
         self._output.clear()
         self._heard_ms = now_ms
@@ -200,17 +204,17 @@ class ClientMachine:
 
         Raises:
             NotConnected, Draining, ClientClosed: the state does not allow it.
-            NoCredit: a dimension of the window has no room for it now.
-            FrameTooLarge: it could never be sent to this agent.
+            NoCredit: there is not enough credit now, or the agent requested a pause.
+            FrameTooLarge: the frame exceeds the limits of this agent.
         """
         if self.state is not _STARTED or self.closing:
             raise self._rejection()
         window = self.window
         size = publication.payload_bytes
         if now_ms < self.not_before_ms:
-            raise NoCredit("the agent asked for a pause", int(self.not_before_ms - now_ms) + 1)
+            raise NoCredit("the agent requested a pause", int(self.not_before_ms - now_ms) + 1)
         if not self._fits_ring(size):
-            raise NoCredit(f"a payload of {size} bytes, and the ring has no such piece left")
+            raise NoCredit(f"the ring has no contiguous space for a payload of {size} bytes")
         if not window.try_acquire(publication.count, publication.event_count, size):
             self._refuse_credit(publication)
         if publication.first_sequence == NO_SEQUENCE:
@@ -221,8 +225,8 @@ class ClientMachine:
             self._give_ring_back(publication)
             window.restore(*publication.footprint)
             raise FrameTooLarge(
-                f"a frame of {len(head) - PRELUDE_BYTES + size} bytes is over the agent's limit"
-                f" of {self.frame_bytes_max}"
+                f"a frame of {len(head) - PRELUDE_BYTES + size} bytes exceeds the agent's"
+                f" limit of {self.frame_bytes_max}"
             )
         publication.deadline_ms = now_ms + self.terms.publish_timeout_ms
         if publication.first_sent_ms < 0:
@@ -234,7 +238,9 @@ class ClientMachine:
             self._output.extend(publication.payload)
 
     def has_room(self, publication: Publication) -> bool:
-        """Whether window and ring have room now; what never fits has room, to be refused."""
+        """Whether `publish` should be called now: there is room, or the frame is too large for
+        ever.
+        """
         window = self.window
         if not window.has_room(
             publication.count, publication.event_count, publication.payload_bytes
@@ -243,10 +249,10 @@ class ClientMachine:
         return self._fits_ring(publication.payload_bytes)
 
     def _fits_ring(self, size: int) -> bool:
-        """Whether a payload finds its place, or has none to wait for.
+        """Whether the ring has space for a payload, or need not be waited for.
 
-        Where answers are under way that give space back, waiting for them costs less than two
-        copies through the kernel.
+        It returns False only if frames in flight will free space in the ring. Waiting for them
+        costs less than two copies through the kernel.
         """
         space = self.space
         if space is None or not self.in_flight or size < self.terms.ring_payload_bytes_min:
@@ -254,21 +260,24 @@ class ClientMachine:
         return size > space.size_bytes or space.has_room(size)
 
     def receive(self, frame: Frame, now_ms: float) -> list[Event]:
-        """Take one frame of the agent in.
+        """Process one frame of the agent.
 
         Raises:
-            ProtocolViolation: the agent cannot be trusted; the connection has to be closed.
+            ProtocolViolation: the frame is invalid; the connection must be closed.
         """
         header = frame.header
         kind = header.type
         state = self.state
         if kind not in (_ANSWERS if state is _STARTED else _ALLOWED[state]):
-            raise ProtocolViolation(f"frame type {int(kind)} from the agent in state {state.value}")
+            raise ProtocolViolation(
+                f"the agent sent frame type {int(kind)}, which is not allowed in state"
+                f" {state.value}"
+            )
         self._heard_ms = now_ms
         return self._handlers[kind](header, now_ms)
 
     def disconnected(self, reason: str) -> list[Event]:
-        """The connection has ended; everything under way is lost, and its credit is free."""
+        """End the connection; all publications in flight are lost, and their credit is free."""
         lost = list(self.in_flight.values())
         self.in_flight.clear()
         self._output.clear()
@@ -281,16 +290,21 @@ class ClientMachine:
         return [Ended(lost, LostOnDisconnect(f"the connection ended: {reason}"))] if lost else []
 
     def close(self) -> None:
-        """Publish nothing more; answers to frames in flight may still arrive."""
+        """Reject new publications; answers to frames in flight may still arrive."""
         self.closing = True
 
     def tick(self, now_ms: float) -> list[Event]:
-        """Look at the clock: time-outs of publications, silence, pings, the end of a drain."""
+        """Handle timeouts: of publications, of a silent agent, of pings and of a drain."""
         if self.state is ClientState.DISCONNECTED:
             return []
         expired = self._expired(now_ms)
         events: list[Event] = (
-            [Ended(expired, PublishTimedOut(f"no answer in {self.terms.publish_timeout_ms} ms"))]
+            [
+                Ended(
+                    expired,
+                    PublishTimedOut(f"no answer arrived within {self.terms.publish_timeout_ms} ms"),
+                )
+            ]
             if expired
             else []
         )
@@ -307,7 +321,7 @@ class ClientMachine:
         return events
 
     def next_wake_ms(self) -> float:
-        """When `tick` has something to do next, as far as is known now."""
+        """Return the time of the next `tick`, as far as is known now."""
         if self.state is ClientState.DISCONNECTED:
             return inf
         wake_ms = inf
@@ -324,13 +338,13 @@ class ClientMachine:
 
     @property
     def _may_ping(self) -> bool:
-        """Not before HELLO is answered, whatever an earlier agent had said of its time-outs."""
+        """Whether pings are allowed: only after HELLO was answered, with this agent's timeout."""
         return self.idle_timeout_ms > 0 and self.state is not ClientState.HANDSHAKE
 
     # Output
 
     def take_output(self) -> list[Readable]:
-        """The bytes to send, in order, in pieces."""
+        """Return the bytes to send, in order, as pieces."""
         output, self._output = self._output, []
         return output
 
@@ -370,9 +384,12 @@ class ClientMachine:
         footprint = publication.footprint
         if not self.window.ever_fits(footprint):
             raise FrameTooLarge(
-                f"a frame of {footprint} is more than the agent ever grants: {self.window.granted}"
+                f"a frame of {footprint} exceeds the credit that the agent grants:"
+                f" {self.window.granted}"
             )
-        raise NoCredit(f"a frame of {footprint} with {self.window.available} left")
+        raise NoCredit(
+            f"a frame of {footprint} needs more credit; {self.window.available} are left"
+        )
 
     def _expired(self, now_ms: float) -> list[Publication]:
         expired = []
@@ -393,7 +410,7 @@ class ClientMachine:
             raise ProtocolViolation(f"the agent chose version {header.version}")
         given = header.producer_id if header.HasField("producer_id") else NO_PRODUCER_ID
         if given < 0 or self.producer_id not in (NO_PRODUCER_ID, given):
-            raise ProtocolViolation(f"the agent calls producer {self.producer_id} {given}")
+            raise ProtocolViolation(f"the agent assigned id {given} to producer {self.producer_id}")
         self.producer_id = given
         self.window = CreditWindow(
             Credit(header.chunk_slots, header.raw_events, header.payload_bytes)
@@ -419,7 +436,7 @@ class ClientMachine:
 
     def _complete_ranges(self, ranges: Sequence[int], done: list[Publication]) -> None:
         if len(ranges) % 2:
-            raise ProtocolViolation(f"{len(ranges)} numbers are no ranges")
+            raise ProtocolViolation(f"{len(ranges)} numbers are not pairs of sequence and count")
         for index in range(0, len(ranges), 2):
             sequence, end = ranges[index], ranges[index] + ranges[index + 1]
             while sequence < end:
@@ -427,7 +444,9 @@ class ClientMachine:
                 sequence += publication.count
                 done.append(publication)
             if sequence > end:
-                raise ProtocolViolation(f"the agent accepted a frame up to sequence {end} only")
+                raise ProtocolViolation(
+                    f"the agent accepted only a part of a frame, up to sequence {end}"
+                )
 
     def _on_failed(self, header: Header, now_ms: float) -> list[Event]:
         if not header.count:
@@ -446,7 +465,9 @@ class ClientMachine:
     def _complete(self, sequence: int) -> Publication:
         publication = self.in_flight.pop(sequence, None)
         if publication is None:
-            raise ProtocolViolation(f"the agent answered sequence {sequence}: not under way")
+            raise ProtocolViolation(
+                f"the agent answered sequence {sequence}, which is not in flight"
+            )
         self._give_ring_back(publication)
         self.window.restore(publication.count, publication.event_count, publication.payload_bytes)
         return publication

@@ -1,8 +1,9 @@
 """Credit in three dimensions: chunk slots, raw events, payload bytes.
 
-A frame is sent only if all three have room for it, so that neither a flood of tiny chunks nor a
-few huge ones can use up what the other was sized for. Both sides keep a window; the server's is
-the truth. What a frame took comes back once, when it is accepted, failed or lost.
+A frame is sent only if all three dimensions have enough credit. So neither many tiny chunks nor a
+few large ones can use up what the other dimension was sized for. Both sides keep a window; that of
+the agent decides. The credit of a frame is returned once, when the frame is accepted, failed or
+lost.
 
 Source: `host-ipc.txt`, three-dimensional backpressure.
 """
@@ -15,7 +16,7 @@ from penstock.host.errors import CreditBug
 
 
 class Credit(NamedTuple):
-    """An amount of credit, or the footprint of a frame."""
+    """Amount of credit, or the footprint of a frame."""
 
     slots: int
     events: int
@@ -29,7 +30,7 @@ NO_CREDIT = Credit(0, 0, 0)
 
 
 class CreditWindow:
-    """Granted credit and the part of it that is left."""
+    """Window of credit: the granted amount, and the part that is left."""
 
     __slots__ = ("_events", "_payload_bytes", "_slots", "granted")
 
@@ -51,7 +52,7 @@ class CreditWindow:
         )
 
     def try_acquire(self, slots: int, events: int, payload_bytes: int) -> bool:
-        """Take all three, or nothing."""
+        """Take credit in all three dimensions, or none; return whether it was taken."""
         if slots > self._slots or events > self._events or payload_bytes > self._payload_bytes:
             return False
         self._slots -= slots
@@ -66,14 +67,14 @@ class CreditWindow:
         )
 
     def ever_fits(self, footprint: Credit) -> bool:
-        """Whether the whole window would be enough."""
+        """Whether the footprint would fit the whole window."""
         return all(need <= most for need, most in zip(footprint, self.granted, strict=True))
 
     def restore(self, slots: int, events: int, payload_bytes: int) -> None:
-        """Give back what a frame took.
+        """Return the credit of a frame to the window.
 
         Raises:
-            CreditBug: more than was taken.
+            CreditBug: more is returned than was taken.
         """
         granted = self.granted
         self._slots += slots
@@ -84,10 +85,12 @@ class CreditWindow:
             or self._events > granted.events
             or self._payload_bytes > granted.payload_bytes
         ):
-            raise CreditBug(f"{self.available} are left of {granted} granted")
+            raise CreditBug(
+                f"{self.available} are left after a return, but only {granted} were granted"
+            )
 
     def grant(self, more: Credit) -> None:
-        """Widen the window."""
+        """Increase the granted credit."""
         self.granted = Credit(*(a + b for a, b in zip(self.granted, more, strict=True)))
         self._slots += more.slots
         self._events += more.events

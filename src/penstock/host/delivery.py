@@ -1,24 +1,25 @@
 """Delivery of publications over any number of connections: decides what is sent next.
 
-A `ClientMachine` knows one connection. `Delivery` keeps publications until they have ended:
+A `ClientMachine` handles one connection. `Delivery` keeps publications until they have ended:
 
-| what happens            | `resend`                                     | without `resend`        |
+| event                   | with `resend`                                | without `resend`        |
 |-------------------------|----------------------------------------------|-------------------------|
-| no credit, no agent     | waits, within the buffer's bounds            | `submit` raises         |
-| the connection ends     | sent again, as it was                        | `LostOnDisconnect`      |
-| failed, may be retried  | sent again, after those behind it are        | `FrameFailed`           |
-|                         | answered and a pause is over                 |                         |
+| no credit, no agent     | waits, within the limits of the buffer       | `submit` raises         |
+| the connection ends     | sent again unchanged                         | `LostOnDisconnect`      |
+| failed as retryable     | sent again, after later frames are answered  | `FrameFailed`           |
+|                         | and a pause has passed                       |                         |
 | failed permanently      | `FrameRefused`                               | `FrameRefused`          |
 | no answer in time       | `PublishTimedOut` after the delivery timeout | `PublishTimedOut` after |
 |                         |                                              | the publish timeout     |
 
-With `resend` order holds within a producer partition (`producer_partitions.py`). With `idempotent`
-as well, publications with a topic and a partition are numbered, and the log writes them once.
-Where a number cannot be sent again, the producer's epoch has to be raised: nothing new is sent
-until all numbered frames are answered, and the client reconnects, because HELLO names the epoch.
+With `resend`, order is kept within a producer partition (`producer_partitions.py`). With
+`idempotent` too, publications with a topic and a partition are numbered, and the log stores each
+once. If a number cannot be sent again, the producer needs a higher epoch. Then nothing new is sent
+until all numbered frames are answered. After that the client reconnects, because HELLO states the
+epoch.
 
-No clock, randomness or I/O. After each call the shell copies `take_ring_writes` into the ring and
-sends `take_output`, in this order.
+It has no clock, randomness or I/O. After each call, the shell first copies `take_ring_writes` into
+the ring and then sends `take_output`.
 
 Source: `host-ipc.txt`, delivery; the rules of Kafka's idempotent producer (KIP-98, KIP-360).
 """
@@ -60,11 +61,11 @@ from penstock.wire.frames import Frame
 
 _STARTED: Final = ClientState.STARTED
 BACKOFF: Final = Backoff(first_ms=50, ceiling_ms=5_000)
-"""Pauses between attempts to connect, and before what an agent did not take."""
+"""Pauses between connection attempts, and before a failed frame is sent again."""
 
 
 class Delivery:
-    """Everything a producer has to deliver. Times are milliseconds of a monotonic clock."""
+    """Publications of a producer until they have ended; times are monotonic milliseconds."""
 
     def __init__(
         self,
@@ -90,11 +91,11 @@ class Delivery:
         self.closing = False
         self.fenced: ProducerFenced | None = None
         self.resent = 0
-        """Frames that were sent more than once."""
+        """Number of frames that were sent again."""
         self.epochs_raised = 0
         self._producer_partitions = ProducerPartitions(idempotent=idempotent and resend)
         self._alive: OrderedDict[Publication, float] = OrderedDict()
-        """What has not ended and when its time is over, in the order of submission."""
+        """Publications that have not ended, with their expiry times, in the order of submission."""
         self._ready: deque[ProducerPartition] = deque()
         self._paused: list[ProducerPartition] = []
         self._ring_writes: list[Publication] = []
@@ -103,19 +104,19 @@ class Delivery:
 
     @property
     def outstanding(self) -> int:
-        """Publications that have not ended."""
+        """Number of publications that have not ended."""
         return len(self._alive)
 
     def submit(self, publication: Publication, now_ms: float) -> None:
-        """Take a publication in, which has to be sent with `pump`; or send it at once.
+        """Queue a publication for `pump`, or send it at once without `resend`.
 
         Raises:
-            ClientClosed: after `close`.
-            ProducerFenced: a newer epoch of this producer has taken over.
-            FrameTooLarge: larger than the buffer; without `resend`, than the agent's limits.
-            NoCredit: the buffer is full; without `resend`, there is no credit.
-            NotConnected, Draining: without `resend`.
-            InvalidChunks: it cannot be idempotent; `ProducerPartitions.of` says why.
+            ClientClosed: `close` was called.
+            ProducerFenced: a newer epoch of this producer exists.
+            FrameTooLarge: it exceeds the buffer, or without `resend` the agent's limits.
+            NoCredit: the buffer is full, or without `resend` there is no credit.
+            NotConnected, Draining: no agent accepts frames now; only without `resend`.
+            InvalidChunks: it cannot be idempotent; see `ProducerPartitions.of`.
         """
         if self.fenced is not None:
             raise self.fenced
@@ -136,22 +137,22 @@ class Delivery:
         self.buffered_bytes += publication.payload_bytes
 
     def connected(self, now_ms: float, *, ring: bool) -> None:
-        """A connection stands; the ring, if there is one, must not have served another one."""
+        """Begin a connection; its ring, if any, must not have been used for another connection."""
         self._ring_writes.clear()
         if self._may_raise_epoch():
             self._raise_epoch()
         self.machine.connected(now_ms, ring=ring)
 
     def receive(self, frame: Frame, now_ms: float) -> list[Event]:
-        """Take one frame of the agent in; returns what is left for the shell to do.
+        """Process one frame of the agent; return the events that the shell must handle.
 
         Raises:
-            ProtocolViolation: the agent cannot be trusted; the connection has to be closed.
+            ProtocolViolation: the frame is invalid; the connection must be closed.
         """
         return self._digest(self.machine.receive(frame, now_ms), now_ms)
 
     def disconnected(self, reason: str, now_ms: float, chance: float) -> None:
-        """The connection has ended, or could not be made; `chance` is a number in [0, 1)."""
+        """Handle a connection that ended or could not be made; `chance` in [0, 1) is for jitter."""
         started = self.machine.state is ClientState.STARTED
         self._ring_writes.clear()
         self._digest(self.machine.disconnected(reason), now_ms)
@@ -162,13 +163,13 @@ class Delivery:
         self.reconnect_at_ms = now_ms + self.backoff.pause_ms(self._attempts, chance=chance)
 
     def tick(self, now_ms: float) -> list[Event]:
-        """Look at the clock."""
+        """Handle timeouts; return the events that the shell must handle."""
         if self.resend:
             self._expire(now_ms)
         return self._digest(self.machine.tick(now_ms), now_ms)
 
     def pump(self, now_ms: float) -> None:
-        """Send whatever credit, order and producer partitions allow."""
+        """Send all publications that credit, order and producer partitions allow."""
         machine = self.machine
         if machine.state is not _STARTED or now_ms < machine.not_before_ms:
             return
@@ -187,16 +188,16 @@ class Delivery:
                 ready.rotate(-1)
 
     def take_output(self) -> list[Readable]:
-        """The bytes to send, in order, in pieces."""
+        """Return the bytes to send, in order, as pieces."""
         return self.machine.take_output()
 
     def take_ring_writes(self) -> list[Publication]:
-        """Publications whose payload has to be in the ring before the output is sent."""
+        """Return publications whose payload must be in the ring before the output is sent."""
         writes, self._ring_writes = self._ring_writes, []
         return writes
 
     def next_wake_ms(self, now_ms: float) -> float:
-        """When `tick` and `pump` are to be called next, unless something else happens first."""
+        """Return the time of the next `tick` and `pump`, if nothing else happens before."""
         machine = self.machine
         wake_ms = machine.next_wake_ms()
         if machine.state is ClientState.DISCONNECTED:
@@ -222,11 +223,11 @@ class Delivery:
         return max(wake_ms, now_ms)
 
     def close(self) -> None:
-        """Accept nothing more; publications that are here are still delivered."""
+        """Reject new publications; existing ones are still delivered."""
         self.closing = True
 
     def abandon(self, error: PenstockError) -> None:
-        """End everything that is left with `error`; the connection is to be closed."""
+        """End all remaining publications with `error`; the shell then closes the connection."""
         self.closing = True
         self.machine.close()
         self.machine.take_output()
@@ -239,17 +240,19 @@ class Delivery:
     def _check_room(self, publication: Publication) -> None:
         if publication.payload_bytes > self.buffer_bytes_max:
             raise FrameTooLarge(
-                f"a frame of {publication.payload_bytes} bytes is larger than the client's buffer"
-                f" of {self.buffer_bytes_max}"
+                f"a frame of {publication.payload_bytes} bytes exceeds the client's buffer"
+                f" of {self.buffer_bytes_max} (host.client.buffer.bytes)"
             )
         if len(self._alive) >= self.buffer_frames_max:
             raise NoCredit(
-                f"{len(self._alive)} frames have not ended; at most {self.buffer_frames_max} may be"
+                f"{len(self._alive)} frames have not ended; the maximum is"
+                f" {self.buffer_frames_max} (host.client.buffer.frames)"
             )
         if self.buffered_bytes + publication.payload_bytes > self.buffer_bytes_max:
             raise NoCredit(
-                f"{self.buffered_bytes} bytes have not ended, and {publication.payload_bytes} more"
-                f" are over the limit of {self.buffer_bytes_max}"
+                f"{self.buffered_bytes} bytes have not ended; {publication.payload_bytes}"
+                f" more would exceed the maximum of {self.buffer_bytes_max}"
+                " (host.client.buffer.bytes)"
             )
 
     def _look_at(self, producer_partition: ProducerPartition) -> None:
@@ -282,7 +285,7 @@ class Delivery:
     def _send(
         self, producer_partition: ProducerPartition, publication: Publication, now_ms: float
     ) -> bool:
-        """Send the head of a producer partition; False when there is no credit for it."""
+        """Send the next publication of a producer partition; return False without credit."""
         if not self.machine.has_room(publication):
             return False
         again = publication.first_sent_ms >= 0
@@ -326,7 +329,7 @@ class Delivery:
         return left
 
     def _refused(self, reason: str) -> None:
-        """No agent will take what is here: say so now, rather than after the delivery timeout."""
+        """End all publications, because no agent will accept this producer."""
         error = HandshakeRefused(reason)
         for publication in list(self._alive):
             if publication.producer_partition is None:
@@ -408,13 +411,13 @@ class Delivery:
     # Epochs
 
     def _consider_epoch(self) -> list[Event]:
-        """Raise the epoch when a partition needs it and nothing numbered awaits an answer."""
+        """Reconnect with a higher epoch if a partition needs it and all numbers are answered."""
         raising = self._producer_partitions.stuck
         if self._raising and not raising:
             self._look_at_all()
         self._raising = raising
         if raising and self.machine.state is ClientState.STARTED and self._may_raise_epoch():
-            return [Disconnect("the producer's epoch has to be raised")]
+            return [Disconnect("the producer needs a higher epoch")]
         return []
 
     def _may_raise_epoch(self) -> bool:
@@ -438,5 +441,5 @@ class Delivery:
 
 def _what_happened(publication: Publication) -> str:
     if publication.failures:
-        return f"sent back {publication.failures} times"
+        return f"failed {publication.failures} times as retryable"
     return "no answer" if publication.first_sent_ms >= 0 else "not sent"

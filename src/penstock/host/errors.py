@@ -15,7 +15,7 @@ from penstock.base.errors import (
 
 
 class NoCredit(RetriableError):
-    """A frame is larger than the credit that is left; try again after `retry_after_ms`."""
+    """A frame needs more credit than is left; retry after `retry_after_ms`."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
 
@@ -25,26 +25,28 @@ class NoCredit(RetriableError):
 
 
 class Draining(RetriableError):
-    """The agent is going away; nothing new is taken until the next one is there."""
+    """The agent is stopping; publish again when the next agent is connected."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class NotConnected(RetriableError):
-    """No agent is connected; the client keeps trying."""
+    """No agent is connected; the client continues to try."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class LostOnDisconnect(RetriableError):
-    """The connection ended before the agent said what became of the frame."""
+    """The connection ended before the agent answered the frame."""
 
     code: ClassVar[str] = "network_exception"
 
 
 class PublishTimedOut(RetriableError):
-    """The agent did not say in time what became of the frame, or sent it back all the time:
-    `reason` is then what it said last."""
+    """The agent did not accept the frame in time.
+
+    It sent no answer, or failed the frame as retryable each time; `reason` is the last reason.
+    """
 
     code: ClassVar[str] = "request_timed_out"
 
@@ -54,7 +56,7 @@ class PublishTimedOut(RetriableError):
 
 
 class FrameFailed(RetriableError):
-    """The agent refused a frame, which may be accepted later."""
+    """The agent failed a frame; it may accept the frame later."""
 
     def __init__(self, message: str, retry_after_ms: int = 0) -> None:
         super().__init__(message)
@@ -72,25 +74,25 @@ class FrameTooLarge(InvalidError):
 
 
 class InvalidChunks(InvalidError):
-    """Chunks that cannot be sent as they are."""
+    """The chunks cannot be sent."""
 
 
 class InvalidRing(InvalidError):
-    """Shared memory that cannot be made, or that cannot be trusted."""
+    """Shared memory cannot be created, or a peer's shared memory is unsafe."""
 
 
 class ProducerFenced(FencedError):
-    """A newer epoch of this producer has taken over; what it says is not written any more."""
+    """A newer epoch of this producer exists; frames of this epoch are no longer written."""
 
     code: ClassVar[str] = "invalid_producer_epoch"
 
 
 class HandshakeRefused(UnavailableError):
-    """The agent did not take this producer in."""
+    """The agent rejected this producer's HELLO."""
 
 
 class SinkUnavailable(UnavailableError):
-    """The agent's sink does not accept at the moment, or does not say."""
+    """The agent's sink does not accept frames now, or does not respond."""
 
     code: ClassVar[str] = "request_timed_out"
 
@@ -100,8 +102,8 @@ class ClientClosed(FencedError):
 
 
 class ProtocolViolation(CorruptError):
-    """The peer sent a frame that its state does not allow, or one whose fields contradict."""
+    """The peer sent a frame that the state does not allow, or with contradicting fields."""
 
 
 class CreditBug(BugError):
-    """Credit would become negative, or more than was ever granted."""
+    """Credit became negative, or exceeded the granted credit."""

@@ -1,4 +1,4 @@
-"""Bounds of host ingest that are no settings: each is a fact of the design, named once."""
+"""Limits of host ingest that are not settings."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from typing import Final
 
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
-"""The versions of the protocol that this code speaks."""
+"""Lowest and highest supported version of the protocol."""
 
 CHUNKS_PER_FRAME_MAX: Final = 4096
-"""Chunks of one DATA_BATCH: three arrays of as many 32-bit numbers still fit a header."""
+"""Maximum number of chunks in a DATA_BATCH frame.
+
+Three arrays of as many 32-bit numbers fit into a header.
+"""
 
 TOPICS_PER_HELLO_MAX: Final = 256
-"""Topics that one producer may name."""
+"""Maximum number of topics that one producer may name."""
 
 REASON_CHARS_MAX: Final = 512
-"""A reason is a sentence, not a traceback."""
+"""Maximum number of characters of a reason in an answer."""
 
 SEQUENCE_MAX: Final = 2**63 - 1
 EVENTS_PER_FRAME_MAX: Final = 2**31 - 1
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
-"""Kafka's producer epochs have 16 bits with a sign."""
+"""Maximum producer epoch; Kafka's epochs are signed 16-bit numbers."""
 
 PARTITION_MAX: Final = 2**31 - 1
-"""Kafka's partitions have 32 bits with a sign."""
+"""Maximum partition; Kafka's partitions are signed 32-bit numbers."""
 
 LOG_SEQUENCES: Final = 2**31
-"""Record sequences within a producer partition wrap here, as Kafka's do."""
+"""Number of record sequences of a producer partition, after which they wrap, as in Kafka."""

@@ -1,10 +1,10 @@
-"""The sink port: what an agent hands its chunks to, and what it is answered.
+"""Sink port: the interface between an agent and the sink of its chunks.
 
-A frame of chunks is handed over as one `Chunks` and gets one verdict. `accept` returns at once,
-never blocks and never raises for back-pressure. A verdict of `ACCEPTED` is a promise, and every
-sink says what it promises; one that can only promise after I/O returns `PENDING` and completes the
-frame later. (The source's sinks only accept or fail. An agent that accepted what it had merely
-queued would lose accepted chunks when it is killed.)
+Each frame of chunks is passed to the sink as one `Chunks` object and gets one verdict. `accept`
+returns at once: it never blocks, and never raises because the sink is busy. `ACCEPTED` is a
+guarantee, and each sink documents what it guarantees. A sink that needs I/O for its guarantee
+returns `PENDING` and completes the frame later. (In the source, sinks only accept or fail. An agent
+that accepted queued chunks would lose them if it is killed.)
 
 Source: `host-ipc.txt`, the chunk sink; `docs/decisions/0009-pending-verdicts.md`.
 """
@@ -27,27 +27,27 @@ NO_PARTITION: Final = -1
 
 
 class ChunkFormat(IntEnum):
-    """Content of the chunks of a frame."""
+    """Format of the chunks of a frame."""
 
     OPAQUE = 0
-    """Bytes that only the application knows; in the log one record's value each."""
+    """Bytes of the application; in the log each chunk is the value of one record."""
     RECORD_BATCH = 1
     """A Kafka RecordBatch v2 each."""
 
 
 class Accepted(Struct, frozen=True):
-    """The sink holds the chunks as safely as it promises to."""
+    """The sink holds the chunks, with the safety that it guarantees."""
 
 
 class Pending(Struct, frozen=True):
-    """A verdict that the sink delivers later."""
+    """The sink will deliver the verdict later."""
 
 
 class Failed(Struct, frozen=True):
     """The sink does not hold the chunks.
 
-    `retryable` says that the same frame may be accepted later, not before `retry_after_ms`;
-    `fenced`, that a newer epoch of the producer has taken over and this one has to stop.
+    `retryable` means that the same frame may be accepted later, but not before `retry_after_ms`.
+    `fenced` means that a newer epoch of the producer exists, so this producer must stop.
     """
 
     reason: str
@@ -64,16 +64,16 @@ Completion = Callable[[FinalVerdict], None]
 
 
 class Chunks:
-    """The chunks of one frame, in the order of their sequences.
+    """Chunks of one frame, in the order of their sequences.
 
-    `lengths` and `offsets` (bytes, unsigned 32 bits, one per chunk) cut `payload` into chunks, and
-    have been checked to lie inside it; without `offsets` the chunks follow one another from 0.
+    `lengths` and `offsets` (bytes, unsigned 32 bits, one per chunk) divide `payload` into chunks;
+    both were checked against its size. Without `offsets` the chunks are contiguous from byte 0.
     Sequences are `first_sequence` to `first_sequence + count - 1`. `log_sequence` is the record
     sequence of the first record within (producer, topic, partition), or -1.
 
-    `payload` is valid during `accept`; a sink that needs it longer calls `keep` in `accept`, and
-    `release` once, on the same thread, when it is done. It is not looked at any more once the
-    frame has its verdict: the producer may then overwrite it.
+    `payload` is valid during `accept`. A sink that needs it longer calls `keep` in `accept`, and
+    `release` once, on the same thread, when it is done. It must not read the payload after the
+    frame's verdict, because the producer may then overwrite it.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class Chunks:
         self.format = format
         self.lease = lease
         self.on_keep = on_keep
-        """Makes `payload` outlive the call where it lies in a buffer that is received into."""
+        """Function that keeps `payload` valid after the call; None unless its buffer is shared."""
         self._offsets = offsets
         self._kept = False
 
@@ -144,11 +144,11 @@ class Chunks:
 
     @property
     def adjacent(self) -> bool:
-        """Whether the chunks follow one another without gaps, from the payload's first byte."""
+        """Whether the chunks are contiguous from the payload's first byte."""
         return self._offsets is None
 
     def keep(self) -> None:
-        """Let `payload` stay valid until `release`."""
+        """Keep `payload` valid until `release`."""
         if self.on_keep is not None:
             self.on_keep(self)
         elif self.lease is not None:
@@ -156,7 +156,7 @@ class Chunks:
         self._kept = True
 
     def release(self) -> None:
-        """Give `payload` back; it must not be looked at any more."""
+        """Release `payload`, which must not be read any more."""
         if self._kept:
             self._kept = False
             self.payload = memoryview(b"")
@@ -165,10 +165,10 @@ class Chunks:
 
 
 class Introduction(Struct, frozen=True, kw_only=True):
-    """The sink's answer about a producer that sent HELLO.
+    """Answer of the sink to the HELLO of a producer.
 
-    `partitions` has the number of partitions of every topic asked for; a sink without topics
-    returns none.
+    `partitions` has the number of partitions of each requested topic; it is empty for a sink
+    without topics.
     """
 
     producer_id: int
@@ -176,49 +176,49 @@ class Introduction(Struct, frozen=True, kw_only=True):
 
 
 class ChunkSink(Protocol):
-    """Receiver of chunks. All calls come from one event loop's thread."""
+    """Receiver of chunks; all calls are made on the thread of one event loop."""
 
     name: str
     stands_on: str
-    """What it needs to be there, for messages: brokers, a directory; empty for nothing."""
+    """System that the sink depends on, for messages: brokers, a directory; empty for none."""
     frame_bytes_max: int
-    """Most payload bytes of one frame that the sink can take."""
+    """Maximum payload bytes of one frame."""
 
     @property
     def retained_bytes(self) -> int:
-        """Payload bytes of chunks without a verdict."""
+        """Payload bytes of chunks that have no verdict yet."""
         ...
 
     async def start(self) -> None:
-        """Get ready to accept.
+        """Prepare the sink for `accept`.
 
         Raises:
-            PenstockError: what the sink stands on is not there.
+            PenstockError: the system that the sink depends on is not available.
         """
         ...
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Answer what is pending, at the latest after `deadline_seconds`; then release
-        everything."""
+        """Complete pending frames within `deadline_seconds`, return the others, and release
+        resources.
+        """
         ...
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
-        """Name a producer that has no id yet (-1), and say what it must know of its topics.
+        """Return the id of a producer, a new one for -1, and the partitions of its topics.
 
         Raises:
-            PenstockError: the producer cannot be served; its HELLO is refused with the message.
+            PenstockError: the producer cannot be served; its HELLO is rejected with the message.
         """
         ...
 
     async def check(self) -> None:
-        """Find out whether frames would be accepted now; it may take long, and be cancelled.
+        """Check whether frames would be accepted now; it may take long, and may be cancelled.
 
         Raises:
-            PenstockError: they would not, and why.
+            PenstockError: frames would not be accepted; the message has the reason.
         """
         ...
 
     def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
-        """Accept a frame's chunks; the callback is called exactly once, later, after `PENDING`
-        only."""
+        """Return the verdict on a frame; after `PENDING`, call `complete` exactly once, later."""
         ...

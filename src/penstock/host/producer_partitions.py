@@ -1,21 +1,21 @@
-"""Frames of a producer to one partition, in order, numbered as the log counts records.
+"""Frames of a producer to one partition, in order, with the record sequences of the log.
 
-The log writes a producer's batches once and in order, if they have a producer id, an epoch and the
-record sequence that follows the last one. It remembers five batches of a producer in a partition.
-A producer partition therefore
+The log writes a producer's batches once and in order, if they have a producer id, an epoch, and the
+record sequence after the last one. It remembers five batches per producer and partition. The number
+of a frame is the sequence of its first record. These rules follow:
 
-- numbers a frame when it is sent first, and keeps the number when it is sent again;
-- has at most five record batches without an answer, so that any of them can be repeated;
-- sends its first frame alone: a log that does not know a producer accepts any number, so a second
-  frame could overtake a first one that failed, which could then never be written;
-- stops numbering after a gap, which is a numbered frame that is not sent again, unless it was the
-  last one and its number is certainly free. Once all numbered frames are answered, the producer
-  continues with the next epoch, from 0.
+- A frame is numbered when it is first sent, and keeps its number when it is sent again.
+- At most five record batches are unanswered, so that each of them can be sent again.
+- The first frame is sent alone. A log that does not know a producer accepts any number. So a second
+  frame could be written before a failed first one, which could then never be written.
+- Numbering stops after a gap: a numbered frame that is not sent again. There is no gap if that
+  frame was the last one and its number is certainly unused. When all numbered frames are answered,
+  the producer continues from 0 with the next epoch.
 
-A frame that may be in the log is never renumbered. A frame that follows one which is certainly not
-in the log cannot be in the log either, and may be renumbered.
+A frame that may be in the log is never renumbered. If a frame is certainly not in the log, later
+frames cannot be in the log either, and may be renumbered.
 
-Source: KIP-98 and KIP-360; `penstock.storage.producers` is the other side of this contract.
+Source: KIP-98 and KIP-360; `penstock.storage.producers` implements the log's side.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ from penstock.host.port import NO_LOG_SEQUENCE
 from penstock.host.publication import NO_SEQUENCE, Publication
 
 LANE_BATCHES_IN_FLIGHT_MAX: Final = 5
-"""Record batches of a producer partition that may be unacknowledged: what the log remembers of a
-producer.
-"""
+"""Maximum unanswered record batches of a producer partition; the log remembers as many."""
 PARTITIONS_PER_PRODUCER_MAX: Final = 65_536
-"""Partitions that one producer may number its frames for; it remembers each as long as it lives."""
+"""Maximum number of partitions for which a producer may number its frames; all are remembered."""
 
 _NOWHERE: Final = limits.SEQUENCE_MAX
 ProducerPartitionKey = tuple[str, int]
@@ -45,7 +43,7 @@ def _latest_first(publication: Publication) -> int:
 
 
 class ProducerPartition:
-    """Publications that are sent in order; those without a partition share one, not numbered."""
+    """Publications that are sent in order; those without a partition share one, without numbers."""
 
     __slots__ = (
         "_dead_after", "_gap_at", "_known", "_next", "again", "batches", "numbered", "queued",
@@ -55,25 +53,25 @@ class ProducerPartition:
     def __init__(self, *, numbered: bool) -> None:
         self.numbered = numbered
         self.waiting: deque[Publication] = deque()
-        """Never sent."""
+        """Publications that were never sent."""
         self.again: list[Publication] = []
-        """Sent before and to be sent again: the earliest is last."""
+        """Publications to be sent again; the one with the lowest sequence is last."""
         self.under_way = 0
-        """Frames whose answer is awaited, also those whose time is over."""
+        """Number of frames in flight, including those that have timed out."""
         self.batches = 0
-        """Record batches that are numbered and may or may not stand in the log."""
+        """Number of record batches with a number that may or may not be in the log."""
         self.recovering = False
-        """A frame failed: nothing is sent until those behind it have been answered too."""
+        """Whether a frame failed; nothing is sent until all later frames in flight are answered."""
         self.resume_at_ms = 0.0
         self.queued = False
-        """Whether `Delivery` has it among those to look at."""
+        """Whether `Delivery` has it in its queue."""
         self._next = 0
         self._known = False
         self._gap_at = NO_SEQUENCE
         self._dead_after = _NOWHERE
 
     def head(self) -> Publication | None:
-        """Return the frame to be sent next; drop ended ones."""
+        """Return the frame to be sent next, or None; drop ended frames."""
         again = self.again
         while again and again[-1].ended:
             again.pop()
@@ -85,7 +83,7 @@ class ProducerPartition:
         return waiting[0] if waiting else None
 
     def blocked(self, publication: Publication) -> bool:
-        """Whether the head has to wait for answers."""
+        """Whether the next frame must wait for answers to others."""
         if self.recovering:
             return True
         if not self.numbered or publication.log_sequence != NO_LOG_SEQUENCE:
@@ -98,7 +96,7 @@ class ProducerPartition:
 
     @property
     def stuck(self) -> bool:
-        """Whether only a new epoch helps."""
+        """Whether frames wait that can only be sent with a new epoch."""
         return self._gap_at != NO_SEQUENCE and not self.batches and self.head() is not None
 
     @property
@@ -106,14 +104,14 @@ class ProducerPartition:
         return self._gap_at != NO_SEQUENCE
 
     def number(self, publication: Publication) -> bool:
-        """Give the head its log sequence, unless it has one; whether it has got one now."""
+        """Number the next frame if it has no number; return whether it got one."""
         if not self.numbered or publication.log_sequence != NO_LOG_SEQUENCE:
             return False
         publication.log_sequence = self._next
         return True
 
     def sent(self, publication: Publication, *, numbered_now: bool) -> None:
-        """The head was sent."""
+        """Record that the next frame was sent."""
         if publication is (self.again[-1] if self.again else None):
             self.again.pop()
         else:
@@ -124,13 +122,13 @@ class ProducerPartition:
             self.batches += publication.batches
 
     def answered(self) -> None:
-        """A frame under way has been answered, or lost."""
+        """Record that a frame in flight was answered, or lost."""
         self.under_way -= 1
         if not self.under_way:
             self.recovering = False
 
     def accepted(self, publication: Publication) -> None:
-        """Handle an accepted frame: it is in the log, and so is every frame before it."""
+        """Record that a frame was accepted: it and all earlier frames are in the log."""
         self._known = True
         self._resolve(publication)
         if publication.first_sequence > self._gap_at:
@@ -138,14 +136,16 @@ class ProducerPartition:
             self._dead_after = _NOWHERE
 
     def returned(self, publication: Publication) -> None:
-        """Queue a frame to be sent again; it may be in the log."""
+        """Queue a frame to be sent again; it may already be in the log."""
         publication.in_doubt = True
         if publication.first_sequence > self._dead_after:
             self._unnumber(publication)
         insort(self.again, publication, key=_latest_first)
 
     def given_up(self, publication: Publication, *, refused: bool = False) -> None:
-        """Drop a frame that is not sent again; `refused` if it was just rejected permanently."""
+        """Drop a frame that is not sent again; `refused` means that the agent rejected it
+        permanently.
+        """
         if publication.log_sequence == NO_LOG_SEQUENCE:
             return
         self._resolve(publication)
@@ -160,15 +160,17 @@ class ProducerPartition:
                     self._unnumber(later)
 
     def restart(self, *, known: bool) -> None:
-        """Begin at 0 with a new epoch, or with a new producer id, which no log has `known`."""
+        """Restart the numbers at 0; `known` is False for a new producer id, which no log knows."""
         self._next = 0
         self._gap_at = NO_SEQUENCE
         self._dead_after = _NOWHERE
         self._known = self._known and known
 
     def _free_again(self, publication: Publication) -> bool:
-        """Return whether a rejected frame's number may be used again: it was the last one, was sent
-        once, and no part of it can be in the log."""
+        """Return whether the number of a rejected frame may be used again.
+
+        It may if the frame was the last one, was sent once, and no part of it can be in the log.
+        """
         return (
             not publication.in_doubt
             and publication.batches == 1
@@ -187,28 +189,28 @@ class ProducerPartition:
 
 
 class ProducerPartitions:
-    """Producer partitions of a producer."""
+    """Producer partitions of one producer."""
 
     def __init__(self, *, idempotent: bool) -> None:
         self._idempotent = idempotent
         self._plain = ProducerPartition(numbered=False)
         self._producer_partitions: dict[ProducerPartitionKey, ProducerPartition] = {}
         self.broken: dict[ProducerPartition, None] = {}
-        """Those with a gap, as far as is known."""
+        """Producer partitions that may have a gap."""
 
     def of(self, publication: Publication) -> ProducerPartition:
-        """The producer partition that a publication belongs to.
+        """Return the producer partition of a publication.
 
         Raises:
-            InvalidChunks: more record batches than the log remembers of a producer, no record, or
-                more partitions than one producer may publish to.
+            InvalidChunks: the frame has no record or too many record batches, or the producer has
+                published to too many partitions.
         """
         if not self._idempotent or publication.partition < 0:
             return self._plain
         if publication.batches > LANE_BATCHES_IN_FLIGHT_MAX:
             raise InvalidChunks(
-                f"{publication.batches} record batches in one frame; at most"
-                f" {LANE_BATCHES_IN_FLIGHT_MAX} can be repeated without being written twice"
+                f"a frame of {publication.batches} record batches cannot be idempotent; the"
+                f" maximum is {LANE_BATCHES_IN_FLIGHT_MAX}, which the log remembers"
             )
         if publication.records < 1:
             raise InvalidChunks("a frame without records cannot be written to the log")
@@ -217,18 +219,19 @@ class ProducerPartitions:
         if producer_partition is None:
             if len(self._producer_partitions) >= PARTITIONS_PER_PRODUCER_MAX:
                 raise InvalidChunks(
-                    f"{len(self._producer_partitions)} partitions have been published to; one"
-                    f" idempotent producer may publish to {PARTITIONS_PER_PRODUCER_MAX}"
+                    f"the producer has published to {len(self._producer_partitions)}"
+                    " partitions; the maximum of an idempotent producer is"
+                    f" {PARTITIONS_PER_PRODUCER_MAX}"
                 )
             producer_partition = self._producer_partitions[key] = ProducerPartition(numbered=True)
         return producer_partition
 
     def all(self) -> list[ProducerPartition]:
-        """The producer partition without numbers first."""
+        """Return all producer partitions; the one without numbers is the first."""
         return [self._plain, *self._producer_partitions.values()]
 
     def given_up(self, publication: Publication, *, refused: bool) -> None:
-        """A publication is not sent again; see `ProducerPartition.given_up`."""
+        """Drop a publication that is not sent again; see `ProducerPartition.given_up`."""
         producer_partition: ProducerPartition = publication.producer_partition
         producer_partition.given_up(publication, refused=refused)
         if producer_partition.broken:
@@ -236,7 +239,7 @@ class ProducerPartitions:
 
     @property
     def stuck(self) -> bool:
-        """Return whether a producer partition needs a new epoch and has frames to send."""
+        """Whether a producer partition has frames that can only be sent with a new epoch."""
         for producer_partition in [
             producer_partition
             for producer_partition in self.broken
@@ -247,13 +250,13 @@ class ProducerPartitions:
 
     @property
     def all_answered(self) -> bool:
-        """Whether nothing that was numbered is without an answer."""
+        """Whether all numbered frames are answered."""
         return not any(
             producer_partition.batches for producer_partition in self._producer_partitions.values()
         )
 
     def restart(self, *, known: bool) -> None:
-        """Restart all producer partitions at 0."""
+        """Restart the numbers of all producer partitions at 0."""
         self.broken.clear()
         for producer_partition in self._producer_partitions.values():
             producer_partition.restart(known=known)

@@ -1,7 +1,7 @@
 """Frame on its way from a producer to its agent.
 
-A publication is made once and may be sent several times: its sequences are given to it when it is
-sent first, and it keeps them. What becomes of it is said exactly once, by `end`.
+A publication is created once and may be sent several times. It gets its sequences when it is first
+sent, and keeps them. `end` sets its result, exactly once.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NO_POSITION: Final = -1
 
 
 class Publication:
-    """Chunks with one target, to be accepted or failed as one.
+    """Chunks with one target, which are accepted or fail as a whole.
 
-    `payload` are the pieces of the chunks' bytes, one after another. `records` is how many records
-    they become in the log, `batches` in how many record batches.
+    `payload` holds the pieces of the chunks' bytes, in order. `records` is the number of records
+    that the chunks become in the log, `batches` the number of their record batches.
     """
 
     __slots__ = (
@@ -94,22 +94,22 @@ class Publication:
         self.first_sent_ms = -1.0
         self.failures = 0
         self.failed_by = ""
-        """Why the agent sent it back last."""
+        """Reason of the agent's last retryable failure."""
         self.ended = False
         self.error: PenstockError | None = None
         self.in_doubt = False
-        """Whether it was sent and may have been taken, though nobody said so."""
+        """Whether it was sent, and may have been accepted without an answer that arrived."""
         self.producer_partition: Any = None
-        """The producer partition of `Delivery` that it is in."""
+        """Producer partition of `Delivery` to which it belongs."""
         self.waiter: Any = None
-        """Whatever the shell has waiting for the end."""
+        """Object of the shell that waits for the end, such as a future."""
 
     @property
     def footprint(self) -> Credit:
         return Credit(self.count, self.event_count, self.payload_bytes)
 
     def end(self, error: PenstockError | None) -> None:
-        """Say what became of it: accepted, without an error. Only the first call counts."""
+        """Set the result, accepted without an error; only the first call has an effect."""
         if self.ended:
             return
         self.ended = True
@@ -119,7 +119,7 @@ class Publication:
             self.on_end(self)
 
     def header(self) -> Header:
-        """The header of its frame; DATA for a single chunk, DATA_BATCH for several."""
+        """Return the header of the frame: DATA for one chunk, DATA_BATCH for several."""
         header = Header(
             type=DATA_BATCH if self.lengths else DATA,
             first_sequence=self.first_sequence,
@@ -149,10 +149,10 @@ def single(
     partition: int = NO_PARTITION,
     format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
 ) -> Publication:
-    """Create a DATA frame with one chunk.
+    """Return a DATA frame with one chunk.
 
     Raises:
-        InvalidChunks: an event count out of range.
+        InvalidChunks: the event count is out of range.
     """
     _check_events(event_count)
     _check_target(topic, partition)
@@ -174,12 +174,12 @@ def batch(
     partition: int = NO_PARTITION,
     format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
 ) -> Publication:
-    """Several chunks with one target, as a DATA_BATCH frame.
+    """Return a DATA_BATCH frame of several chunks with one target.
 
-    `event_counts` has the number of events of each chunk; without it every chunk is one event.
+    `event_counts` has the number of events of each chunk; without it each chunk is one event.
 
     Raises:
-        InvalidChunks: no chunk, more than 4,096, or event counts of another length or out of range.
+        InvalidChunks: there is no chunk, there are more than 4,096, or event counts are invalid.
     """
     sizes = list(map(len, payloads))
     return _several(
@@ -203,16 +203,18 @@ def adjacent(
     partition: int = NO_PARTITION,
     format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
 ) -> Publication:
-    """Chunks that lie one after another in one buffer, as a DATA_BATCH frame.
+    """Return a DATA_BATCH frame of chunks that are contiguous in one buffer.
 
-    `lengths` (bytes, none negative) has one number per chunk and sums up to the buffer's size.
+    `lengths` has the bytes of each chunk, not negative; their sum is the size of the buffer.
 
     Raises:
-        InvalidChunks: as `batch`, or lengths that do not fit the buffer.
+        InvalidChunks: as for `batch`, or the lengths do not match the buffer.
     """
     total = int(lengths.sum(dtype=np.int64))
     if total != len(payload):
-        raise InvalidChunks(f"chunks of {total} bytes together in a buffer of {len(payload)}")
+        raise InvalidChunks(
+            f"the chunks have {total} bytes in total, but their buffer has {len(payload)}"
+        )
     return _several(
         (payload,),
         payload_bytes=total,
@@ -244,7 +246,7 @@ def _several(
     packed, events = b"", count
     if event_counts is not None:
         if len(event_counts) != count:
-            raise InvalidChunks(f"{len(event_counts)} event counts for {count} chunks")
+            raise InvalidChunks(f"{len(event_counts)} event counts were given for {count} chunks")
         events = sum(event_counts)
         _check_events(events)
         if min(event_counts) < 0:
@@ -271,7 +273,7 @@ def _check_events(events: Any) -> None:
 
 
 def _check_target(topic: Any, partition: Any) -> None:
-    """Refuse what a header cannot have while its caller is there to hear of it."""
+    """Raise InvalidChunks for a topic or partition that a header cannot hold."""
     if not isinstance(topic, str) or len(topic) > TOPIC_NAME_CHARS_MAX:
         raise InvalidChunks(
             f"topic {str(topic)[:64]!r}: must be a text of at most"
@@ -279,8 +281,8 @@ def _check_target(topic: Any, partition: Any) -> None:
         )
     if not _is_whole(partition) or not NO_PARTITION <= partition <= limits.PARTITION_MAX:
         raise InvalidChunks(
-            f"partition {partition!r}: must be a whole number from 0 to {limits.PARTITION_MAX},"
-            f" or {NO_PARTITION} for the agent's choice"
+            f"partition {partition!r}: must be a whole number from 0 to"
+            f" {limits.PARTITION_MAX}, or {NO_PARTITION} to let the agent choose"
         )
 
 

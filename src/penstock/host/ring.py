@@ -1,16 +1,15 @@
-"""Ring of shared memory between a producer and its agent: it holds payloads, the socket carries
-heads.
+"""Ring of shared memory between a producer and its agent, which holds payloads.
 
-The producer makes an anonymous file in memory, seals its size, maps it and passes its descriptor
-with the first bytes of the connection (`SCM_RIGHTS`). From then on it copies a payload to its
-place (`ring_space.py` says where) and only then sends the head. A producer that dies in the middle
-of a copy has sent no head, so half a payload is never read.
+The producer creates an anonymous file in memory, seals its size and maps it. It passes the
+descriptor with the first bytes of the connection (`SCM_RIGHTS`). For each frame it first copies the
+payload into the ring, at a position from `ring_space.py`, and then sends the head on the socket. A
+producer that dies during a copy has sent no head, so the agent never reads a partial payload.
 
-The agent trusts nothing of a descriptor that was handed to it. A file that can shrink would let
-the producer make the agent's next look at the ring end in SIGBUS, so the seals against shrinking
-and growing have to be there; sealed huge pages can fault in the same way when none are left, so
-only plain pages are taken. All memory is taken when the ring is made, not when it is first written
-to: a host without memory refuses the ring instead of killing the writer.
+The agent does not trust a descriptor that it receives. If the producer could shrink the file, the
+agent's next access would end in SIGBUS. So the seals against shrinking and growing are required.
+Huge pages can fault in the same way when none are left, even if sealed, so only normal pages are
+accepted. All memory is allocated when the ring is created. So on a host without memory the creation
+fails, and the writer is not killed later.
 
 Source: memfd_create(2), fcntl(2) on file sealing, unix(7) on `SCM_RIGHTS`.
 """
@@ -32,16 +31,19 @@ from penstock.base.errors import BugError
 from penstock.host.errors import InvalidRing
 
 RING_BYTES_MAX: Final = 1 << 30
-"""Nothing else keeps a file in memory from taking all that the host has."""
+"""Maximum size of a ring; no other limit keeps a file in memory from using all memory."""
 _JOINED_BYTES_MAX: Final = 256 << 10
 _NAME: Final = "penstock-ring"
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 _DESCRIPTORS_MAX: Final = 16
-"""Descriptors taken off one message, to be closed but for the first; the kernel drops the rest."""
+"""Maximum descriptors received with one message; all but the first are closed.
+
+The kernel drops further descriptors.
+"""
 
 
 class Ring:
-    """A mapped ring. `fd` is -1 where the descriptor is not needed any more."""
+    """Mapped ring; `fd` is -1 if the descriptor is not needed any more."""
 
     __slots__ = ("_map", "fd", "memory", "size_bytes")
 
@@ -53,17 +55,22 @@ class Ring:
 
     @classmethod
     def create(cls, size_bytes: int) -> Ring:
-        """A new ring that can be written to, all of its memory taken.
+        """Create a writable ring with all of its memory allocated.
 
         Raises:
-            InvalidRing: a size that is out of bounds, or that this host cannot give.
+            InvalidRing: the size is out of bounds, or this host cannot allocate it.
         """
         if not 0 < size_bytes <= RING_BYTES_MAX:
-            raise InvalidRing(f"a ring of {size_bytes} bytes: must be 1 to {RING_BYTES_MAX}")
+            raise InvalidRing(
+                f"a ring of {size_bytes} bytes is not allowed; the size must be from 1 to"
+                f" {RING_BYTES_MAX}"
+            )
         try:
             fd = os.memfd_create(_NAME, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         except (OSError, AttributeError) as error:
-            raise InvalidRing(f"no ring of {size_bytes} bytes can be made here: {error}") from error
+            raise InvalidRing(
+                f"this host cannot create a ring of {size_bytes} bytes: {error}"
+            ) from error
         try:
             os.posix_fallocate(fd, 0, size_bytes)
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -71,15 +78,17 @@ class Ring:
             return cls(mmap.mmap(fd, size_bytes), fd, size_bytes)
         except (OSError, ValueError, OverflowError) as error:
             os.close(fd)
-            raise InvalidRing(f"no ring of {size_bytes} bytes can be made here: {error}") from error
+            raise InvalidRing(
+                f"this host cannot create a ring of {size_bytes} bytes: {error}"
+            ) from error
 
     @classmethod
     def adopt(cls, fd: int, size_bytes: int) -> Ring:
-        """Map a ring that a peer has passed, to be read only; takes `fd`, also when it refuses.
+        """Map a peer's ring for reading; it takes over `fd`, and closes it on an error.
 
         Raises:
-            InvalidRing: no file in memory, one whose size is not sealed, smaller than
-                `size_bytes`, or made of huge pages; or it cannot be mapped.
+            InvalidRing: it is not a file in memory, its size is not sealed or is below
+                `size_bytes`, it has huge pages, or it cannot be mapped.
         """
         try:
             _check(fd, size_bytes)
@@ -93,12 +102,13 @@ class Ring:
         return cls(mapped, -1, size_bytes)
 
     def write(self, position: int, pieces: Sequence[Readable]) -> None:
-        """Copy pieces of bytes one after another to `position`.
+        """Copy pieces of bytes to `position`, one after another.
 
-        Many small pieces are joined first: a second copy costs less than as many steps here.
+        Many small pieces are joined first, because a second copy costs less than many single
+        writes.
 
         Raises:
-            BugError: they do not end inside the ring.
+            BugError: the pieces do not end inside the ring.
         """
         memory = self.memory
         if len(pieces) > 1 and sum(map(len, pieces)) <= _JOINED_BYTES_MAX:
@@ -106,12 +116,14 @@ class Ring:
         for piece in pieces:
             end = position + len(piece)
             if end > self.size_bytes:
-                raise BugError(f"a payload ends at {end} in a ring of {self.size_bytes} bytes")
+                raise BugError(
+                    f"a payload ends at byte {end}, but the ring has {self.size_bytes} bytes"
+                )
             memory[position:end] = piece
             position = end
 
     def close(self) -> None:
-        """Let the ring go; views of it that others still hold stay valid until they are gone."""
+        """Unmap the ring; existing views stay valid until they are dropped."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -125,33 +137,38 @@ class Ring:
 
 
 def _check(fd: int, size_bytes: int) -> None:
-    """Raise `InvalidRing` unless `fd` can be mapped and read without ever faulting."""
+    """Raise `InvalidRing` if mapping and reading `fd` could ever fault."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise InvalidRing("the descriptor passed as ring is no file in memory") from None
+        raise InvalidRing(
+            "the descriptor that was passed as a ring is not a file in memory"
+        ) from None
     if not seals & fcntl.F_SEAL_SHRINK or not seals & fcntl.F_SEAL_GROW:
         raise InvalidRing(f"the ring's size is not sealed (seals {seals:#x})")
     actual = os.fstat(fd).st_size
     if not 0 < size_bytes <= actual:
-        raise InvalidRing(f"a ring of {size_bytes} bytes in a file of {actual} bytes")
+        raise InvalidRing(f"the ring should have {size_bytes} bytes, but its file has {actual}")
     block = os.fstatvfs(fd).f_bsize
     if block != mmap.PAGESIZE:
-        raise InvalidRing(f"the ring has pages of {block} bytes; only {mmap.PAGESIZE} are taken")
+        raise InvalidRing(
+            f"the ring has pages of {block} bytes; only pages of {mmap.PAGESIZE} bytes are accepted"
+        )
 
 
 def send_with_ring(sock: socket.socket, data: Readable, fd: int) -> int:
-    """Send bytes with a descriptor; returns how many were sent, the first of them took it along."""
+    """Send bytes with a descriptor, which the first byte carries; return the bytes sent."""
     return socket.send_fds(sock, [data], [fd])
 
 
 def receive_with_ring(sock: socket.socket, size: int) -> tuple[bytes, int | None]:
-    """Receive up to `size` bytes and the descriptor that came with them, which the caller owns.
+    """Receive up to `size` bytes and the descriptor that was sent with them, if any.
 
-    More descriptors than one are closed. Once a connection has its ring, or will have none, plain
-    receives may be used: the kernel closes descriptors that are not received.
+    The caller owns the descriptor. Further descriptors are closed. Once a connection has its ring,
+    or will have none, plain receives may be used, because the kernel closes descriptors that are
+    not received.
     """
     data, ancillary, _, _ = sock.recvmsg(
         size,

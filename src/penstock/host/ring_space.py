@@ -1,8 +1,8 @@
-"""Allocation of the ring: first in, first out, each payload in one piece.
+"""Allocation of ring space: first in, first out, each payload contiguous.
 
-A payload keeps its space until its frame is answered. Frames may be answered out of order; space
-becomes free in the order in which it was allocated. A payload that does not fit before the end of
-the ring starts at its beginning, and the rest of the end stays unused until then.
+A payload keeps its space until its frame is answered. Frames may be answered out of order, but
+space becomes free in the order of its allocation. A payload that does not fit before the end of the
+ring starts at position 0. The unused bytes at the end are freed together with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Place:
 
 
 class RingSpace:
-    """The free and taken bytes of a ring of `size_bytes`."""
+    """Free and allocated bytes of a ring of `size_bytes`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -30,7 +30,7 @@ class RingSpace:
         self._by_position: dict[int, _Place] = {}
 
     def take(self, size_bytes: int) -> int | None:
-        """The position of `size_bytes` free bytes, or None when there are not as many."""
+        """Allocate `size_bytes` contiguous bytes; return their position, or None without space."""
         if not self.has_room(size_bytes):
             return None
         position, taken = self._place(size_bytes)
@@ -42,19 +42,19 @@ class RingSpace:
         return position
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether `take` would find a place."""
+        """Whether `take` would return a position."""
         if not 0 < size_bytes <= self.size_bytes:
             return False
         return self.taken_bytes + self._place(size_bytes)[1] <= self.size_bytes
 
     def _place(self, size_bytes: int) -> tuple[int, int]:
-        """The next position, and the bytes taken with what is left out before it."""
+        """Return the next position, and the bytes to allocate, including bytes that are skipped."""
         if self._next + size_bytes > self.size_bytes:
             return 0, size_bytes + self.size_bytes - self._next
         return self._next, size_bytes
 
     def give_back(self, position: int) -> None:
-        """The payload at `position` is not needed any more."""
+        """Free the payload at `position`, once all earlier payloads are free."""
         place = self._by_position.pop(position, None)
         if place is None:
             return

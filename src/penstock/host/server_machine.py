@@ -1,12 +1,13 @@
-"""The agent's side of one connection, without I/O: frames in, at most one effect out.
+"""State machine of the agent's side of one connection, without I/O.
 
-The table `_ALLOWED` has what each state allows; a frame that is not in it ends the
-connection, and so does one whose fields contradict each other. The credit window here is the
-truth: a frame beyond it is failed (retryable), whatever the producer believes.
+Each received frame has at most one effect, which the shell performs. The table `_ALLOWED` has the
+frames that each state allows. Any other frame ends the connection, and so does a frame with
+contradicting fields. The credit window of this side decides: a frame beyond it fails as retryable,
+whatever the producer's own window is.
 
-The shell feeds `receive` frame by frame, performs the effect, calls `flush` at the end of
-everything that one read brought, and sends `take_output`. So a burst of data frames is answered
-by one ACCEPTED frame with ranges of sequences, and acknowledgements stay a tiny part of the bytes.
+The shell passes each frame to `receive` and performs its effect. It calls `flush` after all frames
+of one read, and sends `take_output`. So a burst of data frames is answered by one ACCEPTED frame
+with ranges of sequences, and answers are a small part of all bytes.
 
 Source: `host-ipc.txt`, frame types and handshake, three-dimensional backpressure, draining.
 """
@@ -57,26 +58,26 @@ from penstock.wire.frames import (
 )
 
 DENIED_TOPICS_MAX: Final = 100
-"""Refused topics of one connection that are told apart, for the audit log."""
+"""Maximum number of rejected topics per connection that the audit log distinguishes."""
 RANGES_PER_FRAME_MAX: Final = 1024
-"""Ranges of sequences in one ACCEPTED frame."""
+"""Maximum number of ranges of sequences in one ACCEPTED frame."""
 
 
 class ServerState(Enum):
     """State of a connection."""
 
     HANDSHAKE = "handshake"
-    """Waits for HELLO; a PING is answered, so that a health check needs no identity."""
+    """Waits for HELLO; PING is answered too, so a health check needs no producer id."""
     INTRODUCING = "introducing"
-    """Waits for what the sink says of the producer."""
+    """Waits for the sink's answer about the producer."""
     OPEN = "open"
     DRAINING = "draining"
-    """What the producer had under way may still arrive and is taken."""
+    """The agent is stopping; frames that the producer has already sent are still accepted."""
     CLOSED = "closed"
 
 
 class ServerTerms(Struct, frozen=True, kw_only=True):
-    """The agent's offer to a producer."""
+    """Offer of the agent to a producer."""
 
     credit: Credit
     frame_bytes_max: int
@@ -87,7 +88,7 @@ class ServerTerms(Struct, frozen=True, kw_only=True):
 
 
 class Introduce(Struct, frozen=True):
-    """Ask the sink about this producer; then call `introduced` or `refuse`."""
+    """Effect: ask the sink about this producer, then call `introduced` or `refuse`."""
 
     producer_id: int
     topics: tuple[str, ...]
@@ -95,13 +96,13 @@ class Introduce(Struct, frozen=True):
 
 
 class Deliver(Struct, frozen=True, eq=False):
-    """Pass these chunks to the sink, and return its verdict, now or later."""
+    """Effect: pass these chunks to the sink, and its verdict to `completed`, now or later."""
 
     chunks: Chunks
 
 
 class Close(Struct, frozen=True):
-    """Send what is in the output, then close."""
+    """Effect: send the output, then close the connection."""
 
     reason: str
 
@@ -120,7 +121,7 @@ _ALLOWED: Final[Mapping[ServerState, tuple[int, ...]]] = {
 
 
 class ServerMachine:
-    """Connection of one producer. Times are milliseconds of a monotonic clock."""
+    """State machine of one producer's connection; times are monotonic milliseconds."""
 
     def __init__(
         self,
@@ -133,9 +134,9 @@ class ServerMachine:
     ) -> None:
         self.terms = terms
         self.permission = permission
-        """What the producer may publish to; None is everything."""
+        """Permission of the producer; None allows all topics."""
         self.denied: list[str] = []
-        """Topics that it was refused, each once, for the shell to take."""
+        """Topics that were rejected since the shell last took them, each once per connection."""
         self._denied_before: set[str] = set()
         self._sink_trouble = sink_trouble
         self.state = ServerState.HANDSHAKE
@@ -144,7 +145,7 @@ class ServerMachine:
         self.producer_epoch = 0
         self.client_name = ""
         self.ring: memoryview | None = None
-        """The producer's ring, once the shell has mapped it."""
+        """Memory of the producer's ring, once the shell has mapped it."""
         self.in_flight: dict[int, Credit] = {}
         self.frames = 0
         self.accepted_chunks = 0
@@ -154,7 +155,7 @@ class ServerMachine:
         self.overdrafts = 0
         self._agent_draining = draining
         self._drain: Header | None = None
-        """What to say once HELLO has been answered."""
+        """DRAIN frame to send once HELLO is answered."""
         self._output: list[bytes] = []
         self._ranges: list[int] = []
         self._heard_ms = now_ms
@@ -171,10 +172,10 @@ class ServerMachine:
     # Events
 
     def receive(self, frame: Frame) -> Effect | None:
-        """Take one frame in.
+        """Process one frame; return its effect, if any.
 
         Raises:
-            ProtocolViolation, MalformedFrame: the connection has to be closed; call `violated`.
+            ProtocolViolation, MalformedFrame: the connection must be closed; call `violated`.
         """
         kind = frame.header.type
         self.frames += 1
@@ -185,11 +186,11 @@ class ServerMachine:
         return self._handlers[kind](frame)
 
     def heard(self, now_ms: float) -> None:
-        """Bytes have arrived."""
+        """Record that bytes have arrived."""
         self._heard_ms = now_ms
 
     def introduced(self, introduction: Introduction, *, ring: bool = False) -> None:
-        """The sink has answered; `ring` says that the shell has mapped the producer's ring."""
+        """Accept the producer with the sink's answer; `ring` means that its ring is mapped."""
         hello = self._hello
         if self.state is not ServerState.INTRODUCING or hello is None:
             return
@@ -218,7 +219,7 @@ class ServerMachine:
             self._start_draining(self._drain)
 
     def refuse(self, reason: str, *, retryable: bool = False) -> Close:
-        """Answer HELLO with no, and why; `retryable` says that the same HELLO may do later."""
+        """Reject HELLO with a reason; `retryable` means that the same HELLO may succeed later."""
         self._send(
             Header(
                 type=HELLO_ACK,
@@ -231,9 +232,9 @@ class ServerMachine:
         return Close(reason)
 
     def completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
-        """A frame's verdict: its credit comes back, and its answer goes into the output.
+        """Return the credit of a frame, and add its answer to the output.
 
-        Nothing happens for a frame of a connection that has ended.
+        A frame of an ended connection is ignored.
         """
         footprint = self.in_flight.pop(chunks.first_sequence, None)
         if footprint is None:
@@ -254,13 +255,13 @@ class ServerMachine:
         self._fail(chunks.first_sequence, chunks.count, footprint, verdict)
 
     def grant(self, more: Credit) -> None:
-        """Widen the producer's window."""
+        """Increase the producer's credit."""
         if self.state is ServerState.OPEN and more != NO_CREDIT:
             self.window.grant(more)
             self._send(_credit_update(more))
 
     def drain(self, deadline_ms: int, reason: str) -> None:
-        """Notify the producer that the agent ends within `deadline_ms`."""
+        """Inform the producer that the agent stops within `deadline_ms`."""
         self._agent_draining = True
         drain = Header(type=DRAIN, deadline_ms=deadline_ms, reason=reason)
         if self.state is ServerState.OPEN:
@@ -274,7 +275,7 @@ class ServerMachine:
         self._send(drain)
 
     def violated(self, reason: str) -> Close:
-        """Say why the connection ends: a FAILED frame about no chunks."""
+        """Send the reason why the connection ends, as a FAILED frame without chunks."""
         if self.state is not ServerState.CLOSED:
             if self.state in (ServerState.HANDSHAKE, ServerState.INTRODUCING):
                 return self.refuse(reason, retryable=True)
@@ -284,7 +285,7 @@ class ServerMachine:
         return Close(reason)
 
     def disconnected(self) -> int:
-        """Free all credit of an ended connection.
+        """Release all credit of an ended connection.
 
         Returns:
             The number of frames whose verdict cannot be delivered.
@@ -298,7 +299,7 @@ class ServerMachine:
         return lost
 
     def tick(self, now_ms: float) -> Close | None:
-        """Look at the clock: close a connection that was silent for too long, ping a quiet one."""
+        """Handle timeouts: close a connection that was silent for too long, or send a PING."""
         silent_ms = now_ms - self._heard_ms
         if silent_ms >= self.terms.idle_timeout_ms:
             return self.violated(
@@ -313,13 +314,13 @@ class ServerMachine:
     # Output
 
     def flush(self) -> None:
-        """Answer everything accepted since the last call with one frame."""
+        """Answer all frames that were accepted since the last call, with one frame."""
         if self._ranges:
             ranges, self._ranges = self._ranges, []
             self._send(Header(type=ACCEPTED, ranges=ranges))
 
     def take_output(self) -> Sequence[bytes]:
-        """The frames to send, in order."""
+        """Return the frames to send, in order."""
         output, self._output = self._output, []
         return output
 
@@ -478,7 +479,7 @@ class ServerMachine:
         return self.permission is not None and not self.permission.allows(topic)
 
     def _denial(self, topic: str) -> str:
-        """Why a topic is refused; which ones were is remembered up to a bound."""
+        """Return why a topic is rejected, or ""; remember rejected topics up to a limit."""
         if topic not in self._denied_before and len(self._denied_before) < DENIED_TOPICS_MAX:
             self._denied_before.add(topic)
             self.denied.append(topic)

@@ -1,4 +1,4 @@
-"""Object stores: the port, its implementations, the range cache, hot and cold fetch paths."""
+"""Object stores: their interface, its implementations, the block cache, and the fetch paths."""
 
 from penstock.objects.directory import DirectoryStore
 from penstock.objects.errors import (

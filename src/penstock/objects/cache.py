@@ -1,14 +1,15 @@
-"""Cache of recent objects' blocks, and the callers that wait for blocks being loaded.
+"""Cache of the blocks of recent objects, and the callers that wait for blocks being loaded.
 
-| state   | asked                | loaded             | failed            | kept (just written)  |
-|---------|----------------------|--------------------|-------------------|----------------------|
-| absent  | → loading: `LOAD`    | → present          | —                 | → present            |
-| loading | joins: `WAIT`        | → present, answers | → absent, answers | → present, answers   |
-| present | the bytes; it is new | (the first stay)   | —                 | (the first stay)     |
+| state   | `ask`             | `loaded`         | `failed`         | `keep` (just written)        |
+|---------|-------------------|------------------|------------------|------------------------------|
+| absent  | `LOAD`; → loading | → present        | no effect        | → present                    |
+| loading | `WAIT`            | → present; bytes | → absent; error  | → present; bytes             |
+| present | the bytes         | no effect        | no effect        | no effect                    |
 
-So each block is loaded once for all callers. Present blocks are ordered by their last write or
-request: the first ones expire after the lifespan, and are evicted for room. Bytes never change
-under a key, so nothing is ever invalidated.
+"Bytes" and "error" mean that the waiting callers get the bytes or the error. Each block is
+therefore loaded once for all callers. Present blocks are ordered by their last write or request.
+The first ones in this order expire after the lifespan, and are evicted if the cache is full. The
+bytes under a key never change, so no block is ever invalidated.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from penstock.base.metrics import Metrics, Sample, counter, gauge
 
 CACHE_BLOCK_OVERHEAD_BYTES: Final = 512
-"""Memory overhead of a cached block."""
+"""Memory of a cached block in addition to its bytes."""
 
 A = TypeVar("A")
 
@@ -32,7 +33,7 @@ class Block(NamedTuple):
 
 
 class Pending(Enum):
-    """State of a missing block: the caller waits, and must start the load or not."""
+    """Result of a request for a missing block: the caller must load it, or only wait."""
 
     LOAD = auto()
     WAIT = auto()
@@ -46,15 +47,15 @@ class _Entry(NamedTuple):
 class CacheCounters(Metrics, prefix="penstock_objects_cache_"):
     hits = counter("hits_total", "Blocks found in the cache.")
     misses = counter("misses_total", "Blocks that had to be loaded.")
-    joins = counter("shared_loads_total", "Blocks asked for while they were being loaded.")
-    evictions = counter("evictions_total", "Blocks dropped for room.")
+    joins = counter("shared_loads_total", "Blocks requested while they were being loaded.")
+    evictions = counter("evictions_total", "Blocks evicted because the cache was full.")
     expirations = counter("expirations_total", "Blocks dropped because they were not requested.")
-    size_bytes = gauge("bytes", "Memory that cached blocks take.")
+    size_bytes = gauge("bytes", "Memory of the cached blocks.")
     blocks = gauge("blocks", "Blocks in the cache.")
 
 
 class BlockCache(Generic[A]):
-    """Cached blocks, bounded in bytes and time, and the callers (`A`) that wait for loads."""
+    """Cached blocks, limited in bytes and age, and the callers (`A`) that wait for loads."""
 
     def __init__(self, *, block_bytes: int, bytes_max: int, lifespan_ms: int) -> None:
         self.block_bytes = block_bytes
@@ -77,14 +78,17 @@ class BlockCache(Generic[A]):
         return (Block(key, number) for number in range(first, last + 1))
 
     def peek(self, block: Block, now_ms: int) -> memoryview | None:
-        """Return a cached block, without counting or touching it."""
+        """Return a cached block, or None. Does not count the request or renew the block."""
         entry = self._present.get(block)
         if entry is None or self._expired(entry, now_ms):
             return None
         return entry.content
 
     def ask(self, block: Block, asker: A, now_ms: int) -> memoryview | Pending:
-        """Return the block's bytes, or register the caller until `loaded`, `failed` or `keep`."""
+        """Return the block's bytes, or register the caller as waiting for it.
+
+        A registered caller is returned by the next `loaded`, `failed` or `keep` of the block.
+        """
         entry = self._present.get(block)
         if entry is not None:
             if not self._expired(entry, now_ms):
@@ -114,7 +118,10 @@ class BlockCache(Generic[A]):
     def keep(
         self, key: str, content: memoryview, now_ms: int
     ) -> Sequence[tuple[memoryview, Sequence[A]]]:
-        """Store an object in blocks that own their bytes; return each with its waiting callers."""
+        """Store the blocks of a whole object. Return each block with the callers that wait for it.
+
+        Each block gets its own copy of its bytes, unless the object is a single block.
+        """
         kept: list[tuple[memoryview, Sequence[A]]] = []
         for number, start in enumerate(range(0, len(content), self.block_bytes)):
             cut = content[start : start + self.block_bytes]
@@ -124,7 +131,7 @@ class BlockCache(Generic[A]):
         return kept
 
     def expire(self, now_ms: int) -> int:
-        """Evict the blocks that were not used for the lifespan; return their number."""
+        """Drop the blocks that were not used during the lifespan; return their number."""
         dropped = 0
         while self._present:
             block, entry = next(iter(self._present.items()))

@@ -1,15 +1,16 @@
-"""Object store in a directory: local to one broker, or shared by all of them.
+"""Object store in a directory, local to one broker or shared by all of them.
 
-A put writes `.partial/<name>`, syncs it, links it to its key's path and syncs the directory of the
-link (and, once each, the directories above it): an object is visible only as a whole, and is on
-disk when `put` returns. A link never replaces an object. Leftovers of a crash in `.partial` are
-removed at the next opening, if they are old enough that no other broker can be writing them.
+A put writes `.partial/<name>` and syncs it. It then links the file to the path of its key, and
+syncs the directory of the link. Directories above it are synced once each. An object is therefore
+visible only as a whole, and is on disk when `put` returns. A link never replaces an object.
+Leftovers of a crash in `.partial` are removed when a store is opened. Younger ones stay, as other
+brokers may be writing them.
 
-Paths are opened directory by directory from the root, without following symlinks. A failed sync,
-except for a full disk, is final: the kernel may have dropped the bytes and a second sync would
-succeed (the "fsyncgate" of 2018), so the store accepts no objects until it is reopened.
+Paths are opened directory by directory from the root, without following symlinks. After a failed
+sync, except on a full disk, the store accepts no objects until it is reopened. The kernel may have
+dropped the bytes, and a second sync would succeed (the "fsyncgate" of 2018).
 
-Empty directories of deleted objects stay. Keys `a` and `a/b` cannot both exist.
+Empty directories of deleted objects stay. The keys `a` and `a/b` cannot both exist.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ from penstock.objects.settings import DIRECTORY_THREADS
 from penstock.objects.threads import Threads
 
 DIRECTORY_WAITING_MAX: Final = 4096
-"""Maximum number of calls that wait for a thread; more are rejected as throttled."""
+"""Calls that may wait for a thread. Further ones fail with `StoreThrottled`."""
 PARTIAL_AGE_MS: Final = 3_600_000
-"""Age above which an opening directory store removes unfinished files: no write takes that long,
-and other brokers may be writing younger ones."""
+"""Age from which opening a store removes an unfinished file.
+
+No write takes that long, but other brokers may be writing younger files.
+"""
 PARTIAL_REMOVALS_MAX: Final = 10_000
-"""Maximum number of unfinished files that one opening removes."""
+"""Unfinished files that opening a store checks and removes."""
 DURABLE_DIRECTORIES_MAX: Final = 65_536
-"""Maximum number of directories remembered as durable; then all are synced again."""
+"""Directories remembered as synced. Beyond it, all are forgotten and synced again."""
 
 T = TypeVar("T")
 PARTIAL: Final = ".partial"
@@ -66,7 +69,7 @@ _REFUSED: Final = frozenset(
 
 
 class DirectoryStore:
-    """Object store of one root directory, which is created if missing.
+    """Object store below one root directory, which is created if it is missing.
 
     Raises:
         StoreRefused: the root cannot be created or opened.
@@ -122,7 +125,10 @@ class DirectoryStore:
         return size
 
     async def _whole(self, job: Callable[[], T]) -> T:
-        """Run a job on a thread; after a cancellation wait for its end, as it uses a file."""
+        """Run a job on a thread.
+
+        After a cancellation, wait for its end, because the job uses a file.
+        """
         task = asyncio.ensure_future(self._threads.run(job))
         try:
             return await asyncio.shield(task)
@@ -189,12 +195,12 @@ class DirectoryStore:
             return write_all(self._files, file, position, views)
 
     def _finish(self, key: str, file: int, size: int) -> None:
-        """Sync a whole file, and check its size."""
+        """Sync a completely written file, and check its size."""
         with self._errors("write", key):
             self._sync(lambda: self._files.sync_file(file), f"object {key}")
             written = self._files.size(file)
         if written != size:
-            raise StoreUnavailable(f"object {key} has {written} bytes of {size} written")
+            raise StoreUnavailable(f"object {key} has {written} of {size} written bytes")
 
     def _discard(self, name: str) -> None:
         with suppress(OSError):
@@ -249,7 +255,7 @@ class DirectoryStore:
             self._files.sync_directory(directory)
 
     def _walk(self, parent: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Yield objects below a directory, sorted by key; directory names end with a slash."""
+        """Yield the objects below a directory, sorted by key. `parent` ends with a slash."""
         for key, entry in self._entries(parent):
             if entry is None:
                 if key.startswith(prefix) and key + "\x7f" > after:
@@ -277,7 +283,7 @@ class DirectoryStore:
 
     @contextmanager
     def _directory(self, key: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield the open directory of a key, opened from the root, and the last part of the key."""
+        """Yield the open directory of a key, and the last part of the key."""
         *parts, name = key.split("/")
         directory = os.dup(self._root)
         try:
@@ -293,7 +299,7 @@ class DirectoryStore:
             self._files.close(directory)
 
     def _make(self, directory: int, part: str, path: str) -> None:
-        """Make a directory durable, even if another writer created it and did not sync it yet."""
+        """Create a directory and sync its parent, even if another writer has created it."""
         with suppress(FileExistsError):
             self._files.make_directory(part, directory)
         self._sync(lambda: self._files.sync_directory(directory), f"the directory of {path}")
@@ -327,7 +333,10 @@ class DirectoryStore:
 
     @contextmanager
     def _errors(self, doing: str, key: str, *, absent: str | None = None) -> Iterator[None]:
-        """Convert OSErrors to this package's errors; `absent` is the key of a missing file."""
+        """Convert OSErrors to errors of this package.
+
+        `absent` is the key for ObjectNotFound, if that applies.
+        """
         try:
             yield
         except OSError as error:
@@ -342,6 +351,6 @@ class DirectoryStore:
         if error.errno in _NO_ROOM:
             return StoreFull(f"{what}: {reason}")
         if error.errno in _NO_DESCRIPTORS:
-            return StoreUnavailable(f"{what}: {reason}; raise the limit of open files")
+            return StoreUnavailable(f"{what}: {reason}. Raise the limit of open files (ulimit -n).")
         kind = StoreRefused if error.errno in _REFUSED else StoreUnavailable
         return kind(f"{what}: {reason}")

@@ -1,8 +1,8 @@
 """Errors of object stores, each with Kafka's error name.
 
-Callers distinguish three kinds: retry (`StoreUnavailable`: the outcome of a write is unknown, so it
-is retried under another key), do not retry (`StoreRefused`), and errors of one object
-(`ObjectNotFound`, `ObjectExists`, `ObjectTruncated`).
+There are three kinds. `StoreUnavailable` may be retried; the outcome of a failed write is unknown,
+so it is retried under another key. `StoreRefused` must not be retried. `ObjectNotFound`,
+`ObjectExists` and `ObjectTruncated` concern one object.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from penstock.base.errors import (
 )
 
 THROTTLED_STATUS: Final = frozenset({429, 503})
-"""HTTP status codes of too many requests."""
+"""HTTP status codes by which stores reject too many requests."""
 
 
 class StoreUnavailable(RetriableError):
-    """The store did not respond, or failed; a write may have taken effect."""
+    """The store did not respond, or failed. A write may have taken effect."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class StoreThrottled(StoreUnavailable):
-    """The store demands fewer requests."""
+    """The store, or a queue in front of it, demands fewer requests."""
 
 
 class StoreFull(StoreUnavailable):
-    """The store is full; nothing of the object is visible."""
+    """The store is full. The object was not written."""
 
 
 class StoreRefused(UnavailableError):
-    """The store rejects the request because of its setup: credentials, bucket, permissions."""
+    """The store rejects the request permanently, because of credentials, bucket or permissions."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class StoreFailed(StoreRefused):
-    """A sync failed: the disk's content is unknown, and the store accepts no objects."""
+    """A sync failed. The content of the disk is unknown, so the store accepts no objects."""
 
 
 class StoreClosed(FencedError):
-    """The store, or the fetch paths over it, are closed."""
+    """The store, or the fetch paths over it, have been closed."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -61,14 +61,14 @@ class InvalidKey(InvalidError):
 class InvalidRange(InvalidError):
     def __init__(self, key: str, start: int, size_bytes: int) -> None:
         super().__init__(
-            f"object {key}: {size_bytes} bytes from byte {start} are not a valid range; "
-            "a range has at least one byte and starts at byte 0 or above"
+            f"object {key}: {size_bytes} bytes from byte {start} are not a valid range. "
+            "A range has at least one byte and starts at byte 0 or above."
         )
         self.key = key
 
 
 class ObjectNotFound(InvalidError):
-    """No object has this key; keys are written once, so none will."""
+    """No object has this key. Each key is written once, so a deleted object never returns."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -83,14 +83,14 @@ class ObjectExists(InvalidError):
     code: ClassVar[str] = "kafka_storage_error"
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"there is an object {key}, and objects are written once")
+        super().__init__(f"object {key} exists already, and objects are never replaced")
         self.key = key
 
 
 class ObjectTruncated(CorruptError):
-    """An object ends before the end of the requested range.
+    """The object ends before the end of the requested range.
 
-    `content` holds the existing part of the range, if the store returned it.
+    `content` has the existing part of the range, if the store returned it.
     """
 
     code: ClassVar[str] = "kafka_storage_error"
@@ -106,7 +106,7 @@ class ObjectTruncated(CorruptError):
     ) -> None:
         super().__init__(
             f"object {key} has {object_size_bytes} bytes, "
-            f"and [{start}, {start + size_bytes}) was requested"
+            f"but bytes [{start}, {start + size_bytes}) were requested"
         )
         self.key = key
         self.start = start
@@ -116,6 +116,9 @@ class ObjectTruncated(CorruptError):
 
 
 class LaggingConsumerRejected(RetriableError):
-    """The cold path's queue is full, or the paths are closing; the consumer should back off."""
+    """The cold path's queue is full, or the fetch paths are closing.
+
+    The consumer should back off.
+    """
 
     code: ClassVar[str] = "kafka_storage_error"

@@ -1,16 +1,18 @@
-"""Fetch paths for ranges of objects: recent data through the cache, old data past it.
+"""Fetch paths for ranges of objects: recent data is read through the cache, old data past it.
 
-The age of the newest data of a request decides, not the consumer's lag: `max(0, now − newest
-timestamp) > threshold` selects the cold path.
+The age of the newest data of a request selects the path, not the consumer's lag. A request takes
+the cold path if `max(0, now − newest timestamp) > threshold`.
 
-- **Hot path**: whole blocks, kept in the cache, one load per block however many ask, a pool of its
-  own and no rate limit. What this broker wrote is in the cache from the start (`keep`).
-- **Cold path**: neither looks into the cache nor fills it, since objects mix partitions and what a
-  lagging consumer reads is of no use to the others. One bounding range per object and call, its own
-  client of the store, its own bounded pool, a rate limit. A full queue rejects at once.
+- **Hot path**: reads whole blocks and keeps them in the cache. A block is loaded once for all
+  readers. The path has its own pool, and no rate limit. Objects that this broker writes are cached
+  (`keep`).
+- **Cold path**: neither reads nor fills the cache, because objects mix partitions and other
+  consumers do not need what a lagging consumer reads. It reads one bounding range per object and
+  call. It has its own client of the store, its own bounded pool, and a rate limit. If its queue is
+  full, it rejects at once.
 
-Nothing here blocks: a request that exceeds a bound fails at once, and errors are values, one per
-range, so that a caller can return the bytes before the first failure.
+A request that exceeds a limit fails at once, instead of blocking. Errors are returned as values,
+one per range, so that a caller can use the bytes before the first failure.
 
 Source: the hot and cold path separation of Inkless (Aiven's diskless Kafka), December 2025.
 """
@@ -42,17 +44,17 @@ from penstock.objects.settings import FetchSettings
 from penstock.objects.store_path import Future, Pause, Result, StorePath
 
 LAGGING_WAITING_PER_WORKER: Final = 100
-"""Waiting requests of the cold path per running one."""
+"""Requests of the cold path that may wait, per request that may run."""
 RECENT_WAITING_PER_WORKER: Final = 100
-"""Waiting loads of the hot path per running one."""
+"""Loads of the hot path that may wait, per load that may run."""
 LAGGING_RANGE_BYTES_MAX: Final = 64 << 20
-"""Maximum span of ranges of one object that are read as one."""
+"""Span in bytes up to which ranges of one object are read as one range."""
 CACHE_EXPIRY_CHECKS: Final = 4
-"""Expiry checks of the cache per lifespan."""
+"""Checks for expired blocks per lifespan of a block."""
 
 
 class ObjectRange(NamedTuple):
-    """Bytes of an object; `object_size_bytes` is -1 if unknown."""
+    """A byte range of an object. `object_size_bytes` is -1 if it is unknown."""
 
     key: str
     start: int
@@ -61,28 +63,31 @@ class ObjectRange(NamedTuple):
 
 
 class FetchCounters(Metrics, prefix="penstock_objects_"):
-    """Metrics of both paths; Inkless's RecentDataRequestRate, LaggingConsumerRequestRate,
-    LaggingConsumerRejectedRate and LaggingRateLimitWaitTime, in our naming."""
+    """Metrics of both fetch paths.
+
+    Inkless calls them RecentDataRequestRate, LaggingConsumerRequestRate,
+    LaggingConsumerRejectedRate and LaggingRateLimitWaitTime.
+    """
 
     recent_requests = counter(
-        "recent_data_requests_total", "Requests for recent data, per object: the hot path."
+        "recent_data_requests_total", "Requests of the hot path, for recent data, per object."
     )
     lagging_requests = counter(
         "lagging_consumer_requests_total",
-        "Requests for old data, per object: the cold path, including rejected ones.",
+        "Requests of the cold path, for old data, per object, including rejected ones.",
     )
     lagging_rejected = counter(
         "lagging_consumer_rejected_total",
-        "Requests for old data rejected because the queue was full or the broker stopped.",
+        "Requests of the cold path rejected because its queue was full or the broker stopped.",
     )
     rate_limit_wait = histogram(
         "lagging_rate_limit_wait_seconds",
-        "Time that requests of the cold path waited for the rate limit, including zero waits.",
+        "Time that requests of the cold path waited for the rate limit, 0 if they did not wait.",
     )
 
 
 class FetchPaths:
-    """Hot and cold path of one broker. The caller owns the stores, and closes them."""
+    """The hot and the cold path of one broker. The caller owns the stores and closes them."""
 
     def __init__(
         self,
@@ -131,11 +136,11 @@ class FetchPaths:
     async def fetch(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview | PenstockError]:
-        """Read ranges; return bytes or an error per range, in their order.
+        """Read ranges; return the bytes or an error of each range, in their order.
 
-        `newest_timestamp_ms` is that of all requested batches, and selects the path. Store errors
-        are never raised. A cancellation ends requests of the cold path; loads of blocks continue,
-        for later callers.
+        `newest_timestamp_ms`, the newest timestamp of all requested batches, selects the path.
+        Errors of the store are not raised. Cancelling the call ends its requests on the cold path.
+        Loads of blocks continue, for later callers.
         """
         now_ms = self._clock.now_ms()
         if self._settings.lagging(now_ms=now_ms, newest_timestamp_ms=newest_timestamp_ms):
@@ -145,7 +150,7 @@ class FetchPaths:
     def cached(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview] | None:
-        """Return the bytes of ranges that are all cached, else None; never wait or load."""
+        """Return the bytes of ranges that are all in the cache, else None, without waiting."""
         now_ms = self._clock.now_ms()
         if self._settings.lagging(now_ms=now_ms, newest_timestamp_ms=newest_timestamp_ms):
             return None
@@ -170,7 +175,7 @@ class FetchPaths:
         self._watch_expiry()
 
     async def close(self) -> None:
-        """End all requests with an error. Idempotent."""
+        """Stop all requests. Their callers get an error. Idempotent."""
         self._closed = True
         if self._expiry is not None:
             self._expiry.cancel()
@@ -227,7 +232,7 @@ class FetchPaths:
         future = self._hot.submit(block.key, start, size, clamp=object_size_bytes < 0)
         if future is None:
             waiting = self._hot.pool.waiting
-            error = StoreThrottled(f"{waiting} loads of recent data wait, the limit is {waiting}")
+            error = StoreThrottled(f"{waiting} loads of recent data wait, which is the limit")
             _answer(self._cache.failed(block), error)
             return
         future.add_done_callback(lambda future: self._loaded(block, future.result()))
@@ -303,7 +308,7 @@ class FetchPaths:
 
 
 class _Span(NamedTuple):
-    """Bounding range [start, end) of one object, and the indexes of the ranges in it."""
+    """A bounding range [start, end) of one object, and the indexes of the ranges within it."""
 
     key: str
     start: int
@@ -312,7 +317,7 @@ class _Span(NamedTuple):
 
 
 def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[_Span]:
-    """Yield a bounding range per object, more than one beyond LAGGING_RANGE_BYTES_MAX."""
+    """Yield bounding ranges per object, each of at most `LAGGING_RANGE_BYTES_MAX` if possible."""
     by_key: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for index in indexes:
         wanted = ranges[index]
@@ -332,7 +337,7 @@ def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[
 
 
 def _range_error(wanted: ObjectRange) -> PenstockError | None:
-    """Return the error of a range that no store can return, or None."""
+    """Return the error of a range that cannot exist, or None."""
     key, start, size, object_size = wanted
     if start < 0 or size < 1:
         return InvalidRange(key, start, size)

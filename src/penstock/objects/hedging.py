@@ -1,8 +1,8 @@
-"""Hedging: a slow request is sent again after the observed 99th percentile, within a budget.
+"""Hedging: repeats a request that is slower than the 99th percentile, within a budget.
 
-The percentile is that of the latest requests, so that it follows the store. The budget bounds
-hedges to a share of the requests: while the store is slow as a whole, they would only make it
-slower.
+The percentile is computed from the latest requests, so that it follows the store's latency. The
+budget limits hedges to a share of the requests. While the store is slow as a whole, hedges would
+only make it slower.
 
 Source: Dean and Barroso, "The Tail at Scale" (2013), hedged requests.
 """
@@ -13,22 +13,22 @@ from collections import deque
 from typing import Final
 
 HEDGE_WINDOW: Final = 512
-"""Number of latest latencies that the percentile is computed from."""
+"""Latest latencies from which the percentile is computed."""
 HEDGE_SAMPLES_MIN: Final = 64
-"""Number of latencies below which nothing is hedged."""
+"""Latencies that must be known before a request is hedged."""
 HEDGE_REFRESH: Final = 32
-"""Latencies between two computations of the percentile."""
+"""New latencies after which the percentile is computed again."""
 HEDGE_PERCENTILE: Final = 0.99
 HEDGE_DELAY_MIN_SECONDS: Final = 0.02
-"""Minimum age of a hedged request: a hedge of a younger one would not be faster."""
+"""Minimum age of a request that is hedged. Hedging a younger one would not be faster."""
 HEDGE_SHARE: Final = 0.05
-"""Long-term hedges per request: when all requests are slow, hedges do not help."""
+"""Hedges per request that the budget allows in the long run."""
 HEDGES_SAVED_MAX: Final = 8.0
-"""Maximum number of hedges saved up for a burst."""
+"""Hedges that the budget may save for a burst."""
 
 
 class Hedging:
-    """Latencies and hedging budget of one path."""
+    """The latencies and the hedging budget of one fetch path."""
 
     __slots__ = ("_budget", "_delay", "_fresh", "_latencies")
 
@@ -40,11 +40,11 @@ class Hedging:
 
     @property
     def delay(self) -> float | None:
-        """Seconds after which a request is slow; None before enough latencies are known."""
+        """Seconds after which a request is slow, or None before enough latencies are known."""
         return self._delay
 
     def observe(self, seconds: float) -> None:
-        """Record a response's latency; each earns a part of a hedge."""
+        """Record the latency of a response, and add `HEDGE_SHARE` to the budget."""
         self._latencies.append(seconds)
         self._budget = min(HEDGES_SAVED_MAX, self._budget + HEDGE_SHARE)
         self._fresh += 1
@@ -58,7 +58,10 @@ class Hedging:
             self._delay = max(HEDGE_DELAY_MIN_SECONDS, slow)
 
     def spend(self) -> bool:
-        """Return whether a slow request may be hedged now, and count it as hedged."""
+        """Return whether a slow request may be hedged now.
+
+        If so, take one hedge from the budget.
+        """
         if self._budget < 1.0:
             return False
         self._budget -= 1.0

@@ -1,8 +1,8 @@
-"""Rules for object keys, equal for all stores.
+"""Rules for object keys, the same for all stores.
 
-A key is a relative path of parts between `/`; every part begins with a letter, a digit, `_`, `=` or
-`-` and continues with these or dots. So no part is empty, `.`, `..`, or hidden like the files that
-a directory store keeps beside the objects.
+A key is a relative path of parts, separated by `/`. Every part begins with a letter, a digit, `_`,
+`=` or `-`, and continues with these or dots. No part is therefore empty, `.` or `..`, or begins
+with a dot, like the directory `.partial` of a directory store.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 from penstock.objects.errors import InvalidKey, InvalidRange
 
 KEY_BYTES_MAX: Final = 512
-"""S3 allows 1,024 bytes, including the store's prefix."""
+"""Characters of a key. S3 allows 1,024 bytes, including the prefix in the store's URL."""
 KEY_NAME_BYTES_MAX: Final = 255
-"""Each part of a key is a file name in a directory store (Linux's NAME_MAX)."""
+"""Characters of a part of a key, which is a file name in a directory store (NAME_MAX)."""
 
 _PART: Final = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})*", re.ASCII)
@@ -23,25 +23,25 @@ _PREFIX: Final = re.compile(rf"(?:{_PART}/)*(?:{_PART})?", re.ASCII)
 
 
 def check_key(key: str) -> None:
-    """Reject an invalid key; raises InvalidKey."""
+    """Reject an invalid key. Raises InvalidKey."""
     if len(key) > KEY_BYTES_MAX:
         limit = KEY_BYTES_MAX
         raise InvalidKey(key, f"has {len(key)} characters, the limit is {limit}")
     if _KEY.fullmatch(key) is None:
-        raise InvalidKey(key, "must be parts of A-Z a-z 0-9 . _ = - between /, none led by a dot")
+        raise InvalidKey(key, "must be parts of A-Z a-z 0-9 . _ = - between /, not led by a dot")
     if max(map(len, key.split("/"))) > KEY_NAME_BYTES_MAX:
         limit = KEY_NAME_BYTES_MAX
         raise InvalidKey(key, f"has a part of more than {limit} characters")
 
 
 def check_prefix(prefix: str) -> None:
-    """Reject a prefix that no key can begin with; the empty prefix is valid; raises InvalidKey."""
+    """Reject a prefix with which no key can begin. Raises InvalidKey. It may be empty."""
     if len(prefix) > KEY_BYTES_MAX or _PREFIX.fullmatch(prefix) is None:
-        raise InvalidKey(prefix, "is not what a key can begin with")
+        raise InvalidKey(prefix, "cannot be the beginning of a key")
 
 
 def check_range(key: str, start: int, size_bytes: int) -> None:
-    """Reject an invalid key or range; raises InvalidKey, InvalidRange."""
+    """Reject an invalid key or byte range. Raises InvalidKey or InvalidRange."""
     check_key(key)
     if start < 0 or size_bytes < 1:
         raise InvalidRange(key, start, size_bytes)

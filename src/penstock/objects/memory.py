@@ -12,7 +12,7 @@ from penstock.objects.port import Buffer, ObjectInfo
 
 
 class MemoryStore:
-    """Dictionary behind the port; all users of one instance share its objects."""
+    """A dictionary with the interface of a store. All users of an instance share its objects."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class MemoryStore:
                 yield ObjectInfo(key, len(found[0]), found[1])
 
     async def close(self) -> None:
-        """Do nothing; other users of the store keep its objects."""
+        """Do nothing. Other users of the store keep its objects."""
 
     def _content(self, key: str) -> tuple[bytes, int]:
         found = self._objects.get(key)

@@ -3,15 +3,15 @@
 `obstore` (the Rust crate `object_store`) makes the requests on its own threads. Its retries are
 disabled: the caller decides about retries, and a put is never sent twice under one key.
 
-Large objects are uploaded in parts (`upload`) without a condition; then the object's length is
-checked. An interrupted upload may leave parts behind that are no object; a bucket rule should
-remove them.
-
-A put is conditional (`If-None-Match: *`), so that an object is never replaced; stores without
+A put is conditional (`If-None-Match: *`), so that it never replaces an object. Stores without
 conditional puts rely on unique keys. The store verifies length and checksum: an S3 request is
 signed over the SHA-256 of its body. A read compares the received range with the requested one.
 
-A cancelled or timed-out request drops its connection; the outcome of a put is then unknown.
+`upload` sends large objects in parts, without a condition, and checks the object's length
+afterwards. An interrupted upload may leave parts that belong to no object. A lifecycle rule of the
+bucket should remove them.
+
+A cancelled or timed-out request drops its connection. The outcome of a put is then unknown.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 INLINE_BODY_BYTES_MAX: Final = 256 << 10
-"""Maximum size of bodies that the caller joins; joining larger ones takes milliseconds."""
+"""Bytes up to which the caller joins the pieces of a body. A thread joins larger bodies."""
 BODY_THREADS: Final = 2
 BODIES_WAITING_MAX: Final = 1024
-"""Maximum number of puts that wait for such a thread; more are rejected as throttled."""
+"""Puts that may wait for such a thread. Further ones fail with `StoreThrottled`."""
 UPLOAD_PART_BYTES: Final = 8 << 20
-"""Size of the parts of a streamed upload (S3 allows 10,000 of them)."""
+"""Size of the parts of an upload. S3 allows 10,000 parts."""
 UPLOAD_PARTS_AT_ONCE: Final = 2
-"""Parts of one object that are sent in parallel; as many more are held in memory."""
+"""Parts of one object that are sent in parallel. As many more are held in memory."""
 UPLOAD_STALL_TIMEOUTS: Final = 3
-"""Maximum time for one part of an upload, in request timeouts."""
+"""Maximum time for one part of an upload, as a multiple of the request timeout."""
 DELETE_KEYS_MAX: Final = 1000
-"""Maximum number of keys of one delete request (S3's own bound)."""
+"""Keys in one delete request, which is S3's limit."""
 
 _REFUSALS: Final = (
     InvalidPathError,
@@ -85,7 +85,7 @@ _REASON_CHARACTERS_MAX: Final = 300
 
 
 class RemoteStore:
-    """Object store over one client of obstore; `name` appears in errors."""
+    """Object store over one client of obstore. `name` is used in messages."""
 
     def __init__(self, client: Client, *, name: str, request_timeout_ms: int) -> None:
         self._client = client
@@ -125,7 +125,7 @@ class RemoteStore:
         return sum(map(len, first))
 
     async def _upload(self, key: str, stream: _Stream) -> int:
-        """Upload an object in parts, a bounded number at a time, and check its size."""
+        """Upload an object in parts, a few at a time, and check its size."""
         seconds = self._timeout_seconds * UPLOAD_STALL_TIMEOUTS
         loop = asyncio.get_running_loop()
         with self._errors("write", key):
@@ -147,7 +147,8 @@ class RemoteStore:
         there = (await self.head(key)).size_bytes
         if there != stream.size_bytes:
             raise StoreUnavailable(
-                f"{self._name}: object {key} has {there} bytes of {stream.size_bytes} written"
+                f"{self._name}: {stream.size_bytes} bytes of object {key} were written, but it"
+                f" has {there}"
             )
         return stream.size_bytes
 
@@ -187,7 +188,9 @@ class RemoteStore:
         while page := await self._page(pages, prefix):
             for info in map(_info, page):
                 if info.key <= last:
-                    raise StoreRefused(f"{self._name} lists {info.key} after {last}: no order")
+                    raise StoreRefused(
+                        f"{self._name} lists {info.key} after {last}, not in the order of keys"
+                    )
                 last = info.key
                 if info.key.startswith(prefix):
                     if info.key > after:
@@ -221,7 +224,7 @@ class RemoteStore:
         there = min(size_bytes, object_size - start)
         if len(content) != there:
             raise StoreUnavailable(
-                f"{self._name}: {len(content)} bytes of object {key} came, {there} are there"
+                f"{self._name}: received {len(content)} bytes of object {key}, expected {there}"
             )
         if there < size_bytes:
             raise ObjectTruncated(key, start, size_bytes, object_size, content=content)
@@ -253,7 +256,7 @@ class RemoteStore:
 
     @contextmanager
     def _errors(self, doing: str, key: str) -> Iterator[None]:
-        """Convert the client's errors to this package's."""
+        """Convert the client's errors to errors of this package."""
         if self._closed:
             raise StoreClosed(f"{self._name} is closed")
         try:
@@ -273,7 +276,7 @@ class RemoteStore:
 
 
 class _Stream:
-    """Stream of an upload's pieces; keeps the error of a piece, as the client replaces it."""
+    """The pieces of an upload. Stores the error of a piece, because the client replaces it."""
 
     def __init__(self, first: Sequence[Buffer], others: AsyncIterator[Buffer]) -> None:
         self.size_bytes = 0
@@ -328,7 +331,7 @@ def _translated(error: Exception, what: str) -> PenstockError:
 
 
 def _joined(pieces: Sequence[Buffer], size_bytes: int) -> memoryview:
-    """Return all pieces in one buffer; NumPy copies without blocking other threads."""
+    """Return all pieces in one buffer. NumPy copies without holding the interpreter lock."""
     joined = np.empty(size_bytes, np.uint8)
     position = 0
     for piece in pieces:

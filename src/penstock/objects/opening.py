@@ -1,14 +1,14 @@
-"""Opening of the store that a URL names.
+"""Opening of the object store that a URL names.
 
 | URL                                          | store                                            |
 |----------------------------------------------|--------------------------------------------------|
-| `file:///path`                               | a directory of this machine, or one it shares    |
+| `file:///path`                               | a directory, of this machine or a shared one     |
 | `memory://name`                              | this process's memory; one store per name        |
-| `s3://bucket/prefix`, `gs://…`, `az://…`     | S3, Google Cloud Storage, Azure, and what speaks |
-|                                              | their protocols                                  |
+| `s3://bucket/prefix`, `gs://…`, `az://…`     | S3, Google Cloud Storage, Azure, and compatible  |
+|                                              | services                                         |
 
-Credentials come from `options`, else from the environment and the machine's own identity, as
-obstore documents it.
+Credentials come from `options`, or else from the environment and the machine's own identity, as the
+documentation of obstore describes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_MS: Final = 10_000
 """Default timeout of a request to a remote store."""
 CONNECT_TIMEOUT_MS: Final = 3_000
-"""Connect timeout of a remote store, within the request's timeout."""
+"""Timeout of connecting to a remote store, which is part of the request's timeout."""
 
 REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 SETTING: Final = "diskless.storage.url"
@@ -50,10 +50,11 @@ def open_store(
     request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ObjectStore:
-    """Open a store; every call makes a client with its own connections.
+    """Open a store. Each call returns a client with its own connections, except for memory stores.
 
-    `options` are obstore's, such as `aws_endpoint`, `aws_access_key_id`, `aws_region`; an `http://`
-    endpoint is allowed if it is set. No request is sent to a remote store yet.
+    `options` are obstore's, such as `aws_endpoint`, `aws_access_key_id` and `aws_region`. HTTP
+    without TLS is allowed if an `http://` endpoint is set. No request is sent to a remote store
+    yet.
 
     Raises:
         InvalidSetting: the URL or an option is invalid.
@@ -76,11 +77,11 @@ def open_store(
             client, name=without_credentials(url), request_timeout_ms=request_timeout_ms
         )
     schemes = ", ".join(("file", "memory", *REMOTE_SCHEMES))
-    raise _invalid(url, f"must begin with one of {schemes} and ://")
+    raise _invalid(url, f"must begin with one of {schemes}, followed by ://")
 
 
 def is_local(url: str) -> bool:
-    """Return whether a store responds within milliseconds: memory or a directory."""
+    """Return whether a store responds within milliseconds, in memory or in a directory."""
     return url.partition("://")[0].lower() in ("file", "memory")
 
 
@@ -98,7 +99,7 @@ def _directory(url: str) -> Path:
 
 
 def remote_client(url: str, options: Mapping[str, str], request_timeout_ms: int) -> Client:
-    """Return obstore's client of a remote store; raises InvalidSetting as `open_store` does."""
+    """Return obstore's client of a remote store. Raises InvalidSetting as `open_store` does."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
@@ -123,8 +124,8 @@ def remote_client(url: str, options: Mapping[str, str], request_timeout_ms: int)
         names = ", ".join(sorted(options))
         raise _invalid(
             url,
-            f"one of the options {names} is of the store's HTTP client and cannot be set; name only"
-            " options of the store, such as aws_endpoint and aws_region",
+            f"one of the options {names} belongs to the HTTP client and cannot be set. Set only"
+            " options of the store, such as aws_endpoint and aws_region.",
         ) from None
     return client
 

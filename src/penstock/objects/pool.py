@@ -1,4 +1,4 @@
-"""Bound on running and waiting requests: a pool without threads."""
+"""Limit of running and waiting requests: a pool without threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ J = TypeVar("J")
 
 
 class Admission(Enum):
-    """Result of offering a job."""
+    """Result of offering a job to a pool."""
 
     START = auto()
     WAIT = auto()
@@ -18,7 +18,7 @@ class Admission(Enum):
 
 
 class Pool(Generic[J]):
-    """Pool that runs `running_max` jobs, queues `waiting_max`, and rejects the others."""
+    """A pool that lets `running_max` jobs run and `waiting_max` jobs wait, and rejects others."""
 
     __slots__ = ("_running", "_running_max", "_waiting", "_waiting_max")
 
@@ -41,7 +41,10 @@ class Pool(Generic[J]):
         return self._waiting_max
 
     def offer(self, job: J) -> Admission:
-        """Admit a job: the caller starts it now, when `finish` returns it, or never."""
+        """Offer a job; return whether the caller starts it now, later or never.
+
+        A waiting job is started when `finish` returns it.
+        """
         if self._running < self._running_max:
             self._running += 1
             return Admission.START
@@ -51,7 +54,7 @@ class Pool(Generic[J]):
         return Admission.WAIT
 
     def finish(self) -> J | None:
-        """Record the end of a job; return the next one to start, or None."""
+        """Record the end of a job; return the next waiting job to start, or None."""
         if self._waiting:
             return self._waiting.popleft()
         self._running -= 1

@@ -1,13 +1,13 @@
-"""Token bucket that returns how long to wait, and does not wait itself."""
+"""Rate limit by a token bucket, which returns waiting times instead of waiting."""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """Bucket of `per_second` tokens that saves up those of `burst_seconds`.
+    """A bucket that gets `per_second` tokens per second, and holds up to `burst_seconds` of them.
 
-    A caller that exceeds it reserves the next tokens and gets the time of their arrival; so callers
-    are served in order.
+    A caller that takes more tokens than the bucket has reserves the next ones, and waits until they
+    arrive. Callers are therefore served in order.
     """
 
     __slots__ = ("_at", "_most", "_per_second", "_tokens")
@@ -18,7 +18,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, now: float, tokens: int = 1) -> float:
-        """Take tokens; return the seconds until they may be used, 0.0 for now."""
+        """Take tokens; return the seconds after which the caller may use them, 0.0 for now."""
         elapsed = max(0.0, now - self._at)
         self._at = max(self._at, now)
         self._tokens = min(self._most, self._tokens + elapsed * self._per_second) - tokens

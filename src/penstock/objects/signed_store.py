@@ -1,8 +1,8 @@
-"""Reads of object ranges by signed URLs: without credentials, without a bucket.
+"""Reads of object ranges by signed URLs, without credentials of the store.
 
-Each range is an object of this store, under a name that its opener chooses, and begins at its byte
-0. So readers of objects can read ranges as well, and never request the bytes between two ranges,
-which no URL covers: a range is always requested whole, as it was signed.
+Each signed range appears as an object of this store. The caller chooses its name, and its first
+byte is byte 0. Code that reads objects can therefore read ranges. A range is always requested as a
+whole, as it was signed, because no URL covers the bytes between two ranges.
 
 A URL grants access to its bytes until it expires, so it appears in no error and no log.
 """
@@ -34,20 +34,20 @@ from penstock.objects.threads import Threads
 from penstock.records.extents import SignedRange
 
 SIGNED_READS: Final = 16
-"""Maximum number of parallel reads by signed URLs, each with its own thread and connection."""
+"""Parallel reads by signed URLs. Each has its own thread and connection."""
 SIGNED_READS_WAITING_MAX: Final = 1024
-"""Maximum number of reads that wait for such a thread; more are rejected as throttled."""
+"""Reads that may wait for such a thread. Further ones fail with `StoreThrottled`."""
 REFUSAL_BYTES_MAX: Final = 4096
-"""Bytes of an error response that are searched for its code."""
+"""Bytes of an error response that are searched for its error code."""
 
 _TROUBLE: Final = (OSError, http.client.HTTPException)
 _CODE: Final = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
 
 
 class SignedStore:
-    """`ObjectReader` of signed ranges by name; `name` appears in errors.
+    """An `ObjectReader` of signed ranges, by key. `name` is used in messages.
 
-    Redirections are not followed, and no proxy of the environment is used.
+    It does not follow redirections, and ignores the proxies of the environment.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SignedStore:
         self._open.clear()
 
     def _read(self, key: str, wanted: SignedRange) -> memoryview:
-        """Read a range over an idle connection if one works, else over a new one."""
+        """Read a range over an idle connection. If that fails, or none is idle, use a new one."""
         origin, path = _split(wanted.url)
         idle = self._idle.setdefault(origin, [])
         with suppress(IndexError, *_TROUBLE):
@@ -152,8 +152,11 @@ class SignedStore:
     def _refusal(
         self, key: str, wanted: SignedRange, response: http.client.HTTPResponse
     ) -> PenstockError:
-        """Return the error of a response without the range, with the response's error code only,
-        as its text may repeat the signed URL."""
+        """Return the error for a response without the range.
+
+        Its message has only the error code of the response, because the text may repeat the signed
+        URL.
+        """
         found = _CODE.search(response.read(REFUSAL_BYTES_MAX))
         code = found[1].decode() if found else ""
         status = response.status

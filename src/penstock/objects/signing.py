@@ -1,14 +1,14 @@
-"""Signed URLs for S3, each valid for one range of one object, and for a limited time.
+"""Signed URLs for S3, each valid for one range of one object and for a limited time.
 
-The query of a URL contains the signer, the time and the lifetime (Signature Version 4 by query).
-The signature covers the headers in `X-Amz-SignedHeaders`, here `host` and `range`: the store
-accepts a request with exactly the signed Range and rejects every other, because an object mixes the
+The query of a URL has the signer, the time and the lifetime (Signature Version 4 in the query). The
+signature covers the headers that `X-Amz-SignedHeaders` lists, here `host` and `range`. The store
+accepts only requests with exactly the signed Range header. This matters because an object mixes the
 batches of many topics.
 
-The signer is derived from a URL that obstore signs, which makes the brokers' requests: it contains
-endpoint, path, region and key id. The secret key comes from the options or the environment, and is
-right if it reproduces obstore's signature. Credentials from other sources (instance metadata,
-containers, web identity) are rejected.
+The signer is derived from a probe URL that obstore signs, as brokers use obstore for their
+requests. That URL has endpoint, path, region and access key id. The secret key comes from the
+options or the environment. It is accepted if it reproduces obstore's signature. Credentials from
+other sources (instance metadata, containers, web identity) are rejected.
 
 Source: AWS, "Authenticating Requests: Using Query Parameters (AWS Signature Version 4)".
 """
@@ -31,8 +31,8 @@ _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PROBE: Final = "probe"
 _KEYS: Final = ("access_key_id", "secret_access_key")
 _NOT_KEYS: Final = (
-    "its credentials are not keys of its options or of the environment: those of instance metadata,"
-    " containers and web identity sign no URLs"
+    "no access key is set in its options or the environment. Credentials of instance metadata,"
+    " containers and web identity cannot sign URLs"
 )
 
 
@@ -43,7 +43,10 @@ def range_header(start: int, size_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlSigner:
-    """Credentials of a signer, and objects' `origin` (`https://host`) and `path`."""
+    """Credentials that sign URLs.
+
+    An object's URL is `origin` (`https://host`), `path` and its key.
+    """
 
     origin: str
     path: str
@@ -53,7 +56,7 @@ class UrlSigner:
     secret_access_key: str = field(repr=False)
 
     def signing(self, *, now_ms: int, lifetime_ms: int) -> Signing:
-        """Return a signing of URLs that are valid from now on for a time, in whole seconds."""
+        """Return a signing whose URLs are valid from now on for a lifetime, in whole seconds."""
         seconds = lifetime_ms // 1000
         at = datetime.fromtimestamp(now_ms // 1000, UTC)
         return Signing(
@@ -65,7 +68,7 @@ class UrlSigner:
 
 
 class Signing:
-    """Signing of URLs that all expire at `expires_ms`; their common parts are computed once."""
+    """Signs URLs that all expire at `expires_ms`. Computes their common parts once."""
 
     __slots__ = ("_headers", "_key", "_query", "_signer", "_text", "expires_ms")
 
@@ -99,14 +102,20 @@ class Signing:
             self._key = hmac.digest(self._key, word.encode(), "sha256")
 
     def url(self, key: str, start: int, size_bytes: int) -> str:
-        """Return the URL of a range, for requests with `range_header` of the same range."""
+        """Return the URL of a range.
+
+        The request must have the header `range_header` of the range.
+        """
         signer = self._signer
         path = signer.path + quote(key, safe="/")
         signature = self.signature(path, f"range:{range_header(start, size_bytes)}\n")
         return f"{signer.origin}{path}?{self._query}&X-Amz-Signature={signature}"
 
     def signature(self, path: str, headers: str) -> str:
-        """Return the signature of a GET of a path, with the signed header lines behind `host`."""
+        """Return the signature of a GET request.
+
+        `headers` has the signed header lines after `host`.
+        """
         host = self._signer.origin.partition("://")[2]
         request = (
             f"GET\n{path}\n{self._query}\nhost:{host}\n{headers}\n{self._headers}\nUNSIGNED-PAYLOAD"
@@ -116,11 +125,11 @@ class Signing:
 
 
 def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> UrlSigner:
-    """Return the signer of a store's URLs, from its options and the environment.
+    """Return the signer for a store's URLs, from its options and the environment.
 
     Raises:
-        StoreRefused: URLs cannot be signed; the message states the reason.
-        InvalidSetting: see `open_store`.
+        StoreRefused: URLs of this store cannot be signed. The message has the reason.
+        InvalidSetting: as in `open_store`.
     """
     place = without_credentials(url)
     import obstore
@@ -129,7 +138,7 @@ def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, st
 
     client = remote_client(url, options, REQUEST_TIMEOUT_MS)
     if not isinstance(client, S3Store):
-        raise StoreRefused(f"{place}: only URLs of S3 and what speaks as it does are signed")
+        raise StoreRefused(f"{place}: URLs can be signed only for S3 and compatible stores")
     given = [client.config.get(name) or environment.get(f"AWS_{name.upper()}") for name in _KEYS]
     if not all(given):  # obstore would go and ask for some
         raise StoreRefused(f"{place}: {_NOT_KEYS}")
@@ -137,7 +146,7 @@ def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, st
         probe = obstore.sign(client, "GET", _PROBE, timedelta(minutes=1))
     except (BaseError, ValueError) as error:
         reason = without_credentials_in(str(error).partition("\n")[0])
-        raise StoreRefused(f"{place}: no URL can be signed: {reason}") from None
+        raise StoreRefused(f"{place}: signing a URL failed: {reason}") from None
     signer = _shown_by(probe, str(given[-1]))
     if signer is None:
         raise StoreRefused(f"{place}: {_NOT_KEYS}")
@@ -145,7 +154,7 @@ def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, st
 
 
 def _shown_by(probe: str, secret: str) -> UrlSigner | None:
-    """Return the signer of a signed URL of the object `probe`, if it used this secret key."""
+    """Return the signer that signed the URL of the object `probe`, if it used this secret key."""
     parts = urlsplit(probe)
     try:
         shown = {name: values[0] for name, values in parse_qs(parts.query).items()}

@@ -1,7 +1,7 @@
-"""Requests of one fetch path to its store: bounded, retried, hedged, counted.
+"""Requests of one fetch path to its store: limited, retried, hedged and counted.
 
-Pool, rate limit and hedging decide; this performs. A result is bytes or an error as a value, since
-one failed request must not fail the others of its call.
+`Pool`, `TokenBucket` and `Hedging` decide; this module performs. A result is bytes or an error as a
+value, so that one failed request does not fail the others of its call.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.objects.threads import CLOSE_TIMEOUT_SECONDS
 
 GET_ATTEMPTS_MAX: Final = 3
-"""Maximum number of attempts of a read."""
+"""Attempts to read a range."""
 GET_BACKOFF: Final = Backoff(first_ms=50, steady=0.5)
 THROTTLED_PAUSES: Final = 4
-"""Factor of the pause after a throttled request."""
+"""Factor by which the pause is longer after a throttled request."""
 
 Pause = Callable[[float], Awaitable[None]]
 Result = memoryview | PenstockError
@@ -38,18 +38,18 @@ Future = asyncio.Future[Result]
 
 
 class PathCounters(Metrics, prefix="penstock_objects_fetch_", labels=("path",)):
-    seconds = histogram("seconds", "Latency of successful requests, including retries and waits.")
+    seconds = histogram("seconds", "Latency of successful requests, including retries and pauses.")
     read_bytes = counter("bytes_total", "Bytes read from the store.")
     failures = counter("failures_total", "Requests that failed.")
-    retries = counter("retries_total", "Attempts after a first one.")
-    hedges = counter("hedges_total", "Slow requests made twice.")
-    hedges_won = counter("hedges_won_total", "Slow requests whose second was answered first.")
-    running = gauge("running", "Requests that run.")
-    waiting = gauge("waiting", "Requests that wait for their pool.")
+    retries = counter("retries_total", "Repeated attempts of requests.")
+    hedges = counter("hedges_total", "Slow requests that were sent a second time.")
+    hedges_won = counter("hedges_won_total", "Slow requests whose second response came first.")
+    running = gauge("running", "Requests that are running.")
+    waiting = gauge("waiting", "Requests that wait in the pool.")
 
 
 class Job(NamedTuple):
-    """Range to read; with `clamp` it ends with the object, at most after `size_bytes`."""
+    """A range to read. With `clamp`, the range may end before `size_bytes`, at the object's end."""
 
     key: str
     start: int
@@ -59,7 +59,7 @@ class Job(NamedTuple):
 
 
 class StorePath:
-    """Store client, pool and counters of one path."""
+    """The store client, pool and metrics of one fetch path."""
 
     def __init__(
         self,
@@ -89,7 +89,10 @@ class StorePath:
     def submit(
         self, key: str, start: int, size_bytes: int, *, clamp: bool = False
     ) -> Future | None:
-        """Submit a read, which cancelling its future ends; return None if the queue is full."""
+        """Submit a read; return the future of its result, or None if the queue is full.
+
+        Cancelling the future ends the read.
+        """
         if self._closed:
             return None
         future: Future = asyncio.get_running_loop().create_future()
@@ -102,7 +105,7 @@ class StorePath:
         return future
 
     async def close(self) -> list[Job]:
-        """End all requests with StoreClosed; return the jobs that did not begin."""
+        """End running requests with StoreClosed; return the jobs that had not started."""
         self._closed = True
         waiting = self.pool.drain()
         tasks = list(self._tasks)
@@ -158,7 +161,7 @@ class StorePath:
                     raise
                 self.counters.retries += 1
                 await self._pause(self._backoff(attempt, error))
-        raise BugError(f"the attempts to read {job.key} ended without an error")
+        raise BugError(f"all attempts to read {job.key} ended without a result or an error")
 
     async def _limit(self) -> None:
         if self._rate_limit is None:
@@ -231,7 +234,7 @@ async def _cancel(*tasks: asyncio.Future[memoryview] | asyncio.Future[None]) -> 
 
 
 class _deadline:  # noqa: N801  (reads as the statement that it is)
-    """`asyncio.timeout` that raises this package's error."""
+    """`asyncio.timeout` that raises `StoreUnavailable`."""
 
     def __init__(self, seconds: float, key: str) -> None:
         self._timeout = asyncio.timeout(seconds)

@@ -1,8 +1,8 @@
-"""Bounded thread pool for blocking calls, awaited from event loops.
+"""Bounded thread pool for blocking calls that event loops await.
 
-A call costs two thread switches (about 50 µs) and never runs in the caller. Calls above the bound
-are rejected at once. A call whose caller is cancelled still runs to its end; its result is
-discarded.
+A call costs two thread switches (about 50 µs), and never runs in the calling thread. Calls beyond
+the limit are rejected at once. If a caller is cancelled, its call still runs to its end, and the
+result is discarded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final, TypeVar
 from penstock.objects.errors import StoreClosed, StoreThrottled
 
 CLOSE_TIMEOUT_SECONDS: Final = 10.0
-"""Time that closing waits for running calls."""
+"""Time for which closing waits for running calls."""
 
 T = TypeVar("T")
 _Complete = Callable[[Any, BaseException | None], None]
 
 
 class Threads:
-    """Pool of up to `threads_max` threads, started on demand."""
+    """A pool of up to `threads_max` threads, which are started on demand."""
 
     def __init__(self, name: str, *, threads_max: int, waiting_max: int) -> None:
         self._name = name
@@ -44,11 +44,11 @@ class Threads:
         return self._outstanding
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run a job on a thread; raises what the job raises.
+        """Run a job on a thread; return its result, or raise what it raises.
 
         Raises:
-            StoreThrottled: the queue is full.
-            StoreClosed: `close` was called.
+            StoreThrottled: too many calls run or wait.
+            StoreClosed: `close` was called before.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -63,7 +63,10 @@ class Threads:
         return await future
 
     async def close(self) -> None:
-        """Reject new jobs, wait for running ones (for a bounded time), stop the threads."""
+        """Reject new jobs, wait for running ones, and stop the threads.
+
+        The wait ends after `CLOSE_TIMEOUT_SECONDS`.
+        """
         loop = asyncio.get_running_loop()
         finished = asyncio.Event()
         with self._lock:

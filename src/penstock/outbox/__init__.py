@@ -1,8 +1,9 @@
-"""Filesystem outbox: payloads on a shared file system, pointers on the log.
+"""Filesystem outbox: payloads are files on a shared file system, and a topic has pointers to them.
 
 `OutboxWriter` (asyncio) and `Outbox` (threads) write a payload as a file and publish a pointer to
-it, or put a small payload into the record itself; `OutboxReader` and `OutboxConsumer` read them.
-Names are imported on first use, so that a consumer does not load the writer.
+it. A small payload is put into the record itself. `OutboxReader` reads payloads by their pointers,
+and `OutboxConsumer` reads the topic. Names are imported on first use, so that a consumer does not
+load the writer.
 """
 
 from importlib import import_module

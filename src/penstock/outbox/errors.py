@@ -1,9 +1,9 @@
-"""Errors of the outbox, by what the caller should do.
+"""Errors of the outbox. Their base class shows whether a retry can succeed.
 
-A failed write leaves nothing partially visible: `data.bin` is complete or missing. Every error of
-a write or send, except those about an invalid call, has the `identity` of the batch: a retry with
-the same partition id, batch id and `at_ms` finds the files of an earlier attempt, and cannot write
-the batch twice.
+A failed write leaves nothing partially visible: `data.bin` is complete or missing. Every error of a
+write or send, except for an invalid call, has the `identity` of the batch. A retry with the same
+partition id, batch id and `at_ms` finds the file of an earlier attempt, and cannot write the batch
+twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.base.errors import (
 
 
 class BatchIdentity(Struct, frozen=True, kw_only=True):
-    """Identity of a batch, which a caller keeps for a retry. `at_ms` is since the epoch."""
+    """Identity of a batch, with which a caller can retry. `at_ms` is in milliseconds since 1970."""
 
     partition_id: str
     batch_id: str
@@ -34,7 +34,7 @@ class BatchIdentity(Struct, frozen=True, kw_only=True):
 
 
 class BatchError(PenstockError):
-    """An error about one batch; `identity` is None if the batch had no name yet."""
+    """An error about one batch. `identity` is None if the batch has no id yet."""
 
     identity: BatchIdentity | None = None
 
@@ -52,7 +52,7 @@ class InvalidBatchId(InvalidError):
 
 
 class InvalidPath(InvalidError):
-    """A path outside the outbox's layout."""
+    """A path does not follow the outbox's layout."""
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"outbox path {shown(path)}: {reason}")
@@ -60,11 +60,11 @@ class InvalidPath(InvalidError):
 
 
 class InvalidPayload(InvalidError):
-    """A payload, or one of its attributes, that can never be written."""
+    """A payload, or one of its attributes, is invalid, so it can never be written."""
 
 
 class InvalidPointer(InvalidError):
-    """Bytes that are not a pointer, or a pointer that contradicts itself."""
+    """Bytes are not a pointer, or a pointer contradicts itself."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"outbox pointer: {reason}")
@@ -72,7 +72,7 @@ class InvalidPointer(InvalidError):
 
 
 class PathEscapes(InvalidError):
-    """A path that leaves the root, or could: through a symlink or `..`."""
+    """A path leads out of the root, or might: through a symlink or `..`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"outbox path {shown(path)}: {reason}")
@@ -81,9 +81,9 @@ class PathEscapes(InvalidError):
 
 
 class BatchConflict(BatchError, InvalidError):
-    """The batch was written before with another content: the id was used for two payloads.
+    """The batch was written before with other content, because its id was used for two payloads.
 
-    `found` and `expected` are size in bytes and CRC32C of the stored file and of the payload.
+    `found` and `expected` are (size in bytes, CRC32C) of the stored file and of the payload.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BatchConflict(BatchError, InvalidError):
     ) -> None:
         there, given = (f"{size} bytes with CRC32C {crc:08x}" for size, crc in (found, expected))
         super().__init__(
-            f"batch {batch_id}: {path} holds {there}, and the payload has {given}:"
+            f"batch {batch_id}: {path} has {there}, but the payload has {given}:"
             " use a batch id for one payload only"
         )
         self.path = path
@@ -100,11 +100,11 @@ class BatchConflict(BatchError, InvalidError):
 
 
 class NotAFile(BatchError, InvalidError):
-    """A directory entry of another kind where a directory or a payload is expected."""
+    """A directory entry is not of the expected kind, a directory or a regular file."""
 
 
 class NameTooLong(BatchError, InvalidError):
-    """The file system does not support names as long as the outbox's."""
+    """The file system does not support names as long as those of the outbox."""
 
 
 class PayloadMissing(UnavailableError):
@@ -114,7 +114,7 @@ class PayloadMissing(UnavailableError):
 
 
 class PayloadCorrupt(CorruptError):
-    """A file whose size or checksum differs from its pointer's."""
+    """The size or checksum of a file differs from its pointer's."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -127,19 +127,22 @@ class OutboxBusy(BatchError, RetriableError):
 
 
 class AdmissionTimedOut(BatchError, RetriableError):
-    """The write was not admitted within the time limit; nothing was written."""
+    """The write was not admitted within `outbox.acquire.timeout.ms`. Nothing was written."""
 
 
 class WriteTimedOut(BatchError, RetriableError):
-    """The file was not complete within the time limit; the write may still succeed."""
+    """The file was not complete within `outbox.write.timeout.ms`. The write may still succeed."""
 
 
 class PublishTimedOut(BatchError, RetriableError):
-    """The record was not acknowledged within the time limit; it may still be published."""
+    """The record was not acknowledged within `outbox.publish.timeout.ms`.
+
+    It may still be published.
+    """
 
 
 class WriteFailed(BatchError, RetriableError):
-    """A file call failed, maybe temporarily; nothing of the attempt is visible."""
+    """A file call failed, possibly temporarily. Nothing of the attempt is visible."""
 
 
 class StorageFull(WriteFailed):
@@ -151,16 +154,18 @@ class TooManyOpenFiles(WriteFailed):
 
 
 class SyncFailed(WriteFailed):
-    """A sync failed, so the file's content on disk is unknown. The file is discarded; only a new
-    one, written from the beginning, may be synced."""
+    """A sync failed, so the content of the file on disk is unknown.
+
+    The file was discarded. A retry writes a new one from the beginning.
+    """
 
 
 class RootUnavailable(BatchError, UnavailableError):
-    """The root is missing or is not a directory: its file system may not be mounted."""
+    """The root is missing or is not a directory. Its file system may not be mounted."""
 
 
 class ReadOnlyRoot(RootUnavailable):
-    """The file system is mounted read-only, or was made so by the kernel after an error."""
+    """The file system is mounted read-only, or the kernel made it so after an error."""
 
 
 class AccessDenied(RootUnavailable):
@@ -168,16 +173,18 @@ class AccessDenied(RootUnavailable):
 
 
 class UnfitFileSystem(RootUnavailable):
-    """The file system supports neither rename without replacing nor link, so that two writers of
-    one batch could replace each other's file."""
+    """The file system supports neither link nor rename without replacing.
+
+    Without these, two writers of one batch could replace each other's file.
+    """
 
 
 class PublishFailed(BatchError, RetriableError):
-    """The record was not published; a written file stays. Send again to publish."""
+    """The record may not have been published. The written file stays; send again to publish."""
 
 
 class PublishRefused(BatchError, InvalidError):
-    """The topic permanently rejects the record; a written file stays."""
+    """The topic permanently rejects the record. The written file stays."""
 
 
 class OutboxClosed(BatchError, FencedError):
@@ -205,8 +212,8 @@ _BY_ERRNO: Final[Mapping[int, type[PenstockError]]] = {
 def storage_error(number: int, action: str, path: str) -> PenstockError:
     """Return the error for a file call that failed with errno `number`.
 
-    `action` names the call ("write", "sync", …), `path` its subject. Unknown failures are
-    retriable, as most are over a network file system.
+    `action` names the call ("write", "sync", …) and `path` its file. Failures of unknown kinds may
+    be retried, because most failures of network file systems are temporary.
     """
     name = errno.errorcode.get(number, f"errno {number}")
     kind = _BY_ERRNO.get(number)
@@ -216,6 +223,6 @@ def storage_error(number: int, action: str, path: str) -> PenstockError:
 
 
 def shown(text: object) -> str:
-    """Return a value for error messages: quoted, cut at 80 characters."""
+    """Return a value for messages: quoted, and cut at 80 characters."""
     quoted = repr(text)
     return quoted if len(quoted) <= 80 else f"{quoted[:77]}…"

@@ -1,15 +1,16 @@
-"""Layout of the outbox's tree: from a batch's identity to its path, and back.
+"""Layout of the directories below a root: from the identity of a batch to its path, and back.
 
     <root>/<partition id>/year=2026/month=05/day=24/hour=14/batch-<batch id>/
         data.bin                           the payload, complete, after one rename
         data.bin.tmp.<token>.<attempt>     file of an attempt before its rename
 
-The partition comes first, so that readers and retention work on one without walking the others;
-then the hour in UTC in Hive's format, so that query engines prune by it and no directory gets
-millions of entries; then a directory per batch, with space for sidecar files. A path is a function
-of (partition id, batch id, time): a retry with the same three finds the earlier files.
+The partition id comes first, so that readers and the sweeper can process one partition without
+walking the others. The hour (UTC) follows in Hive's format, so that query engines can prune by it,
+and no directory gets millions of entries. Each batch has a directory of its own, with space for
+sidecar files. A path is a function of (partition id, batch id, time), so a retry with the same
+three finds the earlier files.
 
-Invalid ids are rejected and never normalised: two ids could become the same directory.
+Invalid ids are rejected and never normalised, because two ids could become the same directory.
 
 Source: `filesystem-outbox.txt`, "Naming, layout, and the partition directory tree".
 """
@@ -26,11 +27,11 @@ from penstock.outbox.errors import InvalidBatchId, InvalidPartitionId, InvalidPa
 from penstock.outbox.paths import PATH_CHARS_MAX
 
 PARTITION_ID_CHARS_MAX: Final = 200
-"""Longest partition id; a file name has at most 255 bytes, some reserved for sidecars."""
+"""Characters of a partition id. A file name has up to 255 bytes; some are for sidecars."""
 BATCH_ID_CHARS_MAX: Final = 64
-"""Longest batch id: twice a UUID in hexadecimal digits."""
+"""Characters of a batch id: twice a UUID in hexadecimal digits."""
 AT_MS_MAX: Final = 253_402_300_799_999
-"""Last millisecond of the year 9999, the last with four digits."""
+"""Last millisecond of the year 9999, the last year with four digits."""
 
 DATA_FILE: Final = "data.bin"
 TEMPORARY_PREFIX: Final = "data.bin.tmp."
@@ -56,7 +57,10 @@ _DIRECTORY: Final = re.compile(
 
 
 class PayloadLocation(Struct, frozen=True, kw_only=True):
-    """Location of a payload by its path. `hour_start_ms`: the hour's first millisecond, UTC."""
+    """The parts of a payload's path.
+
+    `hour_start_ms` is the first millisecond of the hour, in UTC.
+    """
 
     partition_id: str
     hour_start_ms: int
@@ -68,7 +72,7 @@ class PayloadLocation(Struct, frozen=True, kw_only=True):
 
 
 def check_partition_id(text: object) -> str:
-    """Return a valid partition id.
+    """Return a partition id after checking it.
 
     Raises:
         InvalidPartitionId: it is not 1 to 200 of `A-Z a-z 0-9 . _ = -`, or is `.` or `..`.
@@ -78,8 +82,8 @@ def check_partition_id(text: object) -> str:
     if not _PARTITION.fullmatch(text):
         raise InvalidPartitionId(
             text,
-            f"must be 1 to {PARTITION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ = -"
-            f" and has {len(text)}",
+            f"must be 1 to {PARTITION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ = -,"
+            f" but has {len(text)} characters",
         )
     if text in {".", ".."}:
         raise InvalidPartitionId(text, "must not be . or ..")
@@ -87,7 +91,7 @@ def check_partition_id(text: object) -> str:
 
 
 def check_batch_id(text: object) -> str:
-    """Return a valid batch id.
+    """Return a batch id after checking it.
 
     Raises:
         InvalidBatchId: it is not 1 to 64 of `A-Z a-z 0-9 _ -`.
@@ -97,16 +101,19 @@ def check_batch_id(text: object) -> str:
     if not _BATCH.fullmatch(text):
         raise InvalidBatchId(
             text,
-            f"must be 1 to {BATCH_ID_CHARS_MAX} characters of A-Z a-z 0-9 _ - and has {len(text)}",
+            f"must be 1 to {BATCH_ID_CHARS_MAX} characters of A-Z a-z 0-9 _ -,"
+            f" but has {len(text)} characters",
         )
     return text
 
 
 def hour_directory(partition_id: str, at_ms: int) -> str:
-    """Return the hour's directory, relative to the root.
+    """Return the directory of an hour, relative to the root.
+
+    `at_ms` is any millisecond of the hour.
 
     Raises:
-        InvalidPartitionId: see `check_partition_id`.
+        InvalidPartitionId: as in `check_partition_id`.
         InvalidPath: `at_ms` is before 1970 or after the year 9999.
     """
     check_partition_id(partition_id)
@@ -117,28 +124,32 @@ def hour_directory(partition_id: str, at_ms: int) -> str:
 
 
 def batch_directory(partition_id: str, batch_id: str, at_ms: int) -> str:
-    """Return the batch's directory, relative to the root; `at_ms` counts only by its hour in UTC.
+    """Return the directory of a batch, relative to the root.
+
+    `at_ms` is any millisecond of its hour.
 
     Raises:
-        InvalidPartitionId, InvalidBatchId: see the checks.
+        InvalidPartitionId, InvalidBatchId: as in `check_partition_id` and `check_batch_id`.
         InvalidPath: `at_ms` is before 1970 or after the year 9999.
     """
     return f"{hour_directory(partition_id, at_ms)}/{BATCH_PREFIX}{check_batch_id(batch_id)}"
 
 
 def data_path(partition_id: str, batch_id: str, at_ms: int) -> str:
-    """Return the payload's path, relative to the root; raise as `batch_directory` does."""
+    """Return the path of a payload, relative to the root. Raises as `batch_directory` does."""
     return f"{batch_directory(partition_id, batch_id, at_ms)}/{DATA_FILE}"
 
 
 def temporary_name(token: str, attempt: int) -> str:
-    """Return an attempt's file name; `token` is unique to the call, 1 to 32 of A-Za-z0-9.
+    """Return the file name of an attempt.
+
+    `token` identifies the call that writes the batch: 1 to 32 characters of A-Za-z0-9.
 
     Raises:
-        InvalidPath: the token or the attempt cannot be part of a name.
+        InvalidPath: the token or the number of the attempt is invalid.
     """
     if not _TOKEN.fullmatch(token) or not 0 <= attempt < 10**9:
-        raise InvalidPath(f"{token}.{attempt}", "is not a token and an attempt of a temporary file")
+        raise InvalidPath(f"{token}.{attempt}", "is not a valid token and attempt number")
     return f"{TEMPORARY_PREFIX}{token}.{attempt}"
 
 
@@ -147,13 +158,15 @@ def is_temporary(name: str) -> bool:
 
 
 def parse_directory(relative: str) -> PayloadLocation:
-    """Read the path of a batch directory, relative to the root.
+    """Return the parts of a batch directory's path, relative to the root.
 
     Raises:
-        InvalidPath: the path is not a result of `batch_directory`.
+        InvalidPath: `batch_directory` does not return such paths.
     """
     if len(relative) > PATH_CHARS_MAX:
-        raise InvalidPath(relative, f"has {len(relative)} of {PATH_CHARS_MAX} characters")
+        raise InvalidPath(
+            relative, f"has {len(relative)} characters; the limit is {PATH_CHARS_MAX}"
+        )
     found = _DIRECTORY.fullmatch(relative)
     if found is None:
         raise InvalidPath(relative, "is not <partition>/year=/month=/day=/hour=/batch-<id>")
@@ -165,7 +178,7 @@ def parse_directory(relative: str) -> PayloadLocation:
     if start < _EPOCH:
         raise InvalidPath(relative, "is before 1970")
     if found["partition"] in {".", ".."}:
-        raise InvalidPath(relative, f"has no partition id but {shown(found['partition'])}")
+        raise InvalidPath(relative, f"has an invalid partition id: {shown(found['partition'])}")
     return PayloadLocation(
         partition_id=found["partition"],
         hour_start_ms=int((start - _EPOCH).total_seconds()) * 1000,
@@ -174,10 +187,10 @@ def parse_directory(relative: str) -> PayloadLocation:
 
 
 def parse_path(relative: str) -> PayloadLocation:
-    """Read a payload's path, relative to the root.
+    """Return the parts of a payload's path, relative to the root.
 
     Raises:
-        InvalidPath: the path is not a result of `data_path`.
+        InvalidPath: `data_path` does not return such paths.
     """
     directory, slash, name = relative.rpartition("/")
     if not slash or name != DATA_FILE:

@@ -1,8 +1,8 @@
 """Metrics of the outbox's writer (by partition id), consumer and sweeper.
 
-Callers choose partition ids, so their number is unbounded: the first 100 ids of a writer have their
-own series, all later ones share the label `(other)`, which is not a valid id. (A label never
-changes its meaning, which would break rates.)
+Callers choose partition ids, so their number is unlimited. The first 100 ids of a writer have their
+own time series. All later ids share the label `(other)`, which is not a valid id. A label never
+changes its meaning, which would make rates wrong.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from penstock.base.metrics import Metrics, Sample, counter, counters, gauge, his
 
 OTHER: Final = "(other)"
 PARTITION_LABELS_MAX: Final = 100
-"""Partition ids of a writer that have series of their own."""
+"""Partition ids of a writer that have their own time series."""
 PREFIX: Final = "penstock_outbox_"
 
 
 class PartitionCounts(Metrics, prefix=PREFIX, labels=("partition_id",)):
-    succeeded = counter("writes_succeeded_total", "Complete files, including existing ones.")
+    succeeded = counter(
+        "writes_succeeded_total",
+        "Writes that ended with a complete file, also one of an earlier attempt.",
+    )
     failed = counter("writes_failed_total", "Writes that failed after their last attempt.")
     existing = counter("writes_existing_total", "Writes that found the file of an earlier attempt.")
     written_bytes = counter("written_bytes_total", "Bytes of written files.")
-    retries = counter("write_retries_total", "Attempts after the first one of a write.")
+    retries = counter("write_retries_total", "Repeated attempts of writes.")
     timed_out = counter(
-        "writes_timed_out_total", "Callers that stopped waiting; their write may have succeeded."
+        "writes_timed_out_total", "Callers whose timeout passed. Their write may have succeeded."
     )
     latency = histogram(
-        "write_latency_seconds", "Time from call to file, including admission and all attempts."
+        "write_latency_seconds", "Time from the call to the complete file, including admission."
     )
-    inline = counter("inline_records_total", "Payloads that were sent inline in their record.")
+    inline = counter("inline_records_total", "Payloads that were sent in the record itself.")
     published = counter("published_records_total", "Records acknowledged by the topic.")
     publish_failed = counter("publish_failed_total", "Records that were not acknowledged.")
     in_flight_bytes = gauge("in_flight_bytes", "Payload bytes of writes in progress.")
@@ -39,7 +42,7 @@ class PartitionCounts(Metrics, prefix=PREFIX, labels=("partition_id",)):
 
 
 class WriterCounts:
-    """Counts of one writer; they belong to its loop's thread."""
+    """Metrics of one writer. They belong to the thread of its event loop."""
 
     __slots__ = ("_by_partition",)
 
@@ -64,20 +67,22 @@ class PublisherCounts(Metrics, prefix=PREFIX):
     waiting_bytes = gauge(
         "publish_queue_bytes", "Bytes of keys and values that wait to be published."
     )
-    publishes = counter("publishes_total", "Writes to the topic; each has many records.")
+    publishes = counter("publishes_total", "Writes to the topic, each of up to 1,024 records.")
 
 
 class ConsumerCounters(Metrics, prefix=PREFIX):
     __slots__ = ("remembered",)
 
     messages = counter("consumed_batches_total", "Batches that were processed.")
-    payload_bytes = counter("consumed_bytes_total", "Bytes of returned payloads.")
+    payload_bytes = counter("consumed_bytes_total", "Bytes of payloads that the consumer returned.")
     inline = counter("consumed_inline_total", "Processed inline batches.")
-    duplicates = counter("duplicates_total", "Batches skipped as processed before.")
-    conflicts = counter(
-        "conflicts_total", "Records skipped, as their batch was processed with another payload."
+    duplicates = counter(
+        "duplicates_total", "Batches skipped because they had been processed before."
     )
-    retries = counter("read_retries_total", "Reads of a payload after its first one.")
+    conflicts = counter(
+        "conflicts_total", "Records skipped because their batch was processed with another payload."
+    )
+    retries = counter("read_retries_total", "Repeated reads of payloads.")
     commits = counter("commits_total", "Commits of the group's offsets.")
     lost_records = counter(
         "lost_records_total", "Offsets that retention removed before they were read."
@@ -89,7 +94,7 @@ class ConsumerCounters(Metrics, prefix=PREFIX):
     def __init__(self) -> None:
         super().__init__()
         self.remembered = 0
-        """Batches added to the dedup window at the start."""
+        """Batches that were added to the dedup window at the start."""
 
     @property
     def dead_letters(self) -> int:
@@ -101,6 +106,8 @@ class SweeperCounts(Metrics, prefix=PREFIX):
     payloads = counter("swept_payloads_total", "Payloads removed.")
     payload_bytes = counter("swept_bytes_total", "Bytes of payloads removed.")
     temporaries = counter("swept_temporaries_total", "Temporary files removed.")
-    failures = counter("sweep_failures_total", "Failed reads and removals.")
+    failures = counter("sweep_failures_total", "Reads and removals that failed.")
     waiting = gauge("waiting_payloads", "Payloads that a group has yet to read.")
-    unreferenced = gauge("unreferenced_payloads", "Old payloads without a pointer.")
+    unreferenced = gauge(
+        "unreferenced_payloads", "Payloads without a pointer, older than retention and grace."
+    )

@@ -1,9 +1,8 @@
-"""Opening of files below the root, and nowhere else.
+"""Opening of files below the root, without following symlinks or leaving the root.
 
-`layout` validates names; this is the second line of defence: whatever others do to the tree, no
-path leads through a symlink or out of the root. `openat2` (Linux 5.6) does so in one call; without
-it, or where a container's filter rejects it, the path is walked a component at a time without
-following symlinks.
+`layout` validates names. This module protects against changes by others: no path leads through a
+symlink or out of the root. `openat2` (Linux 5.6) opens a path in one call. Where it is missing, or
+a container's filter rejects it, the path is opened one component at a time.
 
 Source: openat2(2), RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS.
 """
@@ -19,7 +18,7 @@ from penstock.base.files import open_no_follow
 from penstock.outbox.errors import PathEscapes, PayloadMissing, storage_error
 
 PATH_CHARS_MAX: Final = 512
-"""Longest path of a payload below the root; `layout` needs at most 325."""
+"""Characters of a payload's path below the root. `layout` needs at most 325."""
 
 RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
@@ -47,12 +46,12 @@ _LIBC.syscall.restype = ctypes.c_long
 
 
 def open_beneath(root_fd: int, relative: str, flags: int) -> int:
-    """Open an existing file or directory below the root; the caller closes the descriptor.
+    """Open an existing file or directory below the root. The caller closes the descriptor.
 
     Raises:
-        PathEscapes: a component is a symlink, `..` or absolute, or the last one is not a file.
+        PathEscapes: a component is a symlink or `..`, or the path is absolute or too long.
         PayloadMissing: the file is missing.
-        PenstockError: another failure of the file system, by its kind.
+        PenstockError: the file system failed in another way (`storage_error`).
     """
     check_relative(relative)
     try:
@@ -67,13 +66,15 @@ def open_beneath(root_fd: int, relative: str, flags: int) -> int:
 
 
 def check_relative(relative: str) -> str:
-    """Return a path after checking that its form names an entry below a root.
+    """Return a path after checking that it names an entry below a root.
 
     Raises:
         PathEscapes: it is absolute, too long, or has an empty, `.`, `..` or NUL component.
     """
     if len(relative) > PATH_CHARS_MAX:
-        raise PathEscapes(relative, f"has {len(relative)} of {PATH_CHARS_MAX} characters")
+        raise PathEscapes(
+            relative, f"has {len(relative)} characters; the limit is {PATH_CHARS_MAX}"
+        )
     if "\0" in relative:
         raise PathEscapes(relative, "has a NUL")
     for component in relative.split("/"):
@@ -83,10 +84,10 @@ def check_relative(relative: str) -> str:
 
 
 def raw_open_beneath(root_fd: int, relative: str, flags: int) -> int:
-    """Open as `open_beneath` does, for callers that handle errno; the path must be valid.
+    """Open as `open_beneath` does, for callers that handle errno. The path must be valid.
 
     Raises:
-        OSError: ELOOP or EXDEV for a symlink or an escape, else the kernel's error.
+        OSError: ELOOP or EXDEV for a symlink or a path out of the root, else the kernel's error.
     """
     if _openat2_works(root_fd):
         return _openat2(root_fd, relative, flags)
@@ -94,7 +95,7 @@ def raw_open_beneath(root_fd: int, relative: str, flags: int) -> int:
 
 
 def walk_beneath(root_fd: int, relative: str, flags: int) -> int:
-    """Open component by component; raise OSError as `raw_open_beneath`, ELOOP for symlinks."""
+    """Open a path one component at a time. Raises as `raw_open_beneath`, ELOOP for symlinks."""
     parts = relative.split("/")
     above = root_fd
     try:
@@ -113,7 +114,7 @@ _works: bool | None = None
 
 
 def _openat2_works(root_fd: int) -> bool:
-    """Whether the process may use openat2; checked once."""
+    """Return whether this process may call openat2. Checked once."""
     global _works
     if _works is None:
         try:

@@ -1,13 +1,13 @@
-"""Pointers, which the log has in location of payloads.
+"""Pointers: the records that a topic has instead of payloads.
 
 A pointer is compact JSON, about 250 bytes:
 
     {"file_path":"p/year=2026/month=05/day=24/hour=14/batch-b/data.bin","batch_id":"b",
      "partition_id":"p","size_bytes":524288,"crc32c":"f3c19a2b","codec":"none","event_count":1}
 
-`file_path` is relative to the root, so that mounts may differ between machines. Unknown keys are
-ignored, so that a later version may add some. A record of the topic is either a pointer or, at or
-below the threshold, the payload itself:
+`file_path` is relative to the root, because machines may mount it at different paths. Unknown keys
+are ignored, so that later versions may add some. A record of the topic has either a pointer or, up
+to a threshold, the payload itself (*inline*):
 
 | field                   | pointer               | inline                |
 |-------------------------|-----------------------|-----------------------|
@@ -15,7 +15,7 @@ below the threshold, the payload itself:
 | value                   | pointer               | payload               |
 | header penstock-outbox  | pointer               | inline                |
 | header message-id       | outbox-<batch id>     | outbox-<batch id>     |
-| headers batch-id, codec, event-count, crc32c | in the value | here           |
+| batch-id, codec, event-count, crc32c | in the value | in headers of these names |
 
 Source: `filesystem-outbox.txt`, step 6 of the safe write; the design page, "Write" and "Threshold".
 """
@@ -38,11 +38,11 @@ from penstock.outbox.layout import (
 )
 
 CODEC_CHARS_MAX: Final = 32
-"""Longest name of a codec."""
+"""Characters of a codec's name."""
 POINTER_BYTES_MAX: Final = 4096
-"""Longest accepted pointer; `pointer` writes at most about 800 bytes."""
+"""Bytes of a pointer that is accepted. `encode_pointer` returns at most about 800."""
 COUNT_MAX: Final = 2**63 - 1
-"""Largest size and event count of a pointer, as a signed 64-bit column."""
+"""Largest size and event count in a pointer, which fit into a signed 64-bit column."""
 
 HEADER_KIND: Final = "penstock-outbox"
 HEADER_MESSAGE_ID: Final = "message-id"
@@ -60,7 +60,7 @@ _COUNT: Final = re.compile(rb"[0-9]{1,19}")
 
 
 class Pointer(Struct, frozen=True, kw_only=True):
-    """Location of a payload with its attributes. `file_path` is relative to the root."""
+    """The path of a payload, and its attributes. `file_path` is relative to the root."""
 
     file_path: str
     batch_id: str
@@ -72,7 +72,7 @@ class Pointer(Struct, frozen=True, kw_only=True):
 
 
 class OutboxRecord(Struct, frozen=True, kw_only=True):
-    """Record of the topic: a pointer, or an inline payload."""
+    """A record for the topic, with a pointer or an inline payload."""
 
     key: bytes
     value: bytes
@@ -84,7 +84,7 @@ class OutboxRecord(Struct, frozen=True, kw_only=True):
 
 
 class Inline(Struct, frozen=True, kw_only=True):
-    """Headers of an inline record, which describe its value."""
+    """Attributes of an inline payload, which are in the record's key and headers."""
 
     batch_id: str
     partition_id: str
@@ -94,7 +94,7 @@ class Inline(Struct, frozen=True, kw_only=True):
 
 
 def check_codec(text: object) -> str:
-    """Return the name of a codec; the outbox never interprets it.
+    """Return the name of a codec after checking it. The outbox does not interpret it.
 
     Raises:
         InvalidPayload: it is not 1 to 32 of `A-Z a-z 0-9 . _ + -`.
@@ -107,7 +107,7 @@ def check_codec(text: object) -> str:
 
 
 def check_event_count(count: object) -> int:
-    """Return a valid number of events.
+    """Return a number of events after checking it.
 
     Raises:
         InvalidPayload: it is not a whole number from 0 to 2^63 - 1.
@@ -118,12 +118,12 @@ def check_event_count(count: object) -> int:
 
 
 def message_id(batch_id: str) -> bytes:
-    """Return the id of a batch's message, which is the same for every attempt to publish it."""
+    """Return the message id of a batch, which is the same each time it is published."""
     return b"outbox-" + batch_id.encode()
 
 
 def encode_pointer(pointer: Pointer) -> bytes:
-    """Write a pointer as compact JSON, keys in the order of the class, crc32c in 8 hex digits."""
+    """Return a pointer as compact JSON. The CRC32C has 8 hexadecimal digits."""
     return json.dumps(
         {
             "file_path": pointer.file_path,
@@ -139,14 +139,14 @@ def encode_pointer(pointer: Pointer) -> bytes:
 
 
 def decode_pointer(data: bytes | memoryview) -> Pointer:
-    """Read a pointer; ignore unknown keys.
+    """Decode a pointer. Unknown keys are ignored.
 
     Raises:
-        InvalidPointer: too long, not JSON, a key missing or of the wrong type, or the path
-            contradicts the ids.
+        InvalidPointer: the data is too long or not JSON, a key is missing or of the wrong type, or
+            the path contradicts the ids.
     """
     if len(data) > POINTER_BYTES_MAX:
-        raise InvalidPointer(f"has {len(data)} bytes of at most {POINTER_BYTES_MAX}")
+        raise InvalidPointer(f"has {len(data)} bytes; the limit is {POINTER_BYTES_MAX}")
     try:
         fields = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
@@ -196,7 +196,7 @@ def _check_consistent(pointer: Pointer) -> None:
     for key, given in (("batch_id", pointer.batch_id), ("partition_id", pointer.partition_id)):
         if getattr(location, key) != given:
             raise InvalidPointer(
-                f"{key} is {shown(given)}, and the path has {shown(getattr(location, key))}"
+                f"{key} is {shown(given)}, but the path has {shown(getattr(location, key))}"
             )
 
 
@@ -229,10 +229,10 @@ def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
 def decode_record(
     key: bytes | None, value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> Pointer | Inline:
-    """Read a record of the topic; for `Inline` the payload is `value` itself.
+    """Decode a record of the topic. If the result is `Inline`, the payload is `value` itself.
 
     Raises:
-        InvalidPointer: it is not a record of an outbox, or contradicts itself.
+        InvalidPointer: the record was not written by an outbox, or contradicts itself.
     """
     by_name = dict(headers)
     kind = by_name.get(HEADER_KIND)
@@ -242,7 +242,8 @@ def decode_record(
         pointer = decode_pointer(value)
         if key != pointer.partition_id.encode():
             raise InvalidPointer(
-                f"the record's key is {shown(key)}, its partition id {shown(pointer.partition_id)}"
+                f"the record's key is {shown(key)}, but its partition id is"
+                f" {shown(pointer.partition_id)}"
             )
         return pointer
     if kind != KIND_INLINE:

@@ -1,7 +1,7 @@
-"""Decoding of many pointers by columns, for Spark and for readers of whole topics.
+"""Decoding of many pointers in columns, for Spark and for readers of whole topics.
 
-The values are joined into lines and read as JSON by Arrow in one call; ids, paths and checksums
-are checked by Arrow's string kernels. It imports PyArrow, which `pointer` does not.
+The pointers are joined into lines, and Arrow decodes them as JSON in one call. Arrow's string
+functions check ids, paths and checksums. This module imports PyArrow, which `pointer` does not.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _JSON_SCHEMA: Final = pa.schema(
 
 
 def decode_pointers(values: Any) -> Any:
-    """Read an array of pointers, binary or string, as a table of `POINTER_SCHEMA`, row by row.
+    """Decode an array of pointers, binary or string, to a table of `POINTER_SCHEMA`, a row each.
 
-    Works by columns. It accepts impossible dates (30 February), which `decode_pointer` rejects.
+    It accepts impossible dates (30 February), which `decode_pointer` rejects.
 
     Raises:
-        InvalidPointer: an invalid pointer; the message has the first bad row's number.
+        InvalidPointer: a pointer is invalid. The message has the number of the first invalid row.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -62,7 +62,9 @@ def decode_pointers(values: Any) -> Any:
     parts = pc.extract_regex(columns["file_path"], _PATH_PATTERN)
     _refuse(pc.is_null(parts), "file_path does not follow the outbox's layout")
     for key, part in (("partition_id", "partition"), ("batch_id", "batch")):
-        _refuse(pc.not_equal(parts.field(part), columns[key]), f"{key} differs from the path's")
+        _refuse(
+            pc.not_equal(parts.field(part), columns[key]), f"{key} differs from that in the path"
+        )
     _refuse(pc.is_in(columns["partition_id"], pa.array([".", ".."])), "partition_id is invalid")
     for name in ("size_bytes", "event_count"):
         _refuse(pc.less(columns[name], 0), f"{name} is below 0")
@@ -75,8 +77,11 @@ def decode_pointers(values: Any) -> Any:
 
 
 def _lines(values: Any) -> Any:
-    """Join pointers to one buffer of lines. Each value must begin and end as an object, so that as
-    many rows as values means one row of each."""
+    """Return a buffer with one pointer per line.
+
+    Checks that each value begins and ends like an object. If the buffer then has as many objects as
+    there are values, each value is one object.
+    """
     _refuse(pc.is_null(values), "the value is null")
     _refuse(pc.greater(pc.binary_length(values), POINTER_BYTES_MAX), "is too long")
     try:
@@ -104,7 +109,7 @@ def _parse_lines(lines: Any, rows: int) -> Any:
     except pa.ArrowInvalid as error:
         raise InvalidPointer(shown(str(error))) from None
     if table.num_rows != rows:
-        raise InvalidPointer(f"{rows} values have {table.num_rows} JSON objects")
+        raise InvalidPointer(f"{rows} values have {table.num_rows} JSON objects, not one each")
     return table
 
 

@@ -1,4 +1,4 @@
-"""Partitions behind one port, whatever storage their topic uses."""
+"""Partitions behind one interface, which is independent of the storage of their topic."""
 
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.partitions.look_up import look_up_watermarks

@@ -1,8 +1,9 @@
-"""Partition that stores its records in a local log that this broker leads; and group commit.
+"""Partition whose records are in a log on this broker, and the group commit of its appends.
 
-Appends of all requests of one turn of the event loop share a sync. Appends of one request are one
-callback of the store (`flush`), because the store writes a lone request at once and passes several
-to its thread; `schedule` commits all requests of a turn with one journal write.
+Appends of all requests that arrive in one turn of the event loop share a sync. All appends of one
+request share one `LogStore.flush` callback, because the store writes a lone request at once, and
+passes several requests to its thread. `schedule` commits all requests of a turn, with one journal
+write.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ _ALL: Final = -1
 
 
 class LocalPartition(ReplicaState):
-    """Log and the commits that make it durable.
+    """Partition over a log on this broker, which leads it.
 
-    The partition owns the log: the log reports what is durable, the partition decides what
-    consumers may read.
+    The log notifies the partition of its durable offset. The partition determines which durable
+    records consumers may read.
     """
 
     __slots__ = (
@@ -78,15 +79,15 @@ class LocalPartition(ReplicaState):
         self.topic_id = log.topic_id
         self._commits = commits
         self._saving: Saving | None = None
-        """Last deletion; done when the log's start is on disk."""
+        """Future of the last deletion of records; done when the new start offset is on disk."""
         self.tiers: TieredPart | None = None
-        """Part of the log in the archive, for a tiered topic."""
+        """Archived part of the partition, if its topic is tiered."""
         self.log_moved()
         log.state.owner = self
 
     @property
     def look_up(self) -> LookUp | None:
-        """Lookup of the tiers' offsets, while they are unknown."""
+        """Lookup of the archive's offsets while they are unknown, otherwise None."""
         tiers = self.tiers
         return None if tiers is None or tiers.core.known else _look_up_tiers
 
@@ -99,7 +100,7 @@ class LocalPartition(ReplicaState):
         return "" if self.tiers is None else self.tiers.store_url
 
     def log_moved(self) -> None:
-        """Take over the log's start, leader epoch and producers."""
+        """Update start offset, leader epoch and transactions from the log."""
         log = self.log
         tiers = self.tiers
         self.log_start_offset = log.log_start_offset if tiers is None else tiers.start_offset
@@ -120,7 +121,7 @@ class LocalPartition(ReplicaState):
         """Append as `Partition.append`; durable after the sync of this turn of the loop.
 
         Raises:
-            NotEnoughReplicas: fewer than `min.insync.replicas`, and `acks` is -1 (all).
+            NotEnoughReplicas: `acks` is -1 (all), and `min.insync.replicas` is above 1.
             PenstockError: see `PartitionLog.append`.
         """
         log = self.log
@@ -147,7 +148,7 @@ class LocalPartition(ReplicaState):
         """Write a marker as `Partition.write_marker`; durable after the sync of this turn.
 
         Raises:
-            NotEnoughReplicas: fewer than `min.insync.replicas`.
+            NotEnoughReplicas: `min.insync.replicas` is above 1.
             PenstockError: see `Transactions.append_marker`.
         """
         self.check_in_sync()
@@ -168,11 +169,12 @@ class LocalPartition(ReplicaState):
         needed = self.log.config.min_insync_replicas
         if needed > 1:
             raise NotEnoughReplicas(
-                f"{self.log.topic_partition} has 1 replica in sync, min.insync.replicas = {needed}"
+                f"{self.log.topic_partition} has 1 in-sync replica, but min.insync.replicas ="
+                f" {needed}"
             )
 
     def fence(self, error: PenstockError) -> int:
-        """Reject appends and deletions with an error until `unfence`; return the leader epoch."""
+        """Reject appends and deletions with `error` until `unfence`; return the leader epoch."""
         self.log.state.fence = error
         return max(self.log.leader_epoch, 0)
 
@@ -180,7 +182,7 @@ class LocalPartition(ReplicaState):
         self.log.state.fence = None
 
     def when_committed(self, done: Done) -> None:
-        """Call `done` when everything appended so far is committed, or with an error."""
+        """Call `done` once everything appended so far is committed, or with an error."""
         self._commits.appends.append((done, NO_APPEND))
         self._commits.schedule()
 
@@ -193,7 +195,7 @@ class LocalPartition(ReplicaState):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Read as `Partition.read`; appends that are not durable yet read as empty."""
+        """Read as `Partition.read`; at appends that are not durable yet, return no batches."""
         log = self.log
         if self.tiers is not None and offset < log.log_start_offset:
             return self.tiers.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
@@ -206,7 +208,7 @@ class LocalPartition(ReplicaState):
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """Return as `Partition.position`; positions in the archive are looked up there."""
+        """Return the position as `Partition.position`, in the archive or in the log."""
         log, tiers = self.log, self.tiers
         end = self.last_stable_offset if committed else self.high_watermark
         if spec == LATEST:
@@ -238,7 +240,7 @@ class LocalPartition(ReplicaState):
         return self.tiers.epochs().end_offset_for(epoch, self.log.log_end_offset)
 
     def check_end(self) -> None:
-        """Return: no other broker appends."""
+        """Do nothing, because no other broker appends to the partition."""
 
     def epoch_at(self, offset: int) -> int:
         if self.tiers is not None and offset < self.log.log_start_offset:
@@ -246,7 +248,13 @@ class LocalPartition(ReplicaState):
         return self.log.latest_epoch_at(offset)
 
     async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
-        """Return extents in segment files, below them in objects; raises CorruptLog."""
+        """Return extents in segment files or, below the start of the log, in archived objects.
+
+        Returns none for the log of a compacted topic.
+
+        Raises:
+            CorruptLog: the log is damaged.
+        """
         end = min(end, self.high_watermark)
         if self.tiers is not None and start < min(end, self.log.log_start_offset):
             return await self.tiers.extents(start, end, limit=limit)
@@ -296,15 +304,15 @@ async def _look_up_tiers(partitions: Sequence[LocalPartition]) -> None:
 
 
 class GroupCommits:
-    """Appends of this turn, committed together; belongs to the event loop."""
+    """Group commit of the appends of one event loop turn; belongs to the event loop."""
 
     __slots__ = ("_call_soon", "_store", "appends", "scheduled")
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self.appends: Appends = []
-        """Callbacks with the results that they receive once durable; call `schedule` after an
-        addition, unless `scheduled`."""
+        """Callbacks of the request's appends, with the results that they receive once durable.
+        After adding one, the caller calls `schedule` unless `scheduled` is true."""
         self.scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
 
@@ -318,7 +326,7 @@ class GroupCommits:
         self._call_soon = call_soon
 
     def flush(self) -> None:
-        """End a request: later appends belong to the next one."""
+        """End a request: register one store callback for all of its appends."""
         appends = self.appends
         if appends:
             self.appends = []
@@ -327,7 +335,7 @@ class GroupCommits:
                 self._store.commit_pending()
 
     def flush_then(self, on_durable: Callable[[StorageError | None], None]) -> None:
-        """Call `LogStore.flush` at the end of this turn."""
+        """Call `on_durable` as `LogStore.flush` does; commit at the end of this turn."""
         self._store.flush(on_durable)
         self.schedule()
         if self._call_soon is None:

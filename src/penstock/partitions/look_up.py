@@ -1,4 +1,4 @@
-"""Lookup of partitions' start and end offsets, with one request per kind."""
+"""Lookup of start and end offsets, with one request for all partitions of a kind."""
 
 from __future__ import annotations
 

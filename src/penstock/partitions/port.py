@@ -1,7 +1,7 @@
-"""Port of a partition for request handlers, independent of its storage.
+"""Interface of a partition for request handlers, independent of its storage.
 
-Implementations: `LocalPartition` over a log on this broker's disk, `diskless.DisklessPartition`
-over objects of a store. One contract suite tests both (`tests/partitions`).
+`LocalPartition` implements it over a log on this broker's disk, `diskless.DisklessPartition` over
+objects in an object store. One contract suite tests both (`tests/partitions`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Partition(Protocol):
     """Partition of a topic, as request handlers use it; belongs to the event loop."""
 
     append_takes: ClassVar[str]
-    """Event that completes an append, as used in sentences."""
+    """Event that completes an append, as a phrase for messages, for example "the sync"."""
 
     everywhere: ClassVar[bool]
-    """Whether every broker serves it, so that consumers may be redirected to a nearer one."""
+    """Whether every broker serves the partition, so that consumers may use the nearest one."""
 
     @property
     def look_up(self) -> LookUp | None:
@@ -42,7 +42,7 @@ class Partition(Protocol):
 
     @property
     def store_url(self) -> str:
-        """URL of the object store with its records; empty if all are in the broker's directory."""
+        """URL of the object store that has records of the partition; empty without one."""
         ...
 
     @property
@@ -83,19 +83,20 @@ class Partition(Protocol):
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> None:
-        """Validate and append one whole batch, as a produce request holds per partition.
+        """Validate and append the batch that a produce request has for this partition.
 
-        A guard makes it part of a transaction. `opening` states whether this call may decompress
-        batches that take long. `done` is called once, after this has returned: when the guarantee
-        of `acks` holds, or with an error. Until then `batches` must not change; with a lease, its
-        bytes are used until it is released.
+        With a guard the batch is part of a transaction. `opening` states whether this call may
+        perform a validation that takes long. `done` is called once, after this call has returned:
+        when the guarantee of `acks` holds, or with an error. Until then `batches` must not change.
+        With a lease, the batch stays in its buffer until the lease is released.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state
             rejects them.
-            NeedsOpening: with `Opening.BESIDE`; nothing was appended.
+            NeedsOpening: validation takes long, and `opening` is `Opening.BESIDE`; nothing was
+            appended.
             PenstockError: the partition accepts no appends now; nothing was appended.
         """
         ...
@@ -105,7 +106,8 @@ class Partition(Protocol):
     ) -> Guard | None:
         """Return the guard for a transaction's first batch; None if the transaction is open.
 
-        A guard is valid after its coordinator verified the transaction, until a marker is written.
+        The caller passes the guard to `append` once the coordinator has verified the transaction.
+        A marker invalidates the guard.
 
         Raises:
             PenstockError: the partition accepts no transactional batches now.
@@ -115,9 +117,9 @@ class Partition(Protocol):
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
         """Write the marker that ends a producer's transaction, as its coordinator decided.
 
-        `done` is called once, after this has returned: when the marker is committed, or with an
-        error, which may be one listed here. A repeated marker is harmless. Batches of older epochs
-        are rejected afterwards.
+        `done` is called once, after this call has returned: when the marker is committed, or with
+        an error, possibly one of those below. A repeated marker is harmless. Afterwards, batches
+        of older producer epochs are rejected.
 
         Raises:
             InvalidProducerEpoch, TransactionCoordinatorFenced: the partition has newer epochs.
@@ -126,9 +128,10 @@ class Partition(Protocol):
         ...
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction] | Later:
-        """Return the aborted transactions in [start, end), by first offset; or `Later`.
+        """Return the aborted transactions in [start, end), by first offset.
 
-        Complete if `end` is not above the last stable offset.
+        If they must be loaded first, return a `Later`. The list is complete if `end` is not above
+        the last stable offset.
 
         Raises:
             PenstockError: the transactions are not available now.
@@ -136,7 +139,7 @@ class Partition(Protocol):
         ...
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Return the same as `aborted`, after loading it; raises PenstockError."""
+        """Load the aborted transactions if necessary, and return them; raises PenstockError."""
         ...
 
     def read(
@@ -148,10 +151,11 @@ class Partition(Protocol):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Return whole batches from `offset` up to `end_offset`, or how to load them.
+        """Return complete batches from `offset` up to `end_offset`, or a `Later` to load them.
 
-        Returns up to `max_bytes`; with `at_least_one` the first batch even if it is larger. Empty
-        at `end_offset`. Without `instantly`, data that would be copied is loaded later.
+        Returns up to `max_bytes`; with `at_least_one` the first batch even if it is larger. At
+        `end_offset` the result is empty. Without `instantly`, a read that would copy data returns a
+        `Later`.
 
         Raises:
             OffsetOutOfRange: `offset` is below the start, or above the end.
@@ -162,11 +166,12 @@ class Partition(Protocol):
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """Return the position of a timestamp, or a spec of `records.positions`; None if unmatched.
+        """Return the position of a timestamp or of a special value in `records.positions`.
 
-        `committed` ignores records above the last stable offset. The timestamp is -1 except for
-        records; the epoch is that of the offset, for the end that of the leader. Start and end are
-        those that the partition has; callers use `look_up` before.
+        Returns None if no record matches. With `committed`, records above the last stable offset
+        are ignored. The result has the timestamp of the record, or -1 for a start or end offset. It
+        has the epoch of the offset or, for the end offset, of the leader. Start and end offset may
+        be outdated, so the caller uses `look_up` before.
 
         Raises:
             PenstockError: the position cannot be looked up now.
@@ -178,7 +183,7 @@ class Partition(Protocol):
         ...
 
     def check_end(self) -> None:
-        """Raise NotLeading if another broker may lead, so that the readable end is outdated."""
+        """Raise NotLeading if another broker may lead and the readable end may be outdated."""
         ...
 
     def epoch_at(self, offset: int) -> int:
@@ -186,9 +191,9 @@ class Partition(Protocol):
         ...
 
     async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
-        """Return extents of whole batches of [start, min(end, high watermark)), by offset.
+        """Return extents of the batches in [start, min(end, high watermark)), by offset.
 
-        Includes all extents in files, and at most `limit` extents in objects.
+        The result has all extents in files, and at most `limit` extents in objects.
 
         Raises:
             PenstockError: the lookup failed, or the records are damaged.
@@ -196,10 +201,10 @@ class Partition(Protocol):
         ...
 
     async def deleted(self, offset: int, *, seconds: float) -> None:
-        """Wait until no replica keeps records below an offset, even after a crash.
+        """Wait until no replica has records below `offset`, even after a crash.
 
-        The offset is one that `delete_records` returned. Replicas on other brokers have `seconds`
-        to delete; with 0, only completed deletions count.
+        `delete_records` has returned this offset. Replicas on other brokers have `seconds` to
+        delete the records; with 0, they must have done so already.
 
         Raises:
             DeletionTimedOut: replicas on other brokers still have records after that time.
@@ -209,10 +214,10 @@ class Partition(Protocol):
         ...
 
     async def delete_records(self, before_offset: int) -> int:
-        """Move the start up to an offset, for -1 to the high watermark; return the new start.
+        """Move the start to `before_offset`, or to the high watermark if that is -1.
 
-        The new start is durable when `deleted` has returned. Raises an error of the code
-        `offset_out_of_range` for an offset beyond the end.
+        Returns the new start, which is durable when `deleted` has returned. Raises an error with
+        the code `offset_out_of_range` if `before_offset` is above the end.
         """
         ...
 

@@ -1,8 +1,9 @@
 """High watermark and last stable offset of a partition. No I/O.
 
-The high watermark is the end of committed records: with one replica the local durable offset, with
-several the committed offset of the replicas. The last stable offset is the high watermark, or the
-first offset below it of a transaction that is open or whose marker is not committed.
+The high watermark is the end of committed records: the durable offset of the log if the partition
+has one replica, otherwise the offset that a quorum of replicas has. The last stable offset is the
+first offset of a transaction that is open or whose marker is not committed, or the high watermark
+if that is lower.
 
 Source: KIP-98 (the last stable offset); `ReplicaState` of Kafka's `Partition`.
 """
@@ -26,7 +27,7 @@ class ReplicaState:
         self.high_watermark = self.last_stable_offset = committed_offset
 
     def committed_to(self, offset: int) -> bool:
-        """Commit everything below an offset; return whether consumers may read more."""
+        """Set the high watermark; return whether consumers may read more."""
         self.high_watermark = offset
         transactions = self._transactions
         if transactions.first_unstable_offset >= offset:  # nearly always
@@ -38,6 +39,6 @@ class ReplicaState:
         return True
 
     def holds(self, transactions: OpenTransactions, start_offset: int) -> None:
-        """Take over the log's transactions and start offset, below which no transaction counts."""
+        """Set the log's transactions and start offset; transactions below it do not count."""
         self._transactions, self._start = transactions, start_offset
         self.committed_to(self.high_watermark)

@@ -1,9 +1,9 @@
 """Replica of a partition that several brokers replicate.
 
-The log and its reads are those of a local partition; `replication/` decides what consumers may
-read, and when producers get their response. Records that are not known here as committed read as
-empty, because a new leader may lack them. Consumers may also read from followers that are nearer
-than the leader.
+The log and its reads are those of a local partition. `replication/` determines what consumers may
+read, and when producers get their response. A read of records that this broker does not know as
+committed returns nothing, because a new leader may lack them. Consumers may also read from
+followers that are nearer than the leader.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class DeletionTimedOut(RetriableError):
 
 _LOOK_SECONDS: Final = 0.005
 REFUSED_BEFORE_MS: Final = 5_000
-"""Time after a rejection in which a producer may resend the batch before later batches fail as
-out of order."""
+"""Milliseconds after a rejected batch in which out-of-order batches are rejected as retriable."""
 
 
 class ReplicatedPartition(LocalPartition):
-    """Replica of a replicated partition; owner of the log of `replicated`."""
+    """Replica on this broker of a partition that several brokers replicate."""
 
     __slots__ = ("_known_epoch", "_refused_ms", "isr", "replicated")
 
@@ -60,7 +59,7 @@ class ReplicatedPartition(LocalPartition):
         replicated.owner = self
 
     def image_says(self, leader_epoch: int, isr: Sequence[int]) -> None:
-        """Set the ISR and the leader epoch, which may have no record yet, from the image."""
+        """Set ISR and leader epoch from the metadata image; the epoch may have no record yet."""
         self._known_epoch, self.isr = leader_epoch, isr
         self.log_moved()
 
@@ -70,7 +69,10 @@ class ReplicatedPartition(LocalPartition):
         self.replicated.log_moved()
 
     def nearer(self, brokers: Collection[int], offset: int) -> int:
-        """Return an in-sync replica of `brokers` with all below an offset, -1 if unknown here."""
+        """Return one of `brokers` that is an in-sync replica and has all records below `offset`.
+
+        Return -1 if there is none, or if this broker does not lead.
+        """
         leading = self.replicated.leading
         if leading is None or not leading.leads:
             return -1
@@ -78,7 +80,7 @@ class ReplicatedPartition(LocalPartition):
         return near[0] if near else -1
 
     def became_durable(self, offset: int) -> bool:
-        """Return False: durable here is not committed."""
+        """Return False, because durability on this broker does not commit records."""
         return False
 
     def append(
@@ -92,12 +94,15 @@ class ReplicatedPartition(LocalPartition):
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> None:
-        """Append as `Partition.append`; with acks=all done when committed, else when durable here.
+        """Append as `Partition.append`.
 
-        A producer has several requests in flight. If the first one is rejected because the
-        partition has no leader or quorum, a later one is rejected as well, even if it could be
-        appended. An out-of-order error would make librdkafka resend all of them with a new epoch,
-        and batches that an earlier leader stored would be duplicated.
+        With acks=all, `done` is called when the batch is committed, otherwise when it is durable on
+        this broker.
+
+        A producer has several requests in flight. If the first one was rejected because the
+        partition had no leader or quorum, later ones are out of order. They are rejected as
+        retriable, too. An out-of-order error would make librdkafka resend all of them with a new
+        epoch, and batches that an earlier leader stored would be duplicated.
 
         Raises:
             NotLeading: this broker does not lead the partition now, or an earlier batch was
@@ -117,7 +122,7 @@ class ReplicatedPartition(LocalPartition):
             if abs(now_ms - self._refused_ms) >= REFUSED_BEFORE_MS:
                 raise
             raise NotLeading(
-                f"{self.topic_partition}: earlier batches were just rejected: {error}"
+                f"{self.topic_partition}: earlier batches of the producer were rejected: {error}"
             ) from error
         commits = self._commits
         if result is not None:
@@ -136,7 +141,7 @@ class ReplicatedPartition(LocalPartition):
         return super().begin_verification(producer_id, epoch, sequence, now_ms=now_ms)
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
-        """Write a marker as `Partition.write_marker`; done when a quorum has it.
+        """Write a marker as `Partition.write_marker`; call `done` when a quorum has it.
 
         Raises:
             NotLeading: this broker does not lead the partition now.
@@ -149,10 +154,10 @@ class ReplicatedPartition(LocalPartition):
         self._commits.schedule()
 
     def fence(self, error: PenstockError) -> int:
-        """Fence the current leadership, as `LocalPartition.fence`; a later one is not fenced.
+        """Fence the current leadership as `LocalPartition.fence`; a later leadership is not fenced.
 
         Raises:
-            NotLeading: this broker does not lead the partition now, or not yet.
+            NotLeading: this broker does not lead the partition, or its log is still incomplete.
             PenstockError: the leadership is fenced already.
         """
         leading = self.replicated.appendable()
@@ -164,21 +169,21 @@ class ReplicatedPartition(LocalPartition):
             self.replicated.leading.fence = None
 
     def when_committed(self, done: Done) -> None:
-        """Call `done` when everything appended so far is durable here and on a quorum."""
+        """Call `done` once everything appended so far is durable here and on a quorum."""
 
         def durable(outcome: Outcome) -> None:
             leading = self.replicated.leading
             if isinstance(outcome, PenstockError):
                 done(outcome)
             elif leading is None or not leading.leads:
-                done(NotLeading(f"{self.topic_partition} is no longer led by this broker"))
+                done(NotLeading(f"this broker no longer leads {self.topic_partition}"))
             else:
                 leading.answer_at(leading.core.end, done, NO_APPEND)
 
         super().when_committed(durable)
 
     async def producers(self) -> list[ProducerState]:
-        """Return the producers, once their appends so far are committed.
+        """Return the idempotent producers, once their appends so far are committed.
 
         Raises:
             NotLeading: this broker does not lead the partition, or lost the leadership.
@@ -207,9 +212,10 @@ class ReplicatedPartition(LocalPartition):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Read as `LocalPartition.read`; committed records that are not here read as empty.
+        """Read as `LocalPartition.read`.
 
-        So do records that a broker does not know as committed while it does not lead.
+        The result is empty for committed records that this broker does not have, and on a follower
+        also for records that it does not know as committed.
 
         Raises:
             BeingMended: the records are damaged here, and are requested from another replica.
@@ -228,15 +234,15 @@ class ReplicatedPartition(LocalPartition):
             )
         except DamagedRecords as error:
             if self.replicated.mend(error):
-                raise BeingMended(f"{error}; another replica is asked for them") from error
+                raise BeingMended(f"{error}; they are requested from another replica") from error
             raise
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return as `Partition.end_offset_for_epoch`.
+        """Return the end offset of an epoch as `Partition.end_offset_for_epoch`.
 
-        For an epoch below the first one, returns the end of the first: when a diskless partition
-        became replicated, all of its records were taken over into that epoch, so nothing read
-        before was cut off.
+        For an epoch below the first one, return the end of the first epoch. When a diskless
+        partition becomes replicated, all of its records are taken over into that epoch, so no
+        record that a consumer has read was truncated.
 
         Raises:
             NotLeading: this broker does not lead the partition, or its log is still incomplete.
@@ -251,12 +257,13 @@ class ReplicatedPartition(LocalPartition):
         return super().end_offset_for_epoch(epoch)
 
     async def delete_records(self, before_offset: int) -> int:
-        """Delete as `Partition.delete_records`; disk and replicas follow, see `deleted`.
+        """Delete records as `Partition.delete_records`; `deleted` waits for disk and replicas.
 
         Raises:
             NotLeading: this broker does not lead the partition now.
-            OffsetOutOfRange: the offset is above the committed offset, or not in the local log.
-            PenstockError: the fence, if set.
+            OffsetOutOfRange: the offset is above the committed offset, or above the durable offset
+                of the local log.
+            PenstockError: the error of the fence, if one is set.
         """
         leading = self.replicated.leading
         if leading is None or not leading.leads:
@@ -269,8 +276,13 @@ class ReplicatedPartition(LocalPartition):
         return await super().delete_records(end if before_offset == -1 else before_offset)
 
     async def deleted(self, offset: int, *, seconds: float) -> None:
-        """Wait as `Partition.deleted`, so that no later leader has them; raises
-        DeletionTimedOut."""
+        """Wait as `Partition.deleted` until the log and all live replicas begin at `offset`.
+
+        Raises:
+            DeletionTimedOut: replicas on other brokers still have records below it.
+            StorageError: the start cannot be written.
+            NotLeading: another broker leads the partition now.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         await super().deleted(offset, seconds=seconds)
@@ -279,15 +291,15 @@ class ReplicatedPartition(LocalPartition):
             left = until - loop.time()
             if left <= 0:
                 raise DeletionTimedOut(
-                    f"{self.topic_partition}: brokers {behind} have not deleted the records below"
-                    f" offset {offset} in time; they delete them later"
+                    f"{self.topic_partition}: brokers {behind} did not delete the records below"
+                    f" offset {offset} within {seconds} s; they will delete them later"
                 )
             await pause(min(_LOOK_SECONDS, left))
             if leading is not self.replicated.leading or not leading.leads:
-                raise NotLeading(f"{self.topic_partition} is led by another broker by now")
+                raise NotLeading(f"another broker leads {self.topic_partition} now")
 
     def check_end(self) -> None:
-        """Raise NotLeading if the replica is stopped, or the leader may be deposed."""
+        """Raise NotLeading if the replica is stopped, or if another broker may lead by now."""
         if self.replicated.copy.stands_still:
             raise NotLeading(f"{self.topic_partition}: the replica on this broker is stopped")
         if self.leads and self._may_be_over:
@@ -296,11 +308,11 @@ class ReplicatedPartition(LocalPartition):
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """Return as `Partition.position`.
+        """Return the position as `Partition.position`.
 
         Raises:
-            NotLeading: this broker does not lead the partition, or not yet (KIP-207), or is cut
-                off so that another one may lead.
+            NotLeading: this broker does not lead the partition, or not yet (KIP-207), or it is cut
+                off from other replicas and another broker may lead.
         """
         if not self.leads or self._may_be_over:
             raise NotLeading.of(self.topic_partition)

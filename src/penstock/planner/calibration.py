@@ -1,11 +1,11 @@
-"""Calibration: figures measured on a host, which replace a plan's assumptions.
+"""Calibration: figures measured on a host, which a plan uses in place of its assumptions.
 
 `penstock bench` writes a calibration, `penstock plan capacity` reads it. It is a JSON document:
 
     {"version": 1, "taken_at": "…", "host": {"cores": 2, …}, "measured": {"<name>": {
         "value": 285.0, "unit": "MB/s", "how": "…", "runs": 3}, …}}
 
-Latencies are stored as quantiles: `…_p50_ms`, `…_p99_ms`.
+Latencies are stored as quantiles, under names that end in `_p50_ms` and `_p99_ms`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.planner.inputs import InvalidPlanFile
 
 CALIBRATION_VERSION: Final = 1
 MEASURED_MAX: Final = 1_000
-"""Limit of a calibration's figures."""
+"""Maximum number of figures in a calibration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,15 @@ def calibration_document(calibration: Calibration) -> dict[str, Any]:
 
 
 def read_calibration(document: object, where: str) -> Calibration:
-    """Read the document of a file; raise InvalidPlanFile, which names `where`."""
+    """Decode the document of a calibration file; `where` names the file in messages.
+
+    Raises:
+        InvalidPlanFile: the document is not a calibration of this version, or a row is invalid.
+    """
     if not isinstance(document, dict) or document.get("version") != CALIBRATION_VERSION:
         raise InvalidPlanFile(
-            f"{where} is not a calibration of version {CALIBRATION_VERSION};"
-            " `penstock bench` writes one"
+            f"{where} is not a calibration of version {CALIBRATION_VERSION}. Write one with"
+            " `penstock bench`."
         )
     rows = document.get("measured")
     if not isinstance(rows, dict) or len(rows) > MEASURED_MAX:
@@ -80,9 +84,11 @@ def _measured(row: object, where: str) -> Measured:
         raise InvalidPlanFile(f"{where} must be a table")
     value, runs = row.get("value"), row.get("runs", 1)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18:
-        raise InvalidPlanFile(f"{where}.value = {value!r}: must be a number from 0 on")
+        raise InvalidPlanFile(
+            f"{where}.value = {value!r}: must be a number of at least 0 and below 1e18"
+        )
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
-        raise InvalidPlanFile(f"{where}.runs = {runs!r}: must be a whole number above 0")
+        raise InvalidPlanFile(f"{where}.runs = {runs!r}: must be a whole number of at least 1")
     return Measured(
         value=float(value), unit=str(row.get("unit", "")), how=str(row.get("how", "")), runs=runs
     )

@@ -1,8 +1,8 @@
-"""Inputs of plans: declared like settings, written with units; their tables and errors.
+"""Inputs of plans: reading of values with units, the planner's tables, and errors.
 
-An inputs class is a frozen dataclass of `penstock.base.settings.setting` fields with names in
-kebab case (`message-bytes`); its unit is that of a number without a suffix. Tables are TOML files
-beside the code that uses them.
+An inputs class is a frozen dataclass whose fields are declared with
+`penstock.base.settings.setting`. Its names are in kebab case (`message-bytes`). A number without a
+suffix is in the unit of its field. Tables are TOML files beside the code that uses them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.planner.quantities import NoQuantity, parse_quantity
 
 
 class ImpossiblePlan(InvalidError):
-    """Inputs that no configuration can serve: the broken rule, the inputs, and the fix."""
+    """Inputs that no configuration can serve: the rule, the inputs that break it, and the fix."""
 
     code: ClassVar[str] = "invalid_request"
 
@@ -31,7 +31,7 @@ class ImpossiblePlan(InvalidError):
 
 
 class InvalidPlanFile(InvalidError):
-    """An invalid file of a plan; the message names the position."""
+    """A plan's file is invalid; the message names the file and the position in it."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -52,11 +52,13 @@ Inputs = TypeVar("Inputs")
 
 
 def read_inputs(inputs_type: type[Inputs], texts: Mapping[str, object]) -> Inputs:
-    """Build inputs from names and texts or typed values; missing names keep their defaults.
+    """Build an inputs object from values by name; missing names keep their defaults.
+
+    A value is a typed value or a text with a unit, such as `1KiB`.
 
     Raises:
-        InvalidSetting: an unknown name, an invalid quantity of the unit, or one out of its bounds.
-        ImpossiblePlan: inputs that contradict each other, where the class itself checks that.
+        InvalidSetting: a name is unknown, a value is not a quantity of the unit, or out of bounds.
+        ImpossiblePlan: the inputs contradict each other; raised by the inputs class.
     """
     known = {info.name: info for info in describe(inputs_type)}
     return load(

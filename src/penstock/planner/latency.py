@@ -1,32 +1,34 @@
 """Latency of a produce request to a diskless topic, as a distribution.
 
-It is the sum of consecutive parts:
+The latency is the sum of consecutive parts:
 
-    request + wait for the object to close + PUT, and the turn to commit + commit
+    request + wait for the object to close + PUT + wait for earlier commits + commit
 
-A sum of medians is not a median, and a sum of 99th percentiles is not a 99th percentile: two parts
-that are slow once in a hundred times are both slow once in ten thousand, and one of them twice in
-a hundred. So the parts are combined as independent random variables, and any quantile is read from
-the result.
+The plan needs medians and 99th percentiles of the sum. Neither is the sum of the parts' quantiles:
+two independent parts, each slow once in 100 times, are both slow once in 10,000 times, and at least
+one of them is slow about twice in 100. Therefore the parts are combined as independent random
+variables, and quantiles are read from the result.
 
-A `Distribution` is its own quantile function at fixed shares, finer towards the end. Combining two
-takes all pairs with their weights, and reads the quantiles of those. It uses no random numbers, and
-is monotonic: if a part is larger at every quantile, so is the sum.
+A `Distribution` stores quantiles at fixed shares, which are denser near 1. Combining two
+distributions takes all pairs of their values with their weights, and reads the quantiles of the
+pairs. The calculation uses no random numbers. It is monotonic: if a part is larger at every
+quantile, the sum is larger too.
 
-**Waiting.** An object closes an interval after its first request. That one waits for all of it;
-later ones, at random moments, wait for the rest of it.
+**Wait for the object to close.** An object closes one interval after its first request. The first
+request waits for the whole interval. Later requests arrive at random moments and wait for the rest
+of it.
 
-**The turn.** PUTs run in parallel, but objects are committed one at a time, in the order of their
-closing, so that each waits for the one before. With L for the time from closing to committed, D for
-the time between two closings, P for PUT and C for commit:
+**Wait for earlier commits.** PUTs run in parallel, but objects are committed one at a time, in the
+order in which they closed. So each object waits until the previous one is committed. L is the time
+from an object's closing to its commit, D the time between two closings, P the PUT and C the commit:
 
-    L = max(P, L of the one before - D) + C        D = interval + time until the next request
+    L = max(P, previous L - D) + C        D = interval + time until the next request
 
-which is Lindley's recursion of a queue; its fixed point is found by repetition.
+This is Lindley's recursion of a queue. Its fixed point is found by repetition.
 
-**Limits.** Parts are assumed to be independent. On one disk PUTs and commits are slow together
-(correlations of 0.15 to 0.5 were measured), and the real 99th percentile was 9 to 40 % above the
-model's in runs of ten seconds. Where a store takes 50 ms or more it was within 1 %.
+**Limits.** Parts are assumed to be independent. On one disk PUTs and commits are slow at the same
+times (correlations of 0.15 to 0.5 were measured). There the measured 99th percentile was 9 to 40 %
+above the model's, in runs of ten seconds. With a store that takes 50 ms or more, it was within 1 %.
 
 Source: D. V. Lindley, "The theory of queues with a single server" (1952).
 """
@@ -55,21 +57,21 @@ _EDGES: Final[Floats] = np.concatenate(
     ]
 )
 _SHARES: Final[Floats] = (_EDGES[1:] + _EDGES[:-1]) / 2
-"""Shares whose quantiles a distribution has."""
+"""Shares at which a distribution stores its quantiles."""
 _WEIGHTS: Final[Floats] = np.diff(_EDGES)
 _PAIR_WEIGHTS: Final[Floats] = np.multiply.outer(_WEIGHTS, _WEIGHTS).ravel()
 _DEVIATES: Final[Floats] = np.array([NormalDist().inv_cdf(share) for share in _SHARES])
 _DEVIATE_99: Final = NormalDist().inv_cdf(0.99)
 
 _TURNS_MAX: Final = 64
-"""Limit of the recursion's repetitions; a queue that has not converged counts as full."""
+"""Maximum repetitions of the recursion; the last value is used if it has not converged."""
 _CONVERGED: Final = 1e-3
 """Relative change below which the recursion has converged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Durations in milliseconds: ascending quantiles, at this module's shares."""
+    """Distribution of a duration in milliseconds: its quantiles at `_SHARES`, ascending."""
 
     values: Floats
 
@@ -79,16 +81,16 @@ class Distribution:
 
     @classmethod
     def lognormal(cls, p50_ms: float, p99_ms: float) -> Distribution:
-        """Return the lognormal distribution of this median and 99th percentile.
+        """Return the lognormal distribution with this median and 99th percentile, in milliseconds.
 
         Raises:
-            ImpossiblePlan: not 0 < p50 <= p99.
+            ImpossiblePlan: 0 < p50 <= p99 does not hold.
         """
         if not 0 < p50_ms <= p99_ms:
             raise ImpossiblePlan(
-                "a 99th percentile is at least the median, and both are above 0",
+                "the 99th percentile must be at least the median, and both above 0",
                 f"p50 = {p50_ms:g} ms, p99 = {p99_ms:g} ms",
-                "give the two figures of the same measurement",
+                "give two figures of the same measurement",
             )
         sigma = log(p99_ms / p50_ms) / _DEVIATE_99
         return cls(p50_ms * np.exp(sigma * _DEVIATES))
@@ -99,10 +101,11 @@ class Distribution:
 
     @classmethod
     def histogram(cls, bounds_ms: Sequence[float], counts: Sequence[float]) -> Distribution:
-        """Return the distribution of counts up to each bound, and above the last.
+        """Return the distribution of a histogram.
 
-        Values are evenly spread in each bucket; those above the last bound count as the last bound.
-        At least one count is above 0.
+        `counts` has the number of durations up to each bound, and last the number above all bounds.
+        Values are spread evenly within a bucket. Values above the last bound count as that bound.
+        At least one count must be above 0.
         """
         edges = np.concatenate([[0.0], np.asarray(bounds_ms, dtype=np.float64), [bounds_ms[-1]]])
         below = np.concatenate([[0.0], np.cumsum(np.asarray(counts, dtype=np.float64))])
@@ -113,7 +116,7 @@ class Distribution:
 
     @classmethod
     def exponential(cls, mean_ms: float) -> Distribution:
-        """Return the time until the next of events at random moments."""
+        """Return the distribution of the time until the next of events at random moments."""
         return cls(-mean_ms * np.log1p(-_SHARES))
 
     def quantile(self, share: float) -> float:
@@ -148,10 +151,10 @@ def _combined(pairs: Floats) -> Distribution:
 
 
 def waiting(interval_ms: float, arrivals_per_interval: float) -> Distribution:
-    """Return how long requests wait for their object to close after its interval.
+    """Return how long requests wait until their object closes.
 
-    Of an object with one first and `arrivals_per_interval` later requests in the mean, the first
-    waits for all of the interval, the others for a random part of it.
+    An object has one first request, and `arrivals_per_interval` later ones on average. The first
+    waits for the whole interval, each later one for a random part of it.
     """
     later = arrivals_per_interval / (1.0 + arrivals_per_interval)
     if later == 0.0:
@@ -164,7 +167,7 @@ class DisklessLatency:
     """Parts of a produce latency in milliseconds, and their sum."""
 
     interval_ms: float
-    """Actual gathering time of objects."""
+    """Time in milliseconds that an object stays open for requests."""
     objects_per_second: float
     wait: Distribution
     write: Distribution
@@ -172,7 +175,7 @@ class DisklessLatency:
     produce: Distribution
     """Time from the request until its response."""
     saturated: bool
-    """Whether objects close after their interval, since earlier ones are not committed."""
+    """Whether objects stay open longer than planned, because earlier ones are not committed yet."""
 
 
 def diskless_latency(
@@ -185,11 +188,12 @@ def diskless_latency(
     objects_in_flight_max: int = 8,
     fill_ms: float = inf,
 ) -> DisklessLatency:
-    """Return the latency of produce requests at random moments to one broker.
+    """Return the latency of produce requests that reach one broker at random moments.
 
-    `request` is the cost of a request that the broker answers at once, and `fill_ms` the time in
-    which an object is full before the interval ends. While `objects_in_flight_max` objects are
-    written, and where a commit takes longer than an interval, objects continue to gather.
+    `request` is the time of a request without wait and write: a network round trip. `fill_ms` is
+    the time after which an object is full. An object stays open beyond its interval while
+    `objects_in_flight_max` earlier objects are being written, or while a commit takes longer than
+    the interval.
     """
     planned_ms = min(interval_ms, fill_ms)
     gathers_ms = gathering_ms(
@@ -217,13 +221,16 @@ def gathering_ms(
     objects_in_flight_max: int = 8,
     fill_ms: float = inf,
 ) -> float:
-    """Return objects' gathering time: the interval, less when full, more with slow writes."""
+    """Return how long an object stays open, in milliseconds.
+
+    It is the interval, or less if the object is full earlier, or more if writes are slow.
+    """
     written_ms = (put.mean + commit.mean) / objects_in_flight_max
     return max(min(interval_ms, fill_ms), written_ms, commit.mean)
 
 
 def objects_per_second(gathers_ms: float, requests_per_second: float) -> float:
-    """Return objects of one broker: each gathers, and the next begins with the next request."""
+    """Return one broker's objects per second; the first request after a close opens an object."""
     if requests_per_second <= 0:
         return 0.0
     return 1000 / (gathers_ms + 1000 / requests_per_second)

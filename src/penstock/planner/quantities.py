@@ -1,13 +1,14 @@
 """Quantities: parsing and formatting of numbers with units.
 
-Each unit is that of a declaration (`penstock.base.settings.setting(unit=…)`). A number without a
-suffix is in that unit. Suffixes of bytes: `kB MB GB TB PB` are powers of 1000, `KiB MiB GiB TiB
-PiB` and the single letters `k m g t` powers of 1024, as operating systems and Aeron's properties
-read them. Suffixes of time: `ns us µs ms s min h d`.
+The unit comes from the field's declaration (`penstock.base.settings.setting(unit=…)`). A number
+without a suffix is in that unit. Suffixes of bytes: `kB MB GB TB PB` are powers of 1000. `KiB MiB
+GiB TiB PiB` and the single letters `k m g t` are powers of 1024, as operating systems and Aeron's
+properties read them. Suffixes of time: `ns us µs ms s min h d`.
 
-A size is not a rate. A rate has a suffix with its period (`700MB/s`, `60TB/day`) and is converted;
-a rate is rejected where a size is required. Only a unit per day accepts a size alone, as its
-input's name has the period (`bytes-per-day`). `Mb` is rejected: it may be bits or bytes.
+A rate has a suffix with its period (`700MB/s`, `60TB/day`) and is converted to the unit's period. A
+rate is rejected where a size is required, and a size where a rate is required. The exception is a
+unit per day: it accepts a plain size, because the name of the input states the period
+(`bytes-per-day`). `Mb` is rejected, because it may mean bits or bytes.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ _OF_UNIT: Final[Mapping[str, Mapping[str, float]]] = {
 
 
 class NoQuantity(ValueError):
-    """A text that is not a quantity of the unit; the message has the valid form."""
+    """A text is not a quantity of the unit; the message completes "<name> = <text>: …"."""
 
 
 def parse_quantity(text: str, unit: str) -> float:
-    """Read a number in `unit`, with or without a suffix of the same dimension.
+    """Parse a number, with or without a suffix, and return it in `unit`.
 
     Raises:
-        NoQuantity: an invalid text, or a size for a rate, or a rate for a size.
+        NoQuantity: the text is no number, its suffix does not fit the unit, or a size is given
+            for a rate, or a rate for a size.
     """
     found = _NUMBER.fullmatch(text.strip())
     base, _, per = unit.partition("/")
@@ -63,7 +65,9 @@ def parse_quantity(text: str, unit: str) -> float:
         return value
     if base == "bytes" and _BITS_OR_BYTES.fullmatch(suffix):
         plain = suffix[0]
-        raise NoQuantity(f"has the suffix {suffix}, bits or bytes? {plain}B are bytes")
+        raise NoQuantity(
+            f"has the suffix {suffix}, which may mean bits or bytes; write {plain}B for bytes"
+        )
     factor = suffixes.get(suffix.lower())
     if factor is None:
         raise NoQuantity(f"has the unknown suffix {suffix}{_allowed(unit, suffixes)}")
@@ -73,12 +77,12 @@ def parse_quantity(text: str, unit: str) -> float:
 def _rate(given: str | None, base: str, per: str, suffix: str, text: str) -> float:
     if given is None:
         if base == "bytes" and suffix and per == "s":
-            raise NoQuantity(f"is a size, and must be a rate: {text}/s, {text}/day")
+            raise NoQuantity(f"is a size, but a rate is required, such as {text}/s or {text}/day")
         return 1.0
     if not per:
-        raise NoQuantity(f"is a rate, and must be a number of {base}")
+        raise NoQuantity(f"is a rate, but a number of {base} is required")
     if given not in _PER:
-        raise NoQuantity(f"is a number per {given}, which is none of {' '.join(_PER)}")
+        raise NoQuantity(f"is a number per {given}; the period must be one of {' '.join(_PER)}")
     return _PER[per] / _PER[given]
 
 
@@ -135,7 +139,7 @@ def _time(seconds: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Return whole numbers with separators; others with four significant digits."""
+    """Return a number for display: whole numbers with separators, others with four digits."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:

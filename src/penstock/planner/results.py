@@ -1,6 +1,6 @@
-"""Results of a plan: figures with their formulas, findings, texts to paste, and curves.
+"""Results of a plan: figures with formulas, findings, snippets of configuration, and charts.
 
-They are plain values. A table, a JSON document, a plot and a page are made from the same ones.
+Results are plain values. Tables, JSON documents, plots and web pages are made from the same values.
 Figures are declared on the functions that compute them:
 
     class Sizing:
@@ -9,11 +9,12 @@ Figures are declared on the functions that compute them:
         def stream_bytes_per_second(self) -> float: ...
 
     sizing.stream_bytes_per_second     its value, like a property
-    figures_of(sizing)                 all figures of the class, explained, in its order
+    figures_of(sizing)                 all declared figures as `Figure` objects, in order
 
-A function's name is its figure's. Texts are templates: a field in braces is an attribute of the
-object, or of one of its attributes, with its unit after a colon; `:g` and `:.3g` are Python's own.
-A text that depends on more is a function of the object.
+The name of a figure is the name of its function. Labels, formulas and sources are templates: a name
+in braces is an attribute of the object, or of one of its attributes. A unit may follow the name
+after a colon; `:g` and `:.3g` are Python's own formats. A text that needs more logic is a function
+of the object.
 
 Charts are drawn as PNG or SVG, with matplotlib from the extra `plots`.
 """
@@ -38,12 +39,12 @@ Severity = Literal["ok", "note", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Result with its formula.
+    """Result of a plan, with its formula.
 
-    `name` is snake case with the unit last, for programs; `label` is for people. `formula` uses the
-    labels of other figures and inputs, with their numbers where that helps; `source` names its
-    origin. `minimum` is the lowest sufficient value, where `value` is recommended; `setting` the
-    property, sysctl or topic config that it is a value of.
+    `name` is for programs, in snake case with the unit last; `label` is for people. `formula` uses
+    the labels of other figures and of inputs, and may include their numbers. `source` names the
+    origin of the formula. If `value` is a recommendation, `minimum` is the lowest sufficient value.
+    `setting` names the property, sysctl or topic setting that takes the value.
     """
 
     name: str
@@ -68,7 +69,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Finding on a requirement: it is met (`ok`), worth a check, will sometimes fail, or fails."""
+    """Finding about a requirement, with its cause and the fix.
+
+    Severities: `ok` it is met; `note` a person should check it; `warn` it fails sometimes; `fail`
+    it fails.
+    """
 
     severity: Severity
     subject: str
@@ -91,7 +96,7 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Line or row of bars with as many `y` as `x`. Bars have words for `x`."""
+    """Line or row of bars: `y` has one value for each value of `x`, which is a word for a bar."""
 
     label: str
     x: tuple[Number | str, ...]
@@ -100,7 +105,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Plot of curves. `marks` are points of interest: a label and a position on the x axis."""
+    """Plot of curves. `marks` labels positions on the x axis, such as the planned value."""
 
     title: str
     x_label: str
@@ -149,7 +154,7 @@ class Plan:
 
 
 _NOTHING: Final = (0, -1, "")
-"""Defaults that mean "unknown" or "to be planned"; False means no."""
+"""Defaults that mean "unknown" or "to be planned". False is not among them: it means no."""
 
 
 Row = tuple[str, Any, str, str]
@@ -157,7 +162,7 @@ Row = tuple[str, Any, str, str]
 
 
 def given_rows(inputs: Any) -> list[Row]:
-    """Return `input_rows` without empty inputs that were not given."""
+    """Return the rows of inputs that were given, or whose default states a value."""
     changed = changed_rows(inputs)
     return [
         row
@@ -184,7 +189,7 @@ Text = str | Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Declaration of a figure, see `results.Figure`; `shown` is whether it exists."""
+    """Declaration of a figure, with the fields of `Figure`; `shown` returns whether to show it."""
 
     label: Text
     unit: str = ""
@@ -220,7 +225,7 @@ class Computed(Generic[Value]):
 
 
 def figures_of(sizing: object, *groups: str) -> tuple[Figure, ...]:
-    """Return the figures that the class of an object declares, in its order, or some groups."""
+    """Return the figures that the object's class declares, in order; only of `groups` if given."""
     declared = [item for item in vars(type(sizing)).items() if isinstance(item[1], Computed)]
     return tuple(
         [
@@ -266,29 +271,33 @@ _FORMATS: Final = {".png": "png", ".svg": "svg"}
 _WIDTH_INCHES: Final = 9.0
 _HEIGHT_INCHES: Final = 4.0
 _INSIDE_MAX: Final = 6
-"""Number of curves up to which the legend is inside the plot."""
+"""Maximum number of curves whose legend is drawn inside the plot."""
 _COLOURS: Final = 10
-"""Colours before they repeat with another line style."""
+"""Number of colours; further curves repeat them with another line style."""
 _STYLES: Final = ("-", "--", ":")
 
 
 def draw(plan: Plan, suffix: str) -> bytes:
-    """Draw all charts of a plan, one below the other, in the format of a file's suffix.
+    """Draw all charts of a plan, one below the other, and return the file's bytes.
+
+    `suffix` is that of the file to write, and selects the format.
 
     Raises:
-        InvalidPlanFile: an unknown suffix.
-        InvalidError: a plan without charts, or matplotlib is not installed.
+        InvalidPlanFile: the suffix is unknown.
+        InvalidError: the plan has no charts, or matplotlib is not installed.
     """
     kind = _FORMATS.get(suffix.lower())
     if kind is None:
         ends = " or ".join(_FORMATS)
-        raise InvalidPlanFile(f"plot files end in {ends}, and not in {suffix or 'nothing'!r}")
+        raise InvalidPlanFile(f"plot files end in {ends}, not in {suffix or 'nothing'!r}")
     if not plan.charts:
         raise InvalidError(f"plan {plan.title!r} has no charts to draw")
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:
-        raise InvalidError("plots need matplotlib: pip install 'penstock[plots]'") from missing
+        raise InvalidError(
+            "plots need matplotlib. Install it: pip install 'penstock[plots]'"
+        ) from missing
     height = _HEIGHT_INCHES * len(plan.charts)
     drawing = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     drawing.suptitle(plan.title)

@@ -1,8 +1,8 @@
-"""Partitions on several brokers: who holds them, and how their copies stay alike.
+"""Partitions that several brokers replicate: placement, leader epochs, and replication of logs.
 
-`Epoch` is the leader's side of one partition, from the claim of an epoch to the end of its
-leadership; `Replica` is the side of each copy, the leader's own included. Neither has I/O: shells
-perform what they say. `sim/replication` tries these very classes in every order of events.
+`Epoch` is the leader's core of one partition, from the claim of an epoch to the end of the
+leadership. `Replica` is the core of each replica, including the leader's own. Neither has I/O;
+shells perform their effects. `sim/replication` runs the same classes with every order of events.
 
-Modules are imported by their own names: a broker without replicated partitions loads few of them.
+The package re-exports nothing, so that a broker without replicated partitions loads few modules.
 """

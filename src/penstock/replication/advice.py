@@ -6,10 +6,11 @@ Goals, in order; a later goal does not undo an earlier one:
 2. The replicas of a partition are in as many racks as exist.
 3. The bytes of each broker are within `TOLERANCE` of the mean: the largest suitable replica moves
    from the fullest broker to the emptiest one.
-4. The numbers of leaders differ by one at most: another replica leads. Nothing is copied.
+4. The numbers of partitions that brokers lead differ by at most one: another replica becomes
+   leader, and nothing is copied.
 
-The search is greedy and bounded by the number of moves that the caller asks for. Brokers that are
-away keep their replicas and get no new ones. The caller leaves out partitions that are moving.
+The search is greedy and bounded by the number of moves that the caller allows. Brokers that are
+offline keep their replicas and get no new ones. The caller omits partitions that are being moved.
 
 Source: Cruise Control's goals (replica distribution on dead brokers, RackAwareGoal,
 DiskUsageDistributionGoal with its balance threshold of 1.10, LeaderReplicaDistributionGoal).
@@ -27,18 +28,18 @@ from msgspec import Struct, field
 from penstock.replication.placement import Replicas, Site
 
 TOLERANCE: Final = 0.1
-"""How far a broker's bytes may be from the mean of all, as a part of that."""
+"""Maximum deviation of a broker's bytes from the mean of all brokers, as a share of the mean."""
 TARGETS_MAX: Final = 8
-"""Brokers to which a replica of the fullest one may go, the emptiest first."""
+"""Number of brokers, the emptiest first, to which a replica of the fullest one may move."""
 STEPS_PER_MOVE: Final = 4
-"""How often partitions may change in the search for each move that may be advised."""
+"""Maximum number of replica moves in the search, per move that may be advised."""
 
 Place = tuple[str, int]
 Why = Literal["broker is to go", "racks", "bytes", "leaders"]
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A partition: its replicas, of which the first is to lead, and the bytes of each copy."""
+    """Partition with its replicas, the preferred leader first, and the bytes of each replica."""
 
     place: Place
     replicas: Replicas
@@ -46,7 +47,7 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """Bytes and leaders of one broker, if the first replica of each partition leads."""
+    """Numbers of replicas and leaders, and bytes of one broker, if preferred leaders lead."""
 
     broker_id: int
     copies: int
@@ -55,7 +56,7 @@ class Load(Struct, frozen=True, kw_only=True):
 
 
 class Move(Struct, frozen=True, kw_only=True):
-    """A partition that should have other replicas, or another one of them first."""
+    """Change of a partition: other replicas, or another preferred leader (the first replica)."""
 
     place: Place
     before: Replicas
@@ -65,9 +66,9 @@ class Move(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """Moves, the loads before and after them, and the bytes through the busiest broker's disk.
+    """Moves, the loads before and after them, and the bytes that pass the busiest broker's disk.
 
-    `unfinished`: there would be more moves.
+    `unfinished`: whether `moves_max` has ended the search.
     """
 
     moves: tuple[Move, ...]
@@ -84,7 +85,10 @@ def advise(
     excluded: Collection[int] = (),
     moves_max: int = 100,
 ) -> Advice:
-    """Return moves of at most `count` partitions."""
+    """Return moves of at most `moves_max` partitions that balance the load of the brokers.
+
+    `excluded` are the ids of brokers that should hold no replica.
+    """
     search = _Search(
         racks={broker.broker_id: broker.rack or "" for broker in brokers},
         targets=sorted(broker.broker_id for broker in brokers if broker.broker_id not in excluded),
@@ -159,14 +163,14 @@ class _Search(Struct, kw_only=True):
     # -- goals
 
     def leave(self, excluded: Collection[int]) -> None:
-        """Brokers that are to go hold nothing."""
+        """Move all replicas away from excluded brokers."""
         for place in sorted(self.now, key=self._smallest_first):
             for broker in self.now[place]:
                 if broker in excluded:
                     self._replace(place, broker, "broker is to go")
 
     def spread_over_racks(self) -> None:
-        """No two replicas of a partition are in one rack while another one has none."""
+        """Move replicas that share a rack to racks without a replica of their partition."""
         for place in sorted(self.now, key=self._smallest_first):
             for broker in reversed(self.now[place]):  # the leader stays, if it can
                 replicas = self.now[place]
@@ -176,7 +180,7 @@ class _Search(Struct, kw_only=True):
                     self._replace(place, broker, "racks")
 
     def even_out_bytes(self) -> None:
-        """Each broker's bytes are close to the mean."""
+        """Move replicas until the bytes of each broker are close to the mean."""
         for _ in range(STEPS_PER_MOVE * self.moves_max):
             found = self._next_step()
             if found is None or not self._put(*found, "bytes"):
@@ -195,7 +199,7 @@ class _Search(Struct, kw_only=True):
         return None
 
     def _best(self, source: int, targets: Sequence[int]) -> tuple[Place, int, int] | None:
-        """The largest replica of a broker that makes it and a target more even."""
+        """Return the move of the largest replica that brings a broker and a target closer."""
         mine = [place for place, replicas in self.now.items() if source in replicas]
         mine.sort(key=lambda place: (-self.held[place].size_bytes, place))
         for target in targets:
@@ -207,7 +211,7 @@ class _Search(Struct, kw_only=True):
         return None
 
     def even_out_leaders(self) -> None:
-        """Leaders are even but for one, as far as replicas lie for that."""
+        """Change preferred leaders until brokers lead equally many partitions, if possible."""
         leads = Counter(replicas[0] for replicas in self.now.values() if replicas)
         led: dict[int, list[Place]] = {}
         for place in sorted(self.now):
@@ -232,7 +236,10 @@ class _Search(Struct, kw_only=True):
     def _other_leader(
         self, led: Sequence[Place], leads: Mapping[int, int], most: int
     ) -> tuple[Place, int] | None:
-        """A partition, and the replica of it that leads the fewest, at least two fewer."""
+        """Return one of the partitions `led` by a broker, and the replica that should lead instead.
+
+        That replica's broker leads the fewest partitions, at least two fewer than the broker.
+        """
         found: tuple[int, int, Place] | None = None
         for place in led:
             for replica in self.now[place][1:]:
@@ -245,7 +252,7 @@ class _Search(Struct, kw_only=True):
     # -- steps
 
     def _replace(self, place: Place, one: int, why: Why) -> None:
-        """Put a replica to the emptiest broker, in a rack of its own if there is one."""
+        """Move a replica to the emptiest broker, if possible in a rack without another replica."""
         replicas = self.now[place]
         others = {self._rack(other) for other in replicas if other != one}
         order = sorted(self.targets, key=lambda target: (self.size_bytes[target], target))
@@ -255,7 +262,7 @@ class _Search(Struct, kw_only=True):
             self._put(place, one, (apart or order)[0], why)
 
     def _fits(self, place: Place, source: int, target: int) -> bool:
-        """Whether a replica may go there, without fewer racks for its partition than now."""
+        """Return whether a replica can move to `target` without reducing its partition's racks."""
         replicas = self.now[place]
         if target in replicas:
             return False
@@ -272,7 +279,7 @@ class _Search(Struct, kw_only=True):
         return True
 
     def _set(self, place: Place, replicas: Replicas, why: Why) -> bool:
-        """Give a partition these replicas; False if that were one move too many."""
+        """Set the replicas of a partition; return False if this would exceed `moves_max`."""
         if place not in self.why and len(self.why) >= self.moves_max:
             self.unfinished = True
             return False

@@ -1,8 +1,8 @@
-"""Calls to the control plane about many partitions: one of a kind is under way, the next takes all
-that is asked for meanwhile, in parts that the control plane takes.
+"""Calls to the control plane that combine requests about many partitions.
 
-A call that fails is made again after a while, whatever the error: who waits for its answer can do
-nothing before it is there.
+One call of a kind runs at a time. The next call has all requests that arrived meanwhile, up to the
+number that the control plane accepts. A call that fails is repeated after a pause, whatever the
+error, because its callers cannot proceed without the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ A = TypeVar("A")
 
 
 class Calls(Generic[K, V, A]):
-    """Pending calls: one value for each key, the last one counts. Belongs to the event loop."""
+    """Pending requests of one kind by key; a later one replaces an earlier one with the same key.
+
+    Belongs to the event loop.
+    """
 
     def __init__(
         self,
@@ -35,7 +38,11 @@ class Calls(Generic[K, V, A]):
         ask: Callable[[Sequence[tuple[K, V]]], Awaitable[Sequence[A]]],
         answered: Callable[[K, V, A], None],
     ) -> None:
-        """`ask` makes a call, whose answers are in the order of what is asked; `what` names it."""
+        """Create the calls.
+
+        `ask` performs one call and returns the answers in the order of the requests. `answered`
+        handles each answer. `what` names the requests in log messages.
+        """
         self._what = what
         self._ask = ask
         self._answered = answered
@@ -43,17 +50,17 @@ class Calls(Generic[K, V, A]):
         self._task: asyncio.Task[None] | None = None
 
     def add(self, key: K, value: V) -> None:
-        """Ask for this, with the next call."""
+        """Add a request to the next call."""
         self._waiting[key] = value
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def drop(self, key: K) -> None:
-        """Drop a call that has no caller any more."""
+        """Drop a request whose answer is not needed any more."""
         self._waiting.pop(key, None)
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Cancel the running call, and start no others."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

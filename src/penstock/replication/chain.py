@@ -1,15 +1,16 @@
-"""The chain of leader epochs, and the point at which a log departs from it.
+"""Chain of leader epochs, and the point at which a log diverges from it.
 
 A chain has a link (epoch, start offset) for every epoch that was opened, in rising order. An epoch
 ends where the next one starts; the last one is open. An epoch without records starts where the next
 one does. The chain in the control plane only grows, so any two copies of it share their beginning.
 
 A log's *history* has the same form: a link for each run of batches of one epoch. Before a replica
-accepts records of an epoch, it finds where its history departs from the chain and truncates there:
-the records above were written by a leader whose epoch was sealed below them.
+accepts records of an epoch, it finds where its history diverges from the chain and truncates there.
+The records above were written by a leader whose epoch was sealed below them.
 
-A run may begin later than its link, and links may have no run: the log begins within the epoch, or
-compaction removed what was between. Such a replica truncated by the same chain before.
+A run may begin above the start of its link, and a link may have no run, because the log begins
+within the epoch or compaction removed the records. Neither is a divergence: such a replica has
+truncated its log by the same chain before.
 
 Source: KIP-101 and KIP-279 (leader epochs in place of the high watermark).
 """
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 
 class Link(NamedTuple):
-    """An epoch, and the first offset that belongs to it."""
+    """Epoch, and the first offset that belongs to it."""
 
     epoch: int
     start: int
@@ -30,9 +31,9 @@ Chain = tuple[Link, ...]
 
 
 def parts_at(history: Chain, end: int, chain: Chain) -> int:
-    """The offset below which a log that ends at `end` is as the chain says; `end` if all of it is.
+    """Return the offset below which a log agrees with the chain; `end`, its end, if all of it does.
 
-    Looks back to the newest run whose epoch the chain has.
+    The newest run whose epoch is in the chain determines the offset.
     """
     after = len(chain)
     for place in range(len(history) - 1, -1, -1):
@@ -46,7 +47,7 @@ def parts_at(history: Chain, end: int, chain: Chain) -> int:
 
 
 def history_of(chain: Chain, base: int, end: int) -> Chain:
-    """The history of a log that holds [base, end) as the chain says."""
+    """Return the history of a log that holds [base, end) and agrees with the chain."""
     runs = []
     for place, (epoch, start) in enumerate(chain):
         stop = chain[place + 1].start if place + 1 < len(chain) else end
@@ -57,12 +58,12 @@ def history_of(chain: Chain, base: int, end: int) -> Chain:
 
 
 def cut_history(history: Chain, end: int) -> Chain:
-    """The history of a log after everything from `end` on was cut off."""
+    """Return the history of a log after its truncation to `end`."""
     return tuple(link for link in history if link.start < end)
 
 
 def history_from(history: Chain, base: int, end: int) -> Chain:
-    """The history of a log that ends at `end`, after everything below `base` was deleted."""
+    """Return the history of a log that ends at `end`, after deletion of offsets below `base`."""
     stops = [*[link.start for link in history[1:]], end]
     runs = zip(history, stops, strict=True) if history else ()
     return tuple([Link(epoch, max(start, base)) for (epoch, start), stop in runs if stop > base])

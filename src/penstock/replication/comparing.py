@@ -1,7 +1,7 @@
-"""Comparison of two copies of an offset range for different batches of one epoch.
+"""Comparison of the batches that two replicas have in the same offset range.
 
-Copies of a compacted log agree on every record that both have, and on batch boundaries. A record
-that only one copy has is no difference: the other copy was compacted further. A batch that
+Replicas of a compacted log agree on batch boundaries, and on every record that both have. A record
+that only one replica has is not a difference: the other replica was compacted further. A batch that
 compaction has rewritten has another checksum.
 """
 
@@ -12,12 +12,12 @@ from penstock.records import BatchHeader, split_batches
 
 
 def differ(ours: Readable, theirs: Readable) -> bool:
-    """Whether some batch of one overlaps one of the other that is not the same batch.
+    """Return whether a batch of one replica overlaps a different batch of the other.
 
-    Both are whole batches back to back, by rising offsets.
+    Both arguments have complete batches, one after another, with rising offsets.
 
     Raises:
-        CorruptBatch: bytes that are no whole batches.
+        CorruptBatch: the bytes are not complete batches.
     """
     mine, other = _with_records(ours), _with_records(theirs)
     at = 0
@@ -32,12 +32,11 @@ def differ(ours: Readable, theirs: Readable) -> bool:
 
 
 def _with_records(batches: Readable) -> list[BatchHeader]:
-    """Return the batches that have records."""
     return [header for header in split_batches(batches) if not header.is_filler]
 
 
 def _same(one: BatchHeader, other: BatchHeader) -> bool:
-    """Whether a batch is another one, or was before one of the two was compacted."""
+    """Return whether two headers are of the same batch, possibly rewritten by compaction."""
     rewritten = one.is_thinned or other.is_thinned
     return _identity(one) == _identity(other) and (rewritten or one.crc == other.crc)
 

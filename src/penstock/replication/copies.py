@@ -1,11 +1,11 @@
-"""Copy of a partition on this broker: applies the effects of its core to a log.
+"""Replica of a partition on this broker: applies the effects of its core to a log.
 
 Effects (`effects.py`) are applied to the log at once and in order, and become durable with the sync
 of this turn of the event loop. Responses that depend on them are sent afterwards. If the log
-rejects a batch, or a sync fails, this life of the copy ends. The next life begins with what is
-durable, after a pause, because the failure may repeat.
+rejects a batch, or a sync fails, the replica restarts as a new incarnation with its durable
+records. It does so after a pause, because the failure may repeat.
 
-A copy can be read up to the high watermark that it knows.
+Consumers can read a replica up to the high watermark that it knows.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ logger = logging.getLogger(__name__)
 
 _SPEAKERS_KEPT: Final = 8
 COMPARED_READS_MAX: Final = 4
-"""Reads of the own log that a range is compared by: it may have far more than was sent, where the
-leader's has been compacted."""
+"""Maximum number of log reads for the comparison of one received range. The log may have many more
+bytes than were received, if the leader's log was compacted."""
 _NOTHING: Final = memoryview(b"")
 HEARD_BY_COPIES: Final = (Append, Fence, Join, LogStart, LogEnd, Read, AskCopy, CopyAnswer)
-"""What is said to a copy; all else is said to who leads."""
+"""Messages that replicas handle; all other messages are for the leader or a claimant."""
 
 Tell = Callable[[int, Said, "list[Buffer]", int], None]
-"""Sends something to a broker: its id, what, batches and their bytes."""
+"""Sends a message to a broker: broker id, message, its data, and the size of the data in bytes."""
 
 
 def disk_of(log: PartitionLog) -> Disk:
-    """Return the state of a log that was just opened; nothing in it waits for a sync.
+    """Return the state of a log that was just opened and is completely durable.
 
-    A log whose end is lost ends where it is complete, and reports the loss.
+    If the end of the log is lost, truncate it to its last intact batch, and record the loss.
     """
     log.load()
     if log.state.damage is not None:
@@ -92,7 +92,7 @@ def disk_of(log: PartitionLog) -> Disk:
 
 
 class Copy:
-    """Shell of one copy. Belongs to the event loop."""
+    """Shell of one replica. Belongs to the event loop."""
 
     __slots__ = (
         "_former", "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
@@ -107,19 +107,20 @@ class Copy:
         tell: Tell,
         moved: Callable[[int], None],
     ) -> None:
-        """Create a copy. `new_life` returns rising incarnations; `moved` is called with the high
-        watermark."""
+        """Create a shell. `new_life` returns rising incarnations; `moved` is called with each new
+        high watermark."""
         self.log = log
         self.moved = moved
         self.mark = 0
         self.failed = False
-        """What was taken is not what the log has: to begin anew once nothing is under way."""
+        """Whether core and log differ after a failure; the replica restarts after the next sync."""
         self.silent = False
-        """Nobody is answered: what it promised is not known before the control plane tells."""
+        """Whether messages are ignored until the control plane has reported which epochs this
+        replica may have promised."""
         self.resting = False
-        """Nobody is answered for a while, after something has failed."""
+        """Whether messages are ignored during a pause after a failure."""
         self.broken = False
-        """The disk has failed: no life begins before the broker is restarted."""
+        """Whether the disk has failed; the replica is offline until the broker is restarted."""
         self._tell = tell
         self.mending = Mending(log, tell)
         self._new_life = new_life
@@ -129,14 +130,14 @@ class Copy:
 
     @property
     def unsynced(self) -> bool:
-        """Whether something was taken that no sync covers yet."""
+        """Whether a sync is needed, for unsynced changes or before a restart of the replica."""
         if self.broken:
             return False
         return self.core.writes != self.core.synced_writes or self.failed
 
     @property
     def leader(self) -> tuple[int, int] | None:
-        """Return the leader and its epoch by the newest open stream; None without one."""
+        """Leader and its epoch according to the newest open stream; None without one."""
         core = self.core
         broker_id = self._speakers.get(core.authority)
         opened = core.authority and core.authority == core.epoch
@@ -144,48 +145,48 @@ class Copy:
 
     @property
     def stands_still(self) -> bool:
-        """Whether it takes no part before the broker is restarted."""
+        """Whether the replica is offline until the broker is restarted."""
         return self.broken or self.core.halted
 
     @property
     def trouble(self) -> str:
-        """Why this copy does not take part, or not in full; nothing if it does."""
+        """Reason why this replica is offline or may lack records; empty without one."""
         core = self.core
         if self.broken:
-            return "the disk has failed: it takes no part before the broker is restarted"
+            return "the disk has failed: the replica is offline until the broker is restarted"
         if core.halted:
-            return f"below offset {core.end} it has other records than its leader: it takes no part"
+            return f"its records below offset {core.end} differ from the leader's: it is offline"
         if self.silent:
-            return "the control plane has not reported what it may have promised"
+            return "the control plane has not reported which epochs it may have promised"
         if self.failed or self.resting:
-            return "its log rejected a batch, or a sync failed: it restarts from what is durable"
+            return "its log rejected a batch, or a sync failed: it restarts with durable records"
         if core.limbo and core.limbo >= core.epoch:
-            return "it may lack what it acknowledged, until it has all of its leader's log"
+            return "it may lack records that it acknowledged, until it has its leader's whole log"
         return ""
 
     def may_lack(self, opened: int) -> str | None:
-        """Return why this copy may lack records that it promised or acknowledged; empty if it
-        cannot.
+        """Return why this replica may lack promises or acknowledged records; None if it cannot.
 
-        `opened` is an opened epoch of the partition. The first one is 0: it has no leader and no
-        promises.
+        `opened` is an opened epoch of the partition. Epoch 0, with which a topic is created, has no
+        leader and no promises.
         """
         replica = self.log.replica
         if replica.lost is not None:
             return replica.lost
-        return "it is new here, or its disk was lost" if opened > 0 > replica.promised else None
+        new = opened > 0 > replica.promised
+        return "the replica is new on this broker, or its disk was lost" if new else None
 
     def lose(self, *, reserved: int, opened: int) -> None:
-        """Learn from the control plane in which epochs this copy may have promised and
-        acknowledged."""
+        """Record the highest epochs that this replica may have promised (`reserved`) and whose
+        records it may have acknowledged (`opened`), as the control plane reports them."""
         self.silent = False
         self._perform(self.core.lose(reserved=reserved, opened=opened))
 
     def heard(self, sender: int, message: Said, data: memoryview, now_ms: int) -> None:
-        """Handle a message of the leader, or of a replica that is becoming the leader.
+        """Handle a message of the leader, of a claimant, or about a repair.
 
         Raises:
-            PenstockError: the log rejects what was sent; this life is over.
+            PenstockError: the log rejects the received data; the replica restarts.
         """
         if isinstance(message, AskCopy):
             self.mending.answer(sender, message, self.mark)
@@ -227,9 +228,10 @@ class Copy:
             self._read(sender, message)
 
     def mend(self, error: PenstockError, leading: Leadership | None, now_ms: int) -> bool:
-        """Ask another copy for what an error says is damaged here; false if none can give it.
+        """Request the damaged records of a read error from another replica.
 
-        `leading` is what this broker does as the leader, where it is or was.
+        Return False if the error is another one, or if no replica can send the records. `leading`
+        is this broker's leadership of the partition, also a former one, or None.
         """
         if not isinstance(error, DamagedRecords):
             return False
@@ -241,26 +243,29 @@ class Copy:
         return self.mending.ask(damage, brokers, self.mark, now_ms)
 
     def wrote(self, own: Append) -> None:
-        """The log has taken what this broker appends as leader."""
+        """Record an append of this broker as leader, which the log already has."""
         for effect in self.core.append(own):
             if isinstance(effect, MarkMoved):
                 self._move(effect.mark)
 
     def synced(self, token: Sync) -> None:
-        """The sync of a token is complete."""
+        """Perform the effects of a completed sync, which `token` identifies."""
         self._perform(self.core.synced(token))
 
     def begin_anew(self) -> None:
-        """Another life, with what the log has; nothing of it waits for a sync. It rests."""
+        """Restart the replica with the content of its log, all of which is durable.
+
+        Messages are ignored until `wake`.
+        """
         self.failed, self.resting, self._former = False, True, self.core
         self.core = Replica(self._new_life(), disk_of(self.log))
 
     def wake(self) -> None:
-        """Rested: take part again."""
+        """End the pause after a restart, and ask the leader for a new stream."""
         self.resting = False
         former = self._former
         leader = self._speakers.get(former.authority)
-        if leader is not None:  # it believes that what was sent is taken
+        if leader is not None:  # it assumes that sent batches were written
             anew = JoinFirst(former.authority, former.epoch, self.core.incarnation)
             self._tell(leader, anew, [], 0)
 
@@ -283,7 +288,7 @@ class Copy:
             elif isinstance(effect, Halt):
                 where = self.log.topic_partition
                 logger.critical(
-                    "%s: this replica differs from its leader at offset %d", where, effect.offset
+                    "%s: this replica differs from its leader below offset %d", where, effect.offset
                 )
             elif isinstance(effect, (PersistPromise, PersistLimbo, TruncateTo, StartAt, MoveStart)):
                 self._keep(effect, data)
@@ -306,18 +311,21 @@ class Copy:
             self._cut(effect.end)
         elif isinstance(effect, StartAt):
             logger.info(
-                "%s: this replica restarts empty at offset %d", log.topic_partition, effect.base
+                "%s: restarting this replica's log at offset %d", log.topic_partition, effect.base
             )
             log.replica.start_at(effect.base, producers=bytes(data), floor=self.mark)
         else:
             log.state.move_start(effect.base)
 
     def _cut(self, end: int) -> None:
-        """Cut what is not in the chain; where that was committed, it is not any more."""
+        """Truncate the log to `end`, where it diverges from the chain.
+
+        If committed records are above `end`, an unclean election has discarded them.
+        """
         if end < self.mark:
             logger.error(
-                "%s: discarding committed records from offset %d up to %d: an unclean election"
-                " discarded them", self.log.topic_partition, end, self.mark,
+                "%s: truncating committed records from offset %d up to %d, which an unclean"
+                " election discarded", self.log.topic_partition, end, self.mark,
             )  # fmt: skip
             self._move(end)
         self.log.replica.truncate(end, floor=self.mark)
@@ -327,18 +335,22 @@ class Copy:
             data, _ = part_of(data, effect.base, len(data), effect.next, at_least_one=True)
         if effect.base != self.log.log_end_offset:
             raise NotAsAnnounced(
-                f"{self.log.topic_partition}: batches from {effect.base} on were sent to a log that"
-                f" ends at {self.log.log_end_offset}"
+                f"{self.log.topic_partition}: received batches from offset {effect.base} on, but"
+                f" the log ends at offset {self.log.log_end_offset}"
             )
         end = self.log.replica.append(data, now_ms=now_ms, epochs=self.core.chain)
         if end != effect.next:
             self.log.replica.truncate(effect.base, floor=self.mark)
             raise NotAsAnnounced(
-                f"{self.log.topic_partition}: batches to {end} were sent as those to {effect.next}"
+                f"{self.log.topic_partition}: received batches that end at offset {end}, but offset"
+                f" {effect.next} was announced"
             )
 
     def _differs(self, effect: Compare, data: memoryview) -> bool:
-        """Whether batches are others than those sent, as far as they are looked at."""
+        """Return whether the log's batches differ from received ones.
+
+        The comparison ends after `COMPARED_READS_MAX` reads of the log.
+        """
         base, end = max(effect.base, self.log.log_start_offset), effect.next
         for _ in range(COMPARED_READS_MAX):
             if base >= end:
@@ -356,7 +368,7 @@ class Copy:
         self.moved(mark)
 
     def _read(self, sender: int, asked: Read) -> None:
-        """Batches for a claimant whose fence this copy has answered."""
+        """Send batches to a claimant whose fence this replica has answered."""
         promised = self.core.promised
         if asked.authority != promised or self.core.halted:
             self._tell(sender, Fenced(asked.authority, promised), [], 0)
@@ -374,7 +386,7 @@ class Copy:
             found = self.log.read(base, max_bytes=CHUNK_BYTES, end_offset=end_offset)
         except PenstockError as error:
             logger.error(
-                "%s: a candidate leader cannot read the log further: %s",
+                "%s: cannot send records to a candidate leader: %s",
                 self.log.topic_partition,
                 error,
             )

@@ -1,7 +1,7 @@
 """Effects that shells perform for the cores, in order.
 
-Writes of a replica (`PersistPromise`, `PersistLimbo`, `TruncateTo`, `StartAt`, `Write`) go into one
-journal in this order; one sync covers a prefix of it.
+Writes of a replica (`PersistPromise`, `PersistLimbo`, `TruncateTo`, `StartAt`, `Write`) go into the
+journal in the order in which the core returns them. A sync covers all writes before it.
 """
 
 from __future__ import annotations
@@ -10,65 +10,69 @@ from typing import NamedTuple
 
 
 class PersistPromise(NamedTuple):
-    """Write: no authority below `promised` is listened to any more."""
+    """Write of the promise: the replica rejects all epochs below `promised`."""
 
     promised: int
 
 
 class PersistLimbo(NamedTuple):
-    """Write: of epochs up to `limbo`, what is missing here may have been lost; 0: nothing is."""
+    """Write of the limbo: acknowledged records of epochs up to `limbo` may be lost; 0 for none."""
 
     limbo: int
 
 
 class TruncateTo(NamedTuple):
-    """Write: the log ends at `end`; what depended on more (producers, LSO) is rebuilt."""
+    """Write of a truncation to `end`; producer state and last stable offset are rebuilt."""
 
     end: int
 
 
 class StartAt(NamedTuple):
-    """Write: nothing of the log is kept, and it begins at `base`, as its leader's does."""
+    """Write of a restart: the log is discarded, and begins at `base`, as its leader's log does."""
 
     base: int
 
 
 class MoveStart(NamedTuple):
-    """Delete what is below `base`, when it pleases: a crash may bring it back."""
+    """Deletion of records below `base`. It needs no sync, so a crash may restore the records."""
 
     base: int
 
 
 class Write(NamedTuple):
-    """Write the offsets [base, next) of what came with the message, bytes as they are."""
+    """Write of the batches [base, next) that came with the message, without changing them."""
 
     base: int
     next: int
 
 
 class Compare(NamedTuple):
-    """The log holds [base, next) already: if batches differ from what came, call `differs`."""
+    """Comparison of received batches with those of [base, next), which the log already has.
+
+    If they differ, the shell calls `Replica.differs`.
+    """
 
     base: int
     next: int
 
 
 class MarkMoved(NamedTuple):
-    """Consumers may read up to here."""
+    """New end, `mark`, of the offsets that consumers may read."""
 
     mark: int
 
 
 class Halt(NamedTuple):
-    """This copy contradicts its leader's and takes no further part: (epoch, offset) is not one."""
+    """End of this replica's participation: below `offset`, it has another batch than its leader for
+    the same epoch and offset."""
 
     offset: int
 
 
 class EndFound(NamedTuple):
-    """The epoch to be sealed ends at `end`; `holder` has all of it, if it has anything.
+    """End offset of the epoch to be sealed; `holder` has all of its records, None without any.
 
-    The shell needs those batches before it can write them back.
+    The shell needs these records before it can write them back to other replicas.
     """
 
     end: int
@@ -76,8 +80,8 @@ class EndFound(NamedTuple):
 
 
 class SealAndOpen(NamedTuple):
-    """Compare-and-set that seals `target` at `end` and opens `epoch` there with the terms of the
-    claim.
+    """Compare-and-set that seals epoch `target` at `end`, and opens `epoch` there with the terms of
+    the claim.
 
     It succeeds only if `epoch` is still the highest reserved epoch. The shell then calls `opened`
     or `lost`. `target` is 0 if there was no epoch before.
@@ -89,13 +93,13 @@ class SealAndOpen(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Offsets below `mark` are committed: answer producers, wake consumers, notify replicas."""
+    """New high watermark `mark`: the shell answers producers, and notifies all others."""
 
     mark: int
 
 
 class Stopped(NamedTuple):
-    """The leadership is over; whether the offsets [mark, end) will be kept is unknown here."""
+    """End of the leadership; it is unknown whether the offsets [mark, end) will be kept."""
 
     mark: int
     end: int

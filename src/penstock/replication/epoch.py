@@ -1,34 +1,36 @@
-"""The leader's side of one partition, without I/O: from a claim to the end of a leadership.
+"""Leader's core of one partition, without I/O: from a claim to the end of the leadership.
+
+f and a are the sizes of fence quorum and acknowledgement quorum (`quorum.py`).
 
 | phase   | action                                                  | until                       |
 |---------|---------------------------------------------------------|-----------------------------|
 | CLAIMED | fences replicas of the last epoch                       | f answers, none in limbo    |
-| FOUND   | writes the records found back to that placement ¹       | durable on a replicas       |
+| FOUND   | writes the found records back to those replicas ¹       | durable on a replicas       |
 | SEALING | one compare-and-set seals that epoch and opens this one | its outcome                 |
 | LEADING | sends appends to all replicas of the new placement      | a replica has promised more |
 | STOPPED | nothing; a new claim is a new object                    |                             |
 
-¹ and to the new placement if it has other replicas: an ack quorum of each must hold everything.
+¹ and to the new placement if it has other replicas: a quorum of each must have all records.
 
 **Presence.** A batch of the epoch to be sealed is present if one replica has it durably. It is
 absent only if f fenced replicas lack it: if a replicas had acknowledged it, one of those f would
-have it. Replicas in limbo, replicas that do not answer and unreadable copies count as neither.
+have it. Replicas that are in limbo, do not answer or cannot be read prove no absence.
 
 **Streams.** Every replica has its own stream, which begins at the end of its log, also below the
-high watermark. A new copy, or one whose disk was lost, receives the whole log while the others form
-the quorum. If the beginning of the log was deleted, it receives what is left. `to_send` returns
-what may be sent next; the shell decides when, and reports with `sent`. `rewind` restarts a stream
-after a lost connection or a timeout. The leader's own copy is a replica like the others, and counts
-once it has acknowledged.
+high watermark. A new replica, or one whose disk was lost, receives the whole log while the others
+form the quorum. If the beginning of the log was deleted, it receives the rest. `to_send` returns
+the next message; the shell determines when to send it, and reports it with `sent`. `rewind`
+restarts a stream after a lost connection or a timeout. The leader's own replica is like the others,
+and counts once it has acknowledged.
 
-**Learners** receive the stream and count in no quorum: they are replicas of a future placement.
-`learn` sets those of a leader. A claimant with another placement has learners from FOUND on, and
-opens its epoch once a quorum of them holds everything, so that the old replicas are not needed any
+**Learners** receive the stream and count in no quorum: they are replicas of a future placement. A
+leader sets them with `learn`. A claimant with another placement has learners from FOUND on. It
+opens its epoch once a quorum of them has all records, so that the old replicas are not needed any
 more. If they do not catch up, `keep_placement` opens the epoch on the old placement.
 
-**Unclean election.** If too few replicas are left for f answers, those that answered decide. It
-is the only step that may lose acknowledged records, and only an operator or a setting chooses
-it.
+**Unclean election.** If too few replicas are left for f answers, the replicas that answered
+determine the end of the log. Only this step may lose acknowledged records, and only an operator or
+a setting starts it.
 
 **Commit.** The high watermark is the highest offset below which a replicas hold everything durably.
 A claimant stops if its compare-and-set fails or a replica has promised a higher epoch. A later
@@ -70,7 +72,7 @@ NOTHING: Final[Effects] = ()
 
 
 class Phase(Enum):
-    """Progress of a claimant."""
+    """Phase of a claim, from its reservation to the end of the leadership."""
 
     CLAIMED = "claimed"
     FOUND = "found"
@@ -80,7 +82,7 @@ class Phase(Enum):
 
 
 class Terms(Struct, frozen=True):
-    """Placement of an epoch's copies, and the number of acknowledgements that commit.
+    """Replicas of an epoch, and the number of acknowledgements that commit a record.
 
     Raises:
         InvalidQuorum: see `Quorum`.
@@ -100,9 +102,9 @@ class Terms(Struct, frozen=True):
 class Claim(Struct, frozen=True):
     """The control plane's answer to a reservation.
 
-    `chain` has the epochs opened so far; `before` the terms of the last one, None if there is none.
-    `terms` are those of the epoch to be opened. `move` is the order that they carry out, 0 if the
-    replicas stay.
+    `chain` has the epochs opened so far. `before` has the terms of the last one, None if there is
+    none. `terms` are those of the epoch to be opened. `move` is the number of the reassignment that
+    they perform, 0 if the replicas stay.
     """
 
     epoch: int
@@ -113,7 +115,7 @@ class Claim(Struct, frozen=True):
 
 
 class Follower:
-    """The leader's state of one replica. `next` is the offset at which its stream continues."""
+    """State of one replica at the leader. `next` is the offset at which its stream continues."""
 
     __slots__ = (
         "answer",
@@ -132,18 +134,18 @@ class Follower:
         self.durable = 0
         self.next = 0
         self.start = 0
-        """Where it was told that the log begins."""
+        """Log start offset that was sent to the replica."""
         self.mark = 0
-        """The commit mark that it was sent."""
+        """High watermark that was sent to the replica."""
         self.joined = False
         self.gap = -1
-        """Where the stream went back to last, as the replica lacked something in between."""
+        """Offset to which the stream last went back because records were missing; -1 for none."""
         self.asks_end = False
         self.answer: FenceAnswer | None = None
 
 
 class Epoch:
-    """Leadership claim. `end` and `mark` are offsets: the log end offset and the high watermark."""
+    """Core of a leadership claim. `end` is the log end offset, `mark` the high watermark."""
 
     __slots__ = (
         "base",
@@ -165,25 +167,25 @@ class Epoch:
 
     def __init__(self, claim: Claim) -> None:
         if bool(claim.chain) != (claim.before is not None):
-            raise BugError(f"epoch {claim.epoch}: a chain has the terms of its last epoch")
+            raise BugError(f"the claim of epoch {claim.epoch} has only one of chain and terms")
         self.epoch = claim.epoch
         self.chain = claim.chain
         self.target = claim.chain[-1].epoch if claim.chain else 0
-        """The newest epoch of the chain: the one to be sealed, then this one; 0 before any."""
+        """Newest epoch of the chain: the epoch to be sealed, then this epoch; 0 without any."""
         self.terms = claim.terms
         self.move = claim.move
         self.unclean = False
-        """Whether what only replicas hold that did not answer is given up."""
+        """Whether records are discarded that only replicas without an answer have."""
         before = claim.before or claim.terms
         self.quorum = before.quorum
         self.followers = {replica: Follower() for replica in before.placement}
-        """Those that count."""
+        """Replicas that count in the quorum."""
         self.streams = self.followers
-        """Those that get the log: followers and learners."""
+        """Replicas that receive the log: followers and learners."""
         self.phase = Phase.CLAIMED
         self.base = self.floor = 0
-        """Where the log begins, at or below the commit mark, and where the batch that holds this
-        offset does: nothing is sent below. The shell moves both."""
+        """Log start offset, and base offset of the batch that holds it. Nothing is sent below the
+        latter. The shell moves both."""
         self.start = self.end = self.mark = claim.chain[-1].start if claim.chain else 0
 
     @property
@@ -193,7 +195,7 @@ class Epoch:
 
     @property
     def doubtful(self) -> list[int]:
-        """The replicas that have answered, and may have lost what they acknowledged."""
+        """Replicas that have answered, but may have lost records that they acknowledged."""
         answers = ((replica, one.answer) for replica, one in self.followers.items())
         target = self.target
         return [
@@ -201,7 +203,7 @@ class Epoch:
         ]
 
     def begin(self) -> Effects:
-        """Begin with the first event. Only a partition's first epoch has no replicas to ask."""
+        """Begin the claim. A partition's first epoch is opened at once, without any fencing."""
         return NOTHING if self.chain else self._seal()
 
     # -- messages of replicas
@@ -226,7 +228,7 @@ class Epoch:
         missing."""
         follower = self._in_stream(replica, position)
         if follower is None or (follower.joined and follower.gap == position.end):
-            return NOTHING  # every append that was under way meets the gap once more
+            return NOTHING  # each append that was in flight reports the same gap
         follower.gap = position.end if follower.joined else -1
         if not follower.joined:
             follower.joined, follower.start = True, 0
@@ -236,14 +238,14 @@ class Epoch:
         return self._give_up() if self.unclean and self.phase is Phase.FOUND else NOTHING
 
     def not_joined(self, replica: int, answer: JoinFirst) -> Effects:
-        """A replica has restarted, or never got the join."""
+        """Handle the report that a replica has restarted, or has not received the join."""
         follower = self._in_stream(replica, answer)
         if follower is not None:
             follower.joined = False
         return NOTHING
 
     def acknowledged(self, replica: int, ack: Ack) -> Effects:
-        """Everything below `ack.durable` is durable on that replica."""
+        """Record that everything below `ack.durable` is durable on a replica."""
         follower = self._in_stream(replica, ack)
         if follower is None or ack.durable <= follower.durable:
             return NOTHING
@@ -256,21 +258,21 @@ class Epoch:
     # -- events of the shell
 
     def append(self, offsets: int) -> int:
-        """The base offset of a batch of so many offsets, which is the log's new end before it.
+        """Append a batch with this number of offsets; return its base offset.
 
         Raises:
             BugError: this epoch does not lead.
         """
         if self.phase is not Phase.LEADING:
-            raise BugError(f"epoch {self.epoch} is {self.phase.value} and appends")
+            raise BugError(f"epoch {self.epoch} cannot append: its phase is {self.phase.value}")
         base = self.end
         self.end = base + offsets
         return base
 
     def unreadable(self, replica: int) -> Effects:
-        """Discard what a replica reported, as its copy cannot be read.
+        """Discard the answer of a replica whose records cannot be read.
 
-        The end is determined again from the other answers and those to come.
+        The end is determined again from the other answers, including later ones.
         """
         if self.phase not in (Phase.CLAIMED, Phase.FOUND):
             return NOTHING
@@ -280,7 +282,7 @@ class Epoch:
         return self._find_end()
 
     def opened(self) -> Effects:
-        """The compare-and-set has succeeded: all that was found is committed, and sealed."""
+        """Begin to lead after a successful compare-and-set: all found records are committed."""
         if self.phase is not Phase.SEALING:
             return NOTHING
         self.chain = (*self.chain, Link(self.epoch, self.end))
@@ -297,25 +299,24 @@ class Epoch:
         return (Committed(self.mark),)
 
     def lost(self) -> Effects:
-        """The compare-and-set has failed: a later epoch is reserved."""
+        """End this claim, because a later epoch is reserved or this broker cannot lead."""
         return self._stop()
 
     def learn(self, replicas: Iterable[int]) -> None:
-        """Have just these learn, but for followers; nothing is asked of who was a learner."""
+        """Set the learners to `replicas`, except for followers; former learners get no messages."""
         kept = {replica: self.streams.get(replica) or Follower() for replica in replicas}
         self.streams = {**kept, **self.followers} if kept else self.followers
 
     def has_learnt(self) -> bool:
-        """Whether all learners have joined, and hold all that is committed."""
+        """Return whether all learners have joined, and have all committed records."""
         learners = [self.streams[stream] for stream in self.streams if stream not in self.followers]
         return all([learner.joined and learner.durable >= self.mark for learner in learners])
 
     def claim_uncleanly(self) -> Effects:
         """Use only the replicas that have answered: an unclean election.
 
-        Records that only other replicas hold are lost, even acknowledged ones of sealed epochs. The
-        epoch is opened for the replicas that answered once a quorum of them holds the records
-        found.
+        Records that only other replicas have are lost, even acknowledged ones of sealed epochs. The
+        epoch is opened for the replicas that answered, once a quorum of them has the found records.
         """
         answered = tuple(
             [follower for follower in self.followers if self.followers[follower].answer]
@@ -327,7 +328,7 @@ class Epoch:
         return self._find_end()
 
     def keep_placement(self) -> Effects:
-        """Claim for the placement of the epoch to be sealed after all."""
+        """Change the claim so that it keeps the replicas of the epoch to be sealed."""
         claims = self.phase in (Phase.CLAIMED, Phase.FOUND)
         if not claims or self.unclean or not self.moves:
             return NOTHING
@@ -336,10 +337,10 @@ class Epoch:
         return self._advance() if self.phase is Phase.FOUND else NOTHING
 
     def to_send(self, replica: int) -> ToSend:
-        """Return the next message for that replica; a shell may send a shorter range that ends with
-        a batch.
+        """Return the next message for a replica, or None.
 
-        The same message is returned until an answer or `sent` has changed it.
+        A shell may send a shorter range, which must end with a batch. The same message is returned
+        until `sent` or an answer changes the state of the replica.
         """
         follower = self.streams[replica]
         if self.phase is Phase.STOPPED or not self.chain:
@@ -360,7 +361,7 @@ class Epoch:
         return None
 
     def sent(self, replica: int, message: ToSend) -> None:
-        """A message of `to_send`, or a shorter one, is on its way."""
+        """Record that a message of `to_send`, or a shorter one, was sent."""
         follower = self.streams[replica]
         if isinstance(message, Append):
             follower.next = message.next
@@ -372,12 +373,12 @@ class Epoch:
             follower.asks_end = False
 
     def extend(self, older: Chain) -> None:
-        """Add older epochs than the claim knew; replicas that have not joined are sent them."""
+        """Add epochs that are older than those of the claim; later joins contain them."""
         if self.chain and older[-1].epoch < self.chain[0].epoch:
             self.chain = (*older, *self.chain)
 
     def rewind(self, replica: int) -> None:
-        """Restart the stream of that replica, as it is unknown what it received."""
+        """Restart the stream of a replica, because it is unknown which messages it received."""
         self.streams[replica].joined = False
 
     # -- rules
@@ -389,10 +390,10 @@ class Epoch:
         return self.streams.get(replica)
 
     def _in_stream(self, replica: int, message: Position | JoinFirst | Ack) -> Follower | None:
-        """Return the sender's state if it speaks of the present stream; messages of an earlier life
-        are dropped.
+        """Return the sender's state if the message belongs to its current stream, otherwise None.
 
-        A new life may lack what the one before has acknowledged, so it counts from the beginning.
+        A new incarnation may lack records that the previous one acknowledged, so its acknowledged
+        offset begins again at 0. Messages of earlier incarnations are dropped.
         """
         follower = self._follower(replica, message.authority)
         if follower is None or message.epoch != self.target or self.phase is Phase.CLAIMED:
@@ -428,7 +429,7 @@ class Epoch:
         return (EndFound(end, holder), *self._advance())
 
     def _advance(self) -> Effects:
-        """Advance the high watermark; return whether the last answer completed a quorum."""
+        """Advance the high watermark or seal the epoch, if the last answer completed a quorum."""
         if self.phase is Phase.SEALING:
             return NOTHING
         reached = self.quorum.reached([follower.durable for follower in self.followers.values()])
@@ -441,8 +442,10 @@ class Epoch:
         return (Committed(reached),)
 
     def _give_up(self) -> Effects:
-        """End the epoch to be sealed where the longest remaining log ends, if no log reaches its
-        end."""
+        """End the epoch to be sealed where the longest remaining log ends, if that is lower.
+
+        Happens only in an unclean election.
+        """
         left = [self.streams[replica] for replica in self.terms.placement]
         end = max(follower.next for follower in left)
         if end < self.end and all([follower.joined for follower in left]):
@@ -452,14 +455,14 @@ class Epoch:
         return self._advance()
 
     def _is_handed_on(self) -> bool:
-        """Whether a quorum of the replicas to come holds all of the log."""
+        """Return whether a quorum of the new placement has the whole log."""
         if not self.moves and not self.unclean:
             return True
         ends = [self.streams[replica].durable for replica in self.terms.placement]
         return self.terms.quorum.reached(ends) >= self.end
 
     def _told_mark(self) -> int:
-        """Return the high watermark for replicas; none before the epoch is open."""
+        """Return the high watermark to send to replicas; 0 before the epoch is open."""
         return self.mark if self.phase is Phase.LEADING else 0
 
     def _seal(self) -> Effects:

@@ -9,13 +9,13 @@ from penstock.base.ids import TopicPartition
 
 
 class LeadershipOver(FencedError):
-    """This broker leads the partition no more; what was in flight is unknown."""
+    """This broker no longer leads the partition; the outcome of appends in flight is unknown."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
     def __init__(self, where: TopicPartition, epoch: int) -> None:
         super().__init__(
-            f"{where}: the leadership in epoch {epoch} is over; what was in flight may or may not"
+            f"{where}: the leadership in epoch {epoch} has ended; appends in flight may or may not"
             " be committed"
         )
 
@@ -31,13 +31,13 @@ class NotLeading(FencedError):
 
 
 class TooFewReplicas(RetriableError):
-    """Fewer replicas can be reached than must acknowledge."""
+    """Fewer replicas can be reached than must acknowledge an append."""
 
     code: ClassVar[str] = "not_enough_replicas"
 
 
 class NotAsAnnounced(InvalidError):
-    """Another broker sent batches that are not those that it announced."""
+    """Another broker sent other batches than it announced."""
 
     code: ClassVar[str] = "corrupt_message"
 

@@ -1,21 +1,21 @@
 """This broker as the leader of one partition: streams to replicas, responses to producers.
 
 The core (`epoch.py`) determines what each replica needs next. The shell reads it from the log,
-durable or not, as much at a time as the link has room for. The leader's own copy receives the same
-messages by a call.
+durable or not, and sends as much at a time as the link has room for. The leader's own replica
+receives the same messages by a method call.
 
-A claimant whose own copy lacks records that were found reads them from a replica that has them
-before it writes them back to the others. If that replica's log begins above, the claimant's log
-begins there.
+A claimant's own replica may lack records that were found. It then reads them from a replica that
+has them, before it writes them back to the others. If that replica's log begins at a higher offset,
+the claimant's log restarts there.
 
 Producers with acks=all get their response when the high watermark has passed their records. When
-the leadership ends, the outcome of appends in flight is unknown: producers get an error that makes
-them ask the next leader, which recognises batches of idempotent producers.
+the leadership ends, the outcome of appends in flight is unknown: producers get an error on which
+they retry at the next leader, which recognises batches of idempotent producers.
 
 `hand_over` ends a leadership in favour of a successor. The leader appends no more. Once everything
 is committed and on the successor's disk, the leader asks the successor to claim. If the successor
 does not claim in time, the leader continues (`keep`). The successor may be this broker itself, for
-an epoch with other replicas, once the learners hold everything.
+an epoch with other replicas, once the learners have all records.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 1 << 20
-"""Of a log in one message."""
+"""Maximum bytes of batches in one message."""
 
 
 class LeaderShell(Protocol):
@@ -65,11 +65,11 @@ class LeaderShell(Protocol):
         ...
 
     def lives(self, broker_id: int) -> bool:
-        """Whether a broker is registered, and not known to be gone."""
+        """Whether a broker is registered, and not known to be offline."""
         ...
 
     def may_be_gone(self) -> bool:
-        """Whether others may have taken this broker for dead."""
+        """Whether other brokers may consider this broker offline."""
         ...
 
     def room_bytes(self, broker_id: int) -> int:
@@ -79,15 +79,15 @@ class LeaderShell(Protocol):
     def tell(
         self, broker_id: int, message: Said, data: Sequence[Buffer] = (), size_bytes: int = 0
     ) -> None:
-        """Send to a broker's copy of the partition; this broker's own is called."""
+        """Send a message to a broker's replica, or pass it to this broker's own replica."""
         ...
 
     def seal_and_open(self, effect: SealAndOpen) -> None:
-        """Do the compare-and-set, and call `opened` or `lost` with its outcome."""
+        """Perform the compare-and-set; then call `opened` or `lost` of the leadership."""
         ...
 
     def ask_older(self, below: int) -> None:
-        """Have the chain extended by epochs below one."""
+        """Request the epochs below `below` from the control plane, to extend the chain."""
         ...
 
     def stopped(self) -> None:
@@ -95,12 +95,12 @@ class LeaderShell(Protocol):
         ...
 
     def committed(self, mark: int) -> None:
-        """Consumers may read up to here."""
+        """Let consumers read up to the high watermark `mark`."""
         ...
 
 
 class Leadership:
-    """Claim of one partition, from its reservation on."""
+    """Shell of `Epoch`: this broker's leadership of one partition, from the reservation on."""
 
     __slots__ = (
         "_begun",
@@ -126,18 +126,18 @@ class Leadership:
         self._shell = shell
         self._pending: deque[tuple[int, Done, AppendResult]] = deque()
         self._said: dict[int, Said] = {}
-        """What each replica was told and has to answer, by broker id."""
+        """Messages that replicas must answer, by broker id."""
         self._begun: dict[int, Begun] = {}
-        """Where replicas say that they begin."""
+        """Log start offsets that replicas have reported, by broker id."""
         self._holder: int | None = None
         self._reading = self._unread = False
-        """Whether a read is under way, or has failed and waits until things are said again."""
+        """Whether a read is running; whether one has failed and waits for `say_again`."""
         self.fence: PenstockError | None = None
-        """Set by the owner while nothing may be appended or deleted in this epoch."""
+        """Error for appends and deletions in this epoch, set by the partition; None allows them."""
         self.successor: int | None = None
-        """Who is to claim the partition next."""
+        """Broker that should claim the partition next, during a handover."""
         self.until_ms = 0
-        """How long the successor, or a claim for other replicas, may take."""
+        """Time limit of the successor's claim, or of this claim, by the broker's clock."""
         self._successor_notified = False
         self._waits: tuple[list[int], list[int]] | None = None
         self._told_waits: tuple[list[int], list[int]] | None = None
@@ -147,9 +147,10 @@ class Leadership:
         return self.core.phase is Phase.LEADING
 
     def may_append(self, copy: Replica) -> bool:
-        """Whether this broker's log takes what follows the partition's end, in this epoch.
+        """Return whether this broker's log accepts appends in this epoch.
 
-        Not before its own copy has all of what was found, and goes by the epoch that is open.
+        Its own replica must have all found records, and must have joined the stream of the open
+        epoch. The first time, the log's leader epoch is set.
         """
         core, log = self.core, self._log
         if not self.leads or self.successor is not None:
@@ -163,20 +164,20 @@ class Leadership:
         return True
 
     def begin(self) -> None:
-        """The first call."""
+        """Begin the claim; must be the first call."""
         self._perform(self.core.begin())
 
     # -- producers
 
     def appended(self, base: int, next_offset: int) -> Append:
-        """Handle an append of [base, next) by a producer to the log."""
+        """Record an append to the log; return the message for this broker's own replica."""
         self.core.append(next_offset - base)
         own = Append(self.core.epoch, self.core.epoch, base, next_offset, self.core.mark)
         self.core.sent(self._shell.broker_id, own)
         return own
 
     def answer_at(self, offset: int, done: Done, result: AppendResult) -> None:
-        """Call `done` with the result when all below an offset is committed."""
+        """Call `done` with `result` once everything below `offset` is committed."""
         if offset <= self.core.mark:
             done(result)
         else:
@@ -190,7 +191,7 @@ class Leadership:
         return own + sum([shell.reaches(other) for other in others])
 
     def begins_below(self, offset: int) -> list[int]:
-        """The other replicas that live, and may still have what lies below an offset."""
+        """Return the other replicas that are online and may still have records below `offset`."""
         shell = self._shell
         others = [
             follower
@@ -200,54 +201,54 @@ class Leadership:
         return [other for other in others if self._begins(other) < offset]
 
     def _begins(self, replica: int) -> int:
-        """Return the start offset of this life of a replica, as far as it has reported it."""
+        """Return the log start offset that a replica's current incarnation has reported, or 0."""
         begun = self._begun.get(replica)
         known = begun is not None and begun.incarnation == self.core.followers[replica].incarnation
         return begun.base if begun is not None and known else 0
 
     def check_reachable(self) -> None:
-        """Raise if fewer replicas can be reached than must acknowledge.
+        """Raise an error if fewer replicas can be reached than must acknowledge.
 
         Raises:
-            NotLeading: and another one may lead by now.
-            TooFewReplicas: and no other one does.
+            NotLeading: another broker may lead by now.
+            TooFewReplicas: no other broker can lead.
         """
         found, where = self.reachable(), self._log.topic_partition
         needed = max(self.core.quorum.acks, self._log.config.min_insync_replicas)
         if found < needed:
             if self.may_be_over():
-                raise NotLeading(f"{where}: this broker is cut off, another one may lead by now")
+                raise NotLeading(f"{where}: this broker is cut off, and another one may lead now")
             raise TooFewReplicas(
-                f"{where}: {found} of {len(self.core.followers)} replicas can be reached, {needed}"
-                " must acknowledge"
+                f"{where}: {found} of {len(self.core.followers)} replicas can be reached, but"
+                f" {needed} must acknowledge"
             )
 
     def may_be_over(self) -> bool:
-        """Whether another one may lead, and this broker be too cut off to hear of it."""
+        """Return whether another broker may lead while this broker is cut off from the others."""
         return self._shell.may_be_gone() and self.reachable() < self.core.quorum.acks
 
     # -- the next leader
 
     def may_inherit(self, replica: int) -> bool:
-        """Whether another replica can be reached and has all that is committed."""
+        """Return whether another replica can be reached and has all committed records."""
         shell = self._shell
         if not self.leads or replica == shell.broker_id:
             return False
         return self.has_up_to(replica, self.core.mark) and shell.reaches(replica)
 
     def has_up_to(self, replica: int, offset: int) -> bool:
-        """Whether a replica takes part, and has all below an offset durably."""
+        """Return whether a replica has joined and has everything below `offset` durably."""
         follower = self.core.followers.get(replica)
         return follower is not None and follower.joined and follower.durable >= offset
 
     def holders(self, offset: int) -> list[int]:
-        """The other replicas that can be reached and have all below an offset."""
+        """Return the other replicas that can be reached and have everything below `offset`."""
         shell = self._shell
         others = [follower for follower in self.core.followers if follower != shell.broker_id]
         return [other for other in others if self.has_up_to(other, offset) and shell.reaches(other)]
 
     def hand_over(self, successor: int) -> None:
-        """Append no more, and let another replica claim."""
+        """Stop appends, and let `successor` claim the partition once it has all records."""
         self.successor, self._successor_notified = successor, False
 
     def keep(self) -> None:
@@ -268,7 +269,7 @@ class Leadership:
     # -- other replicas
 
     def learn(self, replicas: Sequence[int]) -> bool:
-        """Have these brokers get the log; whether they are others than before."""
+        """Send the log to these learners; return whether they differ from the previous ones."""
         core = self.core
         gone = core.streams.keys() - core.followers.keys() - {*replicas}
         if not gone and core.streams.keys() >= {*replicas}:
@@ -279,23 +280,24 @@ class Leadership:
         return True
 
     def has_learnt(self) -> bool:
-        """Whether all that learn can be reached, and hold what is committed."""
+        """Return whether all learners can be reached and have all committed records."""
         core = self.core
         return core.has_learnt() and all(
             [stream in core.followers or self._shell.reaches(stream) for stream in core.streams]
         )
 
     def keep_placement(self) -> None:
-        """Claim for the former replicas, as the new ones take too long."""
+        """Continue the claim with the former replicas, because the new ones take too long."""
         if self.core.phase in (Phase.CLAIMED, Phase.FOUND) and self.core.moves:
             logger.warning(
-                "%s: a quorum of %s did not receive the whole log in time; keeping the replicas",
+                "%s: keeping the replicas, because a quorum of the new ones, %s, did not receive"
+                " the whole log in time",
                 self._log.topic_partition, self.core.terms.placement,
             )  # fmt: skip
             self._perform(self.core.keep_placement())
 
     def claim_uncleanly(self) -> bool:
-        """Lead with the replicas that have answered alone; whether this claim may do so now."""
+        """Start an unclean election of this claim; return False if that is not possible now."""
         core = self.core
         if core.phase is not Phase.CLAIMED or not any(
             [follower.answer is not None for follower in core.followers.values()]
@@ -308,13 +310,13 @@ class Leadership:
 
     @property
     def asks(self) -> bool:
-        """Whether a replica is to answer something."""
+        """Whether a replica must still answer a message."""
         return bool(self._said) or self._unread or self.core.phase is Phase.CLAIMED
 
     def fill(self) -> list[int]:
-        """Send what replicas need, to each so much that others get on as well.
+        """Send each replica its next messages, as far as its connection has room.
 
-        Returns the brokers to which more is to be sent, when there is room.
+        Returns the brokers to which more must be sent once there is room.
         """
         core, log, own = self.core, self._log, self._shell.broker_id
         if core.base != log.log_start_offset:
@@ -329,7 +331,7 @@ class Leadership:
         return short
 
     def _fill(self, replica: int) -> bool:
-        """Whether there is more to be sent."""
+        """Send a replica its next messages; return whether more remain."""
         while (message := self.core.to_send(replica)) is not None:
             if isinstance(message, Append):
                 return self._send_range(replica, message)
@@ -344,14 +346,14 @@ class Leadership:
         return False
 
     def _tell_start(self, replica: int, start: LogStart) -> None:
-        """Send the log start offset; a copy that begins there also gets the producers below it."""
+        """Send the log start offset; with the producers below it, if the log restarts there."""
         anew = self.core.streams[replica].next < start.base
         producers = self._log.replica.producers_below(start.base) if anew else b""
         self.core.sent(replica, start)
         self._shell.tell(replica, start, (producers,), len(producers))
 
     def _send_range(self, replica: int, wanted: Append) -> bool:
-        """Send a part of what a replica lacks; whether the log has more of it."""
+        """Send a part of the records that a replica lacks; return whether the log has more."""
         shell = self._shell
         if wanted.base == wanted.next:
             self.core.sent(replica, wanted)
@@ -377,7 +379,7 @@ class Leadership:
         return read.next_offset < min(wanted.next, have)
 
     def _read_on(self, wanted: Append) -> None:
-        """Have this broker's copy catch up with one that has what it lacks."""
+        """Request records that this broker's own replica lacks from another replica."""
         holder = self._source(wanted.base)
         if self._reading or self._unread or holder is None:
             return
@@ -386,10 +388,10 @@ class Leadership:
         self._shell.tell(holder, asked)
 
     def _source(self, base: int) -> int | None:
-        """Return a reachable broker that has the log from an offset on, by the chain.
+        """Return a reachable broker that has the log from an offset on, or None.
 
-        That is a replica that has the records found, or one that joined and truncated its log by
-        the chain.
+        It is the replica that has the found records, or one that has joined the stream and so has
+        truncated its log by the chain.
         """
         own, shell = self._shell.broker_id, self._shell
         ends = {
@@ -403,7 +405,7 @@ class Leadership:
         return max(ends, key=lambda replica: ends[replica], default=None)
 
     def read_answered(self, holder: int, answer: ReadAnswer, data: memoryview) -> None:
-        """A part of what was found has come."""
+        """Handle a part of the records that `_read_on` has requested."""
         core = self.core
         if answer.authority != core.epoch or core.phase is Phase.STOPPED:
             return
@@ -419,11 +421,11 @@ class Leadership:
             self._shell.tell(own, start, (data,), len(data))
         else:
             self._said.clear()
-            self._holder, self._unread = None, True  # any other one that has it will do
+            self._holder, self._unread = None, True  # any other replica may answer
             self._perform(core.unreadable(holder))
 
     def heard(self, replica: int, message: Said) -> None:
-        """A replica answers."""
+        """Handle a message of a replica."""
         core = self.core
         if isinstance(message, Ack):
             self._perform(core.acknowledged(replica, message))
@@ -432,7 +434,7 @@ class Leadership:
             if message.authority == core.epoch:
                 self._begun[replica] = message
             return
-        if isinstance(message, AskChain):  # repeated when the chain differs
+        if isinstance(message, AskChain):  # the join follows with a new chain
             if message.authority == core.epoch and len(core.chain) < LINKS_MAX:
                 self._shell.ask_older(core.chain[0].epoch)
             return
@@ -447,9 +449,9 @@ class Leadership:
             self._perform(core.fenced(replica, message))
 
     def say_again(self) -> bool:
-        """Return whether an answer is missing, so that the message is sent again.
+        """Have unanswered messages sent again; return whether there are any.
 
-        A broker may have received the message before it knew the partition.
+        A broker may have received a message before it knew the partition.
         """
         self._tell_why_not()
         said, self._said = self._said, {}
@@ -457,7 +459,7 @@ class Leadership:
         return bool(said) or unread or self.core.phase is Phase.CLAIMED
 
     def _tell_why_not(self) -> None:
-        """Log what a claim waits for, once it has waited for it for a while."""
+        """Log why a claim waits, if the reason is the same as at the previous call."""
         core = self.core
         if core.phase is not Phase.CLAIMED:
             return
@@ -470,7 +472,7 @@ class Leadership:
             self._told_waits = waits
             logger.warning(
                 "%s: waiting for %d of %d replicas to report their log end offsets before"
-                " electing a leader; brokers %s may have lost what they acknowledged, brokers"
+                " electing a leader; brokers %s may have lost acknowledged records, brokers"
                 " %s do not answer",
                 self._log.topic_partition, core.quorum.fences, len(core.followers),
                 ", ".join(map(str, doubtful)) or "none", ", ".join(map(str, silent)) or "none",
@@ -478,7 +480,7 @@ class Leadership:
         self._waits = waits
 
     def link_changed(self, replica: int) -> None:
-        """Handle a changed link: messages to a replica, and from it, may be lost."""
+        """Handle a made or lost connection: messages to and from the replica may be lost."""
         core = self.core
         if replica in core.streams:
             self._said.pop(replica, None)
@@ -491,17 +493,17 @@ class Leadership:
     # -- outcomes
 
     def opened(self) -> None:
-        """The compare-and-set of `seal_and_open` has succeeded."""
+        """Begin to lead, because the compare-and-set has succeeded."""
         self._said.clear()
         self._perform(self.core.opened())
         if self.core.unclean:
             logger.error(
-                "%s: records that only lost replicas have are lost, from offset %d of epoch %d on",
+                "%s: an unclean election may have discarded records from offset %d of epoch %d on",
                 self._log.topic_partition, self.core.start, self.core.chain[-2].epoch,
             )  # fmt: skip
 
     def lost(self) -> None:
-        """Handle the permanent failure of the leader's disk."""
+        """End this leadership, because a later epoch is reserved or this broker cannot lead."""
         self._perform(self.core.lost())
 
     def _perform(self, effects: Effects) -> None:
@@ -525,7 +527,7 @@ class Leadership:
             done(result)
 
     def give_up(self, error: PenstockError) -> None:
-        """Fail the appends in flight, as their outcome is unknown."""
+        """Fail the appends in flight with `error`, because their outcome is unknown."""
         pending, self._pending = self._pending, deque()
         for _, done, _ in pending:
             done(error)

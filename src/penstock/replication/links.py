@@ -1,21 +1,24 @@
 """Connections to all other brokers for the messages of replicated partitions.
 
-Of each pair the broker with the lower id connects to the replication address of the other one, and
-reconnects when the connection is lost. Each side sends a greeting, the accepting side first. A
-broker of another cluster or version, or another broker than expected, gets the reason and is
-disconnected. Then each side proves that it knows the cluster's secret, the connecting side first
+In each pair of brokers, the one with the lower id connects to the replication address of the other,
+and reconnects when the connection is lost. Each side sends a greeting, the accepting side first. A
+broker of another cluster or an incompatible version, or another broker than expected, gets the
+reason and is disconnected.
+
+Then each side proves that it knows the cluster's secret, the connecting side first
 (`security/peers.py`), over TLS if brokers use it (`LinkTransport`). With proofs, a greeting names
 the cluster by a digest under that secret, so an unauthenticated peer does not learn the cluster's
-id. A connection counts only if both sides accept it. A broker with a new incarnation replaces its
-former connection.
+id. A connection counts only if both sides accept it. The connection of a new incarnation of a
+broker replaces the former one.
 
-A cut network and a stopped process send no notice. Each side therefore sends something every
-`LOOK_SECONDS`; a side that has received nothing for `silent_seconds` closes the connection.
+An interrupted network or a stopped process does not close connections. Each side therefore sends
+something at least every `LOOK_SECONDS`. A side that has received nothing for `silent_seconds`
+closes the connection.
 
-Brokers of different releases use the newest version that both know, and do not send what the other
-one does not know. Messages without a connection are dropped: cores send everything again, and
-senders are notified when a link comes up or goes down (`LinkUser`). Invalid frames close a
-connection.
+Brokers of different releases use the newest version that both know, and do not send messages that
+the other broker does not know. Messages without a connection are dropped: cores send everything
+again, and senders are notified when a connection is made or lost (`LinkUser`). An invalid frame
+closes the connection.
 
 Bounds: a frame has at most `FRAME_BYTES_MAX`, before the proof `GREETING_BYTES_MAX`; at most
 `UNPROVEN_MAX` connections are without a proof. Senders ask `room_bytes` first, so that at most
@@ -69,20 +72,20 @@ GREETING_BYTES_MAX: Final = 4096
 UNPROVEN_MAX: Final = 256
 LOOK_SECONDS: Final = 0.5
 _LOOKS_MIN: Final = 4
-"""So often at least a link is looked at, and something said, before it counts as silent."""
+"""Minimum number of keep-alive intervals before a silent link is closed."""
 _BLOCK_BYTES: Final = 128 << 10
 _LOOK_SECONDS: Final = 0.02
 _DIAL_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses between attempts to reach a broker; the last one again and again."""
+"""Pauses between attempts to reach a broker, in seconds; the last pause is repeated."""
 
 Buffer = bytes | bytearray | memoryview
 Address = tuple[str, int]
 Outgoing = tuple[bytes, Sequence[Buffer], int]
-"""A row, the batches that go with it, and their bytes."""
+"""Encoded row, the batches that belong to it, and the size of these in bytes."""
 
 
 class LinkServer(Protocol):
-    """Accepts connections."""
+    """Server that accepts connections."""
 
     @property
     def sockets(self) -> Sequence[socket.socket]: ...
@@ -90,14 +93,14 @@ class LinkServer(Protocol):
 
 
 class LinkTransport:
-    """Plain TCP. Where links are `proven`, a broker of a release without proofs is refused."""
+    """Plain TCP transport. With `proven`, brokers of releases without proofs are rejected."""
 
     def __init__(self, *, proven: bool = True) -> None:
         self.proven = proven
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """For TLS, to dial with."""
+        """TLS context for outgoing connections; None without TLS."""
         return None
 
     async def listen(
@@ -116,14 +119,14 @@ class LinkTransport:
 
 
 class LinkUser(Protocol):
-    """The receiver of messages and of changes of links."""
+    """Receiver of messages and of changes of links."""
 
     def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
         """Handle another broker's messages; iterating raises MalformedFrame for invalid ones."""
         ...
 
     def link_changed(self, broker_id: int, *, up: bool) -> None:
-        """A connection is ready, or lost with what was on its way."""
+        """Handle a connection that is ready, or that is lost with its messages in flight."""
         ...
 
     def refused(self, broker_id: int) -> None:
@@ -131,12 +134,12 @@ class LinkUser(Protocol):
         ...
 
     def room_again(self, broker_id: int) -> None:
-        """There was no room in a connection, and there is now."""
+        """Handle a connection that has room again after it had none."""
         ...
 
 
 class Links:
-    """Connections of this broker. Belongs to the event loop."""
+    """Connections of this broker to other brokers. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -159,11 +162,11 @@ class Links:
         self.look_seconds = min(LOOK_SECONDS, silent_seconds / _LOOKS_MIN)
         self.user = user
         self.ready: dict[int, Link] = {}
-        """The connections that rows may be sent over, by the other broker's id."""
+        """Connections that may send rows, by the other broker's id."""
         self._incarnation = incarnation
         self._cluster_id = cluster_id
         self._names = (secret.name_of(cluster_id), cluster_id)
-        """By which sides of this cluster greet: where links need no proof, by its id."""
+        """Names of this cluster in greetings: the digest and, on links without proofs, the id."""
         self._server: LinkServer | None = None
         self._open: set[Link] = set()
         self._dialling: dict[int, tuple[Address, asyncio.Task[None]]] = {}
@@ -172,10 +175,10 @@ class Links:
         self._closed = False
 
     async def listen(self, host: str, port: int) -> Address:
-        """Accept other brokers; the address as bound.
+        """Accept connections of other brokers; return the bound address.
 
         Raises:
-            OSError: it cannot be bound.
+            OSError: the address cannot be bound.
         """
         self._server = await self._link_transport.listen(
             lambda: Link(self, None), host or None, port
@@ -185,14 +188,14 @@ class Links:
 
     @property
     def lost(self) -> frozenset[int]:
-        """Brokers whose connection was lost, and of which it is not known yet if they are there."""
+        """Brokers whose connection was lost and which are being checked for being online."""
         return frozenset([one for one, task in self._looking.items() if not task.done()])
 
     def reach(self, addresses: Mapping[int, Address]) -> None:
-        """Have connections to these brokers; to none once this is closed.
+        """Keep connections to these brokers, unless this object is closed.
 
-        One to a broker that is not registered any more stays for as long as it lasts: by it alone
-        who cannot reach the control plane hears who leads now.
+        An existing connection to a broker that is not registered any more is kept, too. A broker
+        that cannot reach the control plane may learn only through it which broker leads now.
         """
         if self._closed:
             return
@@ -226,13 +229,13 @@ class Links:
         return 0 if link is None else max(0, WINDOW_BYTES - link.waiting_bytes)
 
     def send(self, broker_id: int, rows: Sequence[Outgoing]) -> None:
-        """Send rows in their order; dropped where there is no connection."""
+        """Send rows in their order; drop them if there is no connection."""
         link = self.ready.get(broker_id)
         if link is not None:
             link.send(rows)
 
     async def _dial(self, broker_id: int, address: Address) -> None:
-        """Connect, and again whenever the connection is lost."""
+        """Connect to a broker, and reconnect whenever the connection is lost."""
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
@@ -261,7 +264,7 @@ class Links:
         return len(self._open) - len(self.ready) <= UNPROVEN_MAX
 
     def nonce(self) -> bytes:
-        """Return the nonce that the other side's proof is made of."""
+        """Return a new nonce for a connection, from which the other side computes its proof."""
         return self._randomness.bits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "big")
 
     def greeting(self, nonce: bytes) -> bytes:
@@ -279,7 +282,8 @@ class Links:
     def proof(self, other: Greeting, nonce: bytes, *, dialled: bool, own: bool) -> bytes:
         """Return the proof of one side of a link.
 
-        `dialled` says whether this side connected, `own` whether the proof is this side's.
+        `dialled` states whether the other side made the connection, `own` whether the proof is that
+        of this side.
         """
         ids, nonces = (self.broker_id, other.broker_id), nonce + other.nonce
         if not dialled:
@@ -288,22 +292,22 @@ class Links:
         return PROOF + self._secret.proof(side, self._cluster_id, ids, nonces)
 
     def refusal_of(self, greeting: Greeting, expected: int | None) -> str | None:
-        """Why this broker does not talk to one that greets so."""
+        """Return why this broker rejects the sender of a greeting; None if it does not."""
         if greeting.cluster not in self._names:
-            return "this broker is of another cluster: compare control.url of both"
+            return "this broker belongs to another cluster: compare control.url of both brokers"
         if greeting.oldest > VERSION or greeting.newest < self._oldest:
             return (
-                f"versions {greeting.oldest} to {greeting.newest} of links between brokers, this"
-                f" has {self._oldest} to {VERSION}"
+                f"the sender supports link versions {greeting.oldest} to {greeting.newest}, but"
+                f" this broker supports {self._oldest} to {VERSION}"
             )
         if greeting.broker_id == self.broker_id:
-            return f"node.id {greeting.broker_id} is this broker's own"
+            return f"this broker has the same node.id, {greeting.broker_id}"
         if expected is not None and greeting.broker_id != expected:
-            return f"broker {greeting.broker_id} answers where {expected} should"
+            return f"broker {greeting.broker_id} answered at the address of broker {expected}"
         return None
 
     def greeted(self, link: Link, greeting: Greeting) -> None:
-        """The other side is who it should be."""
+        """Make a connection ready, and close the former one to the same broker."""
         former = self.ready.get(greeting.broker_id)
         if former is not None:
             former.close("the broker has connected again")
@@ -311,7 +315,7 @@ class Links:
         self.user.link_changed(greeting.broker_id, up=True)
 
     def closed(self, link: Link) -> None:
-        """A connection is no more."""
+        """Remove a closed connection, and notify the user."""
         self._open.discard(link)
         if link.peer is not None and self.ready.get(link.peer) is link:
             del self.ready[link.peer]
@@ -333,14 +337,16 @@ class Links:
             if broker_id not in self.ready:
                 self.user.refused(broker_id)
         except (OSError, TimeoutError):
-            return  # it may be there and be cut off: its session decides
+            return  # it may be online, but cut off; its session determines this
 
 
 async def _greets(address: Address, transport: LinkTransport) -> bool:
-    """Whether a broker says anything on a new connection, or ends it as a process does that ends.
+    """Return whether a broker sends anything on a new connection.
+
+    It sends nothing if its process is ending, which closes or resets the connection.
 
     Raises:
-        OSError: there is no connection.
+        OSError: the connection cannot be made.
     """
     reader, writer = await asyncio.open_connection(
         *address, ssl=transport.context, server_hostname=transport.name_of(address)
@@ -354,11 +360,11 @@ async def _greets(address: Address, transport: LinkTransport) -> bool:
 
 
 class LinkRefused(Exception):
-    """The other side does not talk to this broker, or this one not to it."""
+    """Rejection of a connection by this broker or by the other side."""
 
 
 class Link(asyncio.BufferedProtocol):
-    """Connection to a broker. It receives into blocks of its own, which batches keep alive."""
+    """Connection to a broker. It receives into its own blocks, which batches keep alive."""
 
     def __init__(self, links: Links, expected: int | None) -> None:
         self._links = links
@@ -369,13 +375,13 @@ class Link(asyncio.BufferedProtocol):
         self._frame_bytes_max = 0
         self._nonce = links.nonce()
         self._other: Greeting | None = None
-        """Who the other side says that it is, and has not proved yet."""
+        """Greeting of the other side, whose proof has not been received yet."""
         self.version = VERSION
-        """The newest that both sides speak, once they have greeted."""
+        """Newest version that both sides support, once the greetings are exchanged."""
         self._heard = False
-        """Whether anything has come since the last look."""
+        """Whether anything was received in the current keep-alive interval."""
         self._quiet = 0
-        """For so many looks nothing has come."""
+        """Number of keep-alive intervals in which nothing was received."""
         self._timer: asyncio.TimerHandle | None = None
         self.peer: int | None = None
         loop = asyncio.get_running_loop()
@@ -384,11 +390,11 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the bytes that were written and are still in the send buffer."""
+        """Bytes that were written and are still in the send buffer."""
         return int(self._transport.get_write_buffer_size())
 
     def send(self, rows: Sequence[Outgoing]) -> None:
-        """Write rows as few frames, without those of kinds that the other side does not know."""
+        """Write rows in as few frames as possible; omit kinds that the other side does not know."""
         if self.version < VERSION:
             rows = [row for row in rows if is_known(row[0], self.version)]
         if not rows:
@@ -403,7 +409,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport.writelines(pieces)
 
     def close(self, reason: str) -> None:
-        """End the connection."""
+        """Abort the connection, and log the reason."""
         if not self._transport.is_closing():
             logger.info("the link to broker %s is closed: %s", self.peer, reason)
             self._transport.abort()
@@ -413,15 +419,15 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        # So `resume_writing` is called whenever there was no room.
+        # With these limits, `resume_writing` is called whenever there was no room.
         self._transport.set_write_buffer_limits(high=WINDOW_BYTES - 1, low=WINDOW_BYTES // 2)
         if not self._links.opened(self):
-            self.close("too many connections have not proved who they are")
+            self.close("too many connections have not proved their identity")
             return
         if self._expected is None:
             self._transport.write(self._who())
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(GREETING_SECONDS, self.close, "no greeting came")
+        self._timer = loop.call_later(GREETING_SECONDS, self.close, "no valid greeting arrived")
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
@@ -471,7 +477,7 @@ class Link(asyncio.BufferedProtocol):
         self._make_room(needed)
 
     def _make_room(self, needed: int) -> None:
-        """A new block where the rest of this one does not hold the frame that has begun."""
+        """Continue in a new block if the rest of this one cannot hold the frame that has begun."""
         if self._start + needed < len(self._block) and self._filled < len(self._block):
             return
         rest = self._block[self._start : self._filled]
@@ -482,7 +488,7 @@ class Link(asyncio.BufferedProtocol):
     def _greet(self, header: memoryview) -> None:
         found = decode_greeting(header)
         if isinstance(found, Refusal):
-            self._refuse(f"it says: {found.reason}")
+            self._refuse(f"the broker rejected the connection: {found.reason}")
             return
         why = self._links.refusal_of(found, self._expected)
         if why is not None:
@@ -490,7 +496,7 @@ class Link(asyncio.BufferedProtocol):
             self._refuse(why)
             return
         if self.greeted.done():
-            self.close("who dialled waits no more")
+            self.close("the attempt to connect has timed out")
             return
         self.version = min(found.newest, VERSION)
         if self.version < PROVEN_SINCE:
@@ -506,23 +512,27 @@ class Link(asyncio.BufferedProtocol):
         found = self._other
         if found is None or bytes(header[: len(REFUSAL)]) == REFUSAL:
             said = decode_greeting(header)
-            self._refuse(f"it says: {said.reason}" if isinstance(said, Refusal) else "no greeting")
+            self._refuse(
+                f"the broker rejected the connection: {said.reason}"
+                if isinstance(said, Refusal)
+                else "the broker sent a greeting instead of a proof"
+            )
             return
         expected = self._links.proof(found, self._nonce, dialled=self._expected is None, own=False)
         if not hmac.compare_digest(bytes(header), expected):
-            why = f"broker {found.broker_id} did not prove that it is of this cluster"
+            why = f"broker {found.broker_id} did not prove that it belongs to this cluster"
             self._transport.write(encode_parts(encode_refusal(why), 0))
             self._refuse(why)
             return
         if self.greeted.done():
-            self.close("who dialled waits no more")
+            self.close("the attempt to connect has timed out")
             return
         if self._expected is None:
             self._transport.write(self._proof(found))
         self._join(found)
 
     def _join(self, found: Greeting) -> None:
-        """The other side is who it says, as far as its release can show."""
+        """Accept the other side, whose identity is proved as far as its release permits."""
         self.peer = found.broker_id
         self._frame_bytes_max = min(found.frame_bytes_max, FRAME_BYTES_MAX)
         if self._timer is not None:
@@ -543,22 +553,26 @@ class Link(asyncio.BufferedProtocol):
         self._timer = loop.call_later(self._links.look_seconds, self._look)
 
     def _look(self) -> None:
-        """Say something; end the link if nothing has come for long.
+        """Send a keep-alive; close the link if nothing was received for too long.
 
-        Looks are counted and not seconds: a loop that stood still has not listened meanwhile.
+        Intervals are counted instead of seconds, because a stalled event loop receives nothing.
         """
         self._quiet = 0 if self._heard else self._quiet + 1
         self._heard = False
         if self._quiet * self._links.look_seconds >= self._links.silent_seconds:
-            self.close(f"nothing has come for {self._links.silent_seconds:g} s")
+            self.close(f"nothing was received for {self._links.silent_seconds:g} s")
             return
         if not self.waiting_bytes:
             self._transport.write(encode_parts(SIGN_OF_LIFE, 0))
         self._look_later()
 
     def _refused_late(self, said: Greeting | Refusal) -> None:
-        """The other side has greeted, and refuses this one all the same."""
-        why = f"it says: {said.reason}" if isinstance(said, Refusal) else "it greets again"
+        """Handle a rejection by the other side after its greeting."""
+        why = (
+            f"the broker rejected the connection: {said.reason}"
+            if isinstance(said, Refusal)
+            else "the broker sent a second greeting"
+        )
         self.lost.set_exception(LinkRefused(why))
         self.lost.exception()  # retrieved, so that asyncio does not log it
         self.close(why)

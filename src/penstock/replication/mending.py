@@ -1,9 +1,9 @@
-"""Repair of damaged committed records from another copy.
+"""Repair of damaged committed records with the records of another replica.
 
-Committed records at an offset are the same on every copy, so any broker that has them below a known
-high watermark may send them, leader or not. A follower asks its leader, a leader its
-followers in turn. One range is requested at a time; the answer is verified and replaces the damaged
-range (`PartitionLog.mend`). Reads of that range are rejected as retriable meanwhile.
+Committed records at an offset are the same on every replica. Any broker that has them below a known
+high watermark may therefore send them, leader or not. A follower asks its leader; a leader asks its
+followers, one after another. One range is requested at a time. The answer is verified, and replaces
+the damaged range (`PartitionLog.mend`). Until then, reads of that range are rejected as retriable.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANSWER_MS: Final = 3_000
-"""After so long another copy is asked."""
+"""Milliseconds after which another replica is asked."""
 
 
 class Mending:
-    """The requests for damaged ranges of one copy's log. Belongs to the event loop."""
+    """Requests for damaged ranges of one log. Belongs to the event loop."""
 
     __slots__ = ("_asked", "_asked_ms", "_damage", "_log", "_tell")
 
@@ -42,20 +42,20 @@ class Mending:
         self._tell = tell
         self._damage: Damage | None = None
         self._asked: list[int] = []
-        """Brokers that were asked for it, the last of them waited for."""
+        """Brokers that were asked for the range; the answer of the last one is awaited."""
         self._asked_ms = 0
 
     def ask(self, damage: Damage, brokers: Sequence[int], mark: int, now_ms: int) -> bool:
-        """Ask one of these brokers for what is damaged; false if none can give it.
+        """Request a damaged range from one of these brokers; return False if none can send it.
 
-        What is above the commit mark is no copy's to give.
+        Records above the high watermark `mark` cannot be requested, because replicas may differ.
         """
         if damage.next_offset > mark or not brokers:
             return False
         known = self._damage
         if known is None or known[:3] != damage[:3] or known.first_offset != damage.first_offset:
             if known is not None and now_ms - self._asked_ms < ANSWER_MS:
-                return True  # one after the other
+                return True  # one range at a time
             self._damage, self._asked = damage, []
         elif self._asked and now_ms - self._asked_ms < ANSWER_MS:
             return True
@@ -69,7 +69,7 @@ class Mending:
         return True
 
     def answer(self, sender: int, asked: AskCopy, mark: int) -> None:
-        """Another broker asks for what is committed."""
+        """Send the committed records that another broker requests, below the high watermark."""
         answer, buffers, size_bytes = CopyAnswer(asked.base, asked.base), list["Buffer"](), 0
         end = min(asked.next, mark)
         try:

@@ -1,11 +1,11 @@
 """Messages between the leader of a partition and its replicas.
 
-Every message is a fact about its sender: it may arrive late, twice, out of order, or never.
-`authority` is the epoch that a process has claimed and acts for; `epoch` is the newest epoch of the
-chain that it uses: the one that it recovers until its own is open, then its own. `incarnation`
-numbers the lives of a replica, in rising order.
+Every message states a fact about its sender, and may arrive late, twice, out of order, or never.
+`authority` is the epoch that a process has claimed and acts for. `epoch` is the newest epoch of the
+chain that the process uses: the epoch that it recovers until its own epoch is open, then its own
+epoch. `incarnation` numbers the restarts of a replica, in rising order.
 
-Ranges of a log travel without their bytes here; shells read and write them in the log.
+Ranges of a log have no bytes here; shells read the bytes from the log and write them to the log.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from penstock.replication.chain import Chain
 
 
 class Fence(NamedTuple):
-    """Reject every lower authority from now on, and report what you hold of epoch `target`."""
+    """Request to reject all lower authorities, and to report the records of epoch `target`."""
 
     authority: int
     target: int
 
 
 class FenceAnswer(NamedTuple):
-    """Report that the promise, and everything in this answer, is durable.
+    """Answer to a fence: the promise, and everything in this answer, is durable.
 
     `end`: the log end offset within the target epoch, or the log start offset if that is above; 0
-    if the log has nothing of it. `mark`: a known high watermark. `limbo`: records of epochs up to
-    this one may have been lost; 0 for none. Epoch 0, with which a topic is created, has no leader
-    and no records.
+    if the log has no record of the epoch. `mark`: a known high watermark. `limbo`: records of
+    epochs up to this one may have been lost; 0 for none. Epoch 0, with which a topic is created,
+    has no leader and no records.
     """
 
     authority: int
@@ -39,15 +39,15 @@ class FenceAnswer(NamedTuple):
 
 
 class Fenced(NamedTuple):
-    """Report a higher promise: another process has replaced the one that acts for `authority`."""
+    """Rejection: the replica has promised the higher epoch `promised` to another process."""
 
     authority: int
     promised: int
 
 
 class Join(NamedTuple):
-    """Begin a stream: truncate where the log departs from the chain, then report the log end
-    offset.
+    """Beginning of a stream: the replica truncates its log where it diverges from the chain, and
+    reports its log end offset.
 
     The chain may omit its oldest epochs. A replica with an older log asks for them first.
     """
@@ -61,7 +61,7 @@ class Join(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Offset at which the stream continues; it does not say that anything is durable.
+    """Offset at which the stream continues; records below it may not be durable.
 
     `asks_end`: this replica is in limbo and needs the leader's log end offset.
     """
@@ -74,7 +74,7 @@ class Position(NamedTuple):
 
 
 class JoinFirst(NamedTuple):
-    """The replica takes no part in this stream: it has restarted, or the join was lost."""
+    """Report that the replica has not joined this stream: it has restarted, or missed the join."""
 
     authority: int
     epoch: int
@@ -82,7 +82,7 @@ class JoinFirst(NamedTuple):
 
 
 class AskChain(NamedTuple):
-    """Report that the log is older than the received chain: `newest` is its last epoch."""
+    """Request for older epochs of the chain, because the log ends with epoch `newest`."""
 
     authority: int
     epoch: int
@@ -115,8 +115,8 @@ class LogStart(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Everything of the leader's log below `durable` is durable here, except what this replica
-    deleted."""
+    """Acknowledgement: everything of the leader's log below `durable` is durable on the replica,
+    except deleted records."""
 
     authority: int
     epoch: int
@@ -125,7 +125,7 @@ class Ack(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Log end offset of the leader after it had learned of this incarnation."""
+    """Log end offset that the leader had after it knew this incarnation of the replica."""
 
     authority: int
     epoch: int

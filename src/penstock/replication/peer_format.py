@@ -66,11 +66,12 @@ from penstock.wire.frames import HEADER_BYTES_MAX, MalformedFrame
 VERSION: Final = 2
 OLDEST_VERSION: Final = 1
 PROVEN_SINCE: Final = 2
-"""The version from which on sides prove who they are."""
+"""Version from which on both sides prove that they belong to the cluster."""
 _SINCE: Final = {18: 2, 19: 2}
-"""The version of a kind of row that the first one does not know."""
+"""Version that introduced a kind of row; kinds of version 1 are omitted."""
 LINKS_MAX: Final = 4096
-"""Of a chain in one row. A replica needs none that are older than its own newest epoch."""
+"""Maximum number of epochs in the chain of one row. A replica needs no epoch that is older than its
+own newest one."""
 
 _GREETING: Final = b"PSPR"
 REFUSAL: Final = b"PSNO"
@@ -79,27 +80,26 @@ PROOF: Final = b"PSPF"
 
 
 class HandOver(NamedTuple):
-    """The leader in epoch `authority` appends no more; the receiver should claim."""
+    """Request to claim the partition, because the leader in epoch `authority` appends no more."""
 
     authority: int
 
 
 class GiveTo(NamedTuple):
-    """The leader in epoch `authority` should hand over to the broker `successor`."""
+    """Request to the leader in epoch `authority` to hand over to the broker `successor`."""
 
     authority: int
     successor: int
 
 
 class ElectUncleanly(NamedTuple):
-    """A claimant that cannot lead after epoch `authority` should use the replicas that have
-    answered."""
+    """Request for an unclean election to a claimant that cannot lead after epoch `authority`."""
 
     authority: int
 
 
 class Begun(NamedTuple):
-    """The copy's log begins at `base` or above, as its leader's does."""
+    """Report that the replica's log begins at `base`, after a `LogStart` of the leader."""
 
     authority: int
     epoch: int
@@ -108,7 +108,7 @@ class Begun(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A claimant asks a copy that it has fenced for batches of [base, next) of an epoch."""
+    """Request of a claimant to a fenced replica for the batches [base, next) of an epoch."""
 
     authority: int
     epoch: int
@@ -117,10 +117,10 @@ class Read(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """The batches of [base, next), as many as fit; none if they cannot be read.
+    """Answer to `Read`: batches [base, next), as many as fit; none if they cannot be read.
 
-    None of [base, base), and producers, where `base` is above what was asked for: the log begins
-    there.
+    If the log begins above the requested offset, `base` and `next` are its start, and the data is
+    the producer state below it.
     """
 
     authority: int
@@ -130,15 +130,17 @@ class ReadAnswer(NamedTuple):
 
 
 class AskCopy(NamedTuple):
-    """The sender's committed offsets [base, next) are damaged: send yours."""
+    """Request for the committed batches [base, next), which are damaged in the sender's log."""
 
     base: int
     next: int
 
 
 class CopyAnswer(NamedTuple):
-    """The batches of [base, next), as many as fit; none if they are not here, or not known as
-    committed, or damaged here too."""
+    """Answer to `AskCopy`: batches [base, next), as many as fit.
+
+    It has none if they are missing, damaged, or not known as committed at the sender.
+    """
 
     base: int
     next: int
@@ -183,21 +185,20 @@ OfEpochs = (
     Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | AskChain | Append | Ack | LogStart
     | LogEnd | Read | ReadAnswer | HandOver | GiveTo | ElectUncleanly | Begun
 )  # fmt: skip
-"""What is said on behalf of an epoch: by the cores, for reading what is to be written back, and for
-a leadership that is given away."""
+"""Messages on behalf of an epoch: of the cores, of claimants that read records, of handovers."""
 Said = OfEpochs | AskCopy | CopyAnswer
-"""What is said of a partition."""
+"""Messages about a partition."""
 
 
 class PartitionKey(NamedTuple):
-    """A partition as brokers name it to each other."""
+    """Key of a partition in messages between brokers."""
 
     topic_id: bytes
     partition: int
 
 
 class Row(NamedTuple):
-    """A message about one partition; `data` are what its payload has of it."""
+    """Message about one partition; `data` is its part of the frame's payload."""
 
     key: PartitionKey
     message: Said
@@ -210,22 +211,22 @@ class Greeting(NamedTuple):
     broker_id: int
     incarnation: UUID
     cluster: str
-    """Name of its cluster (`security.peers.PeerSecret.name_of`), or the id."""
+    """Name of the side's cluster (`security.peers.PeerSecret.name_of`), or the cluster's id."""
     frame_bytes_max: int
     oldest: int = OLDEST_VERSION
     newest: int = VERSION
     nonce: bytes = b""
-    """What the other side's proof is made of; sides of version 1 have none."""
+    """Random bytes for the other side's proof; empty in version 1."""
 
 
 class Refusal(NamedTuple):
-    """Why a side does not talk to the other."""
+    """Reason why one side rejects the other."""
 
     reason: str
 
 
 def encode_greeting(greeting: Greeting) -> bytes:
-    """The header of the first frame."""
+    """Return the header of a side's first frame."""
     name = greeting.cluster.encode()
     numbers = (greeting.oldest, greeting.broker_id, greeting.incarnation.bytes)
     head = _HELLO.pack(_GREETING, *numbers, greeting.frame_bytes_max, len(name))
@@ -233,15 +234,15 @@ def encode_greeting(greeting: Greeting) -> bytes:
 
 
 def encode_refusal(reason: str) -> bytes:
-    """The header of the only frame of a side that refuses."""
+    """Return the header of the frame with which a side rejects the other."""
     return REFUSAL + reason.encode()[: HEADER_BYTES_MAX - len(REFUSAL)]
 
 
 def decode_greeting(header: memoryview) -> Greeting | Refusal:
-    """Read the header of a first frame; of a later version what every version has.
+    """Decode the header of a first frame; ignore the additional fields of later versions.
 
     Raises:
-        MalformedFrame: it is neither.
+        MalformedFrame: the header is neither a greeting nor a refusal.
     """
     if bytes(header[:4]) == REFUSAL:
         return Refusal(str(header[4:], "utf-8", "replace"))
@@ -252,22 +253,22 @@ def decode_greeting(header: memoryview) -> Greeting | Refusal:
         more = len(header) >= end + _NEWEST.size
         newest = _NEWEST.unpack_from(header, end)[0] if more else oldest
     except (error, UnicodeDecodeError):
-        raise MalformedFrame(f"a greeting of {len(header)} bytes that is none") from None
+        raise MalformedFrame(f"a greeting of {len(header)} bytes is malformed") from None
     if magic != _GREETING or len(header) < end:
-        raise MalformedFrame(f"a link between brokers begins with {bytes(header[:4])!r}")
+        raise MalformedFrame(f"a link begins with {bytes(header[:4])!r} instead of a greeting")
     nonce = bytes(header[end + _NEWEST.size :][:NONCE_BYTES]) if newest >= PROVEN_SINCE else b""
     if newest >= PROVEN_SINCE and len(nonce) < NONCE_BYTES:
-        raise MalformedFrame(f"a greeting with a nonce of {len(nonce)} bytes")
+        raise MalformedFrame(f"a greeting has a nonce of {len(nonce)} bytes, not {NONCE_BYTES}")
     return Greeting(broker_id, UUID(bytes=incarnation), name, frame_bytes, oldest, newest, nonce)
 
 
 def is_known(row: bytes, version: int) -> bool:
-    """Whether who speaks a version knows the kind of an encoded row."""
+    """Return whether a version has the kind of an encoded row."""
     return _SINCE.get(row[0], OLDEST_VERSION) <= version
 
 
 def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
-    """Encode one row; `data_bytes` are its bytes in the payload."""
+    """Encode one row; `data_bytes` is the size of its data in the payload."""
     if isinstance(message, Join):
         links = message.chain[-LINKS_MAX:]
         packed = b"".join([_LINK.pack(*link) for link in links])
@@ -279,11 +280,11 @@ def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
 
 
 def decode_rows(header: memoryview, payload: memoryview) -> Iterator[Row]:
-    """The rows of a frame, one after another; batches are views of the payload.
+    """Yield the rows of a frame; their data are views of the payload.
 
     Raises:
-        MalformedFrame: an unknown kind, a row that is cut, no chain where one must be, or batches
-            that are not the payload.
+        MalformedFrame: a row has an unknown kind or is truncated, the chain of a join is empty, or
+            the data of the rows are not the whole payload.
     """
     at = taken = 0
     try:
@@ -297,7 +298,7 @@ def decode_rows(header: memoryview, payload: memoryview) -> Iterator[Row]:
                 continue
             found = _KINDS.get(kind)
             if found is None:
-                raise MalformedFrame(f"a row of the unknown kind {kind}")
+                raise MalformedFrame(f"a row has the unknown kind {kind}")
             make, struct = found
             message = make._make(struct.unpack_from(header, at))
             at += struct.size
@@ -308,14 +309,14 @@ def decode_rows(header: memoryview, payload: memoryview) -> Iterator[Row]:
             at += _SIZE.size
             if taken + size > len(payload):
                 raise MalformedFrame(
-                    f"batches of {taken + size} bytes in a payload of {len(payload)}"
+                    f"the rows need {taken + size} bytes of a payload of {len(payload)} bytes"
                 )
             yield Row(key, message, payload[taken : taken + size])
             taken += size
     except error:
-        raise MalformedFrame(f"a row is cut off at {len(header)} bytes") from None
+        raise MalformedFrame(f"a row is truncated at byte {len(header)}") from None
     if taken != len(payload):
-        raise MalformedFrame(f"batches of {taken} bytes in a payload of {len(payload)}")
+        raise MalformedFrame(f"the rows use {taken} bytes of a payload of {len(payload)} bytes")
 
 
 def _join(header: memoryview, at: int) -> tuple[Join, int]:
@@ -323,21 +324,21 @@ def _join(header: memoryview, at: int) -> tuple[Join, int]:
     at += _JOIN.size
     end = at + count * _LINK.size
     if not 0 < count <= LINKS_MAX or end > len(header):
-        raise MalformedFrame(f"a chain of {count} epochs; there are 1 to {LINKS_MAX}")
+        raise MalformedFrame(f"a chain of {count} epochs; 1 to {LINKS_MAX} are allowed")
     chain = tuple([Link(*pair) for pair in _LINK.iter_unpack(header[at:end])])
     return Join(authority, chain), end
 
 
 def joined(data: Sequence[Buffer]) -> memoryview:
-    """The batches of one message, for a copy on this broker."""
+    """Return the data of one message as one buffer, for a replica on this broker."""
     return memoryview(data[0] if len(data) == 1 else b"".join(data))
 
 
 def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterator[list[int]]:
-    """Choose the rows of one frame by index; each row is given by its own bytes and those of its
-    batches.
+    """Yield the indexes of the rows of each frame, in order.
 
-    A row that is too large for any frame gets a frame of its own; the caller prevents such rows.
+    Each row is given by its encoded bytes and the size of its data. A row that is too large for any
+    frame gets a frame of its own; the caller prevents such rows.
     """
     indexes: list[int] = []
     header = payload = 0

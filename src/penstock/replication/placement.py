@@ -6,10 +6,11 @@ and so on. The first n brokers hold the partition (`succession`). Replicas are t
 racks as exist, every broker computes the same order, and a broker that joins or leaves changes at
 most one replica of a partition.
 
-The first replica would be the natural leader, which is even over many partitions but not over the
-few of one topic. `place` therefore chooses the replica that leads the fewest partitions of the
-topic. A partition with one replica is never placed again, as no other broker has its records; any
-broker may lead it, so such topics are spread exactly.
+If the first replica always led, leaders would be balanced over many partitions, but not over the
+few partitions of one topic. `place` therefore chooses as leader the replica that leads the fewest
+partitions of the topic. A partition with one replica is never placed again, because no other broker
+has its records. `place` puts it on the broker that leads the fewest, so the partitions of such a
+topic are spread evenly.
 
 Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998); KIP-36
 for racks.
@@ -31,23 +32,26 @@ _MASK: Final = 2**64 - 1
 
 
 def partition_hash(topic_id: UUID, partition: int) -> int:
-    """64 bits of a partition, to be combined with those of brokers."""
+    """Return a 64-bit hash of a partition for `weight`."""
     return crc32(topic_id.bytes) << 32 | (partition * 0x9E3779B1 & 0xFFFFFFFF)
 
 
 @lru_cache(maxsize=4096)
 def broker_hash(broker_id: int) -> int:
-    """64 bits of a broker, to be combined with those of partitions."""
+    """Return a 64-bit hash of a broker for `weight`."""
     return _mixed(broker_id + 1)
 
 
 def weight(partition: int, broker: int) -> int:
-    """The weight of two hashes: 64 bits; no two brokers have the same for a partition."""
+    """Return the 64-bit weight of a partition's and a broker's hash.
+
+    No two brokers have the same weight for a partition.
+    """
     return _mixed(partition ^ broker)
 
 
 class Site(Protocol):
-    """A broker that may hold partitions; one without a rack is in the same as others without."""
+    """Broker that may hold partitions. All brokers without a rack count as one rack."""
 
     @property
     def broker_id(self) -> int: ...
@@ -57,10 +61,9 @@ class Site(Protocol):
 
 
 def succession(brokers: Iterable[Site], topic_id: UUID, partition: int) -> Replicas:
-    """Return all brokers in the order in which they should hold a partition; the first n are n
-    replicas.
+    """Return all brokers in the order in which they should hold a partition.
 
-    Brokers without a rack form one rack.
+    A partition with n replicas is placed on the first n. Brokers without a rack form one rack.
     """
     key = partition_hash(topic_id, partition)
     weighed = [
@@ -85,9 +88,9 @@ def place(
     replication_factor: int,
     leaders: Iterable[int] = (),
 ) -> tuple[Replicas, ...]:
-    """Choose the replicas of new partitions of a topic, the leader first in each.
+    """Choose the replicas of new partitions of a topic; the first replica of each is its leader.
 
-    `leaders` are those of the partitions that the topic has already.
+    `leaders` are the leaders of the topic's existing partitions.
 
     Raises:
         BugError: `replication_factor` is not from 1 to the number of brokers.
@@ -114,10 +117,11 @@ def placed_again(
     replicas: Sequence[int],
     replication_factor: int,
 ) -> Replicas:
-    """So many replicas of a partition, of which as many stay where they are as can.
+    """Return `replication_factor` replicas of a partition; keep as many of `replicas` as possible.
 
-    One whose broker is none of `brokers` is replaced in its place; the first stay where there are
-    too many. New ones are in racks that have none yet, as far as there are such.
+    A replica whose broker is not in `brokers` is replaced at the same position. If there are too
+    many replicas, the first ones stay. New replicas are in racks without another replica of the
+    partition, if possible.
 
     Raises:
         BugError: `replication_factor` is not from 1 to the number of brokers.
@@ -139,7 +143,7 @@ def placed_again(
 
 
 def _mixed(value: int) -> int:
-    """Spread a number over 64 bits, each to another one (splitmix64's finaliser)."""
+    """Return a 64-bit mix of a number, different for each number (splitmix64's finaliser)."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
     return value ^ value >> 31

@@ -1,7 +1,8 @@
-"""Quorum sizes: n replicas, a acknowledgements, f fences.
+"""Quorum sizes: of n replicas, a must acknowledge a record, and f must be fenced.
 
-With f = n − a + 1, any a replicas and any f replicas have one in common: f replicas cannot all lack
-what a replicas have acknowledged. With 2a > n, any two sets of a replicas have one in common, too.
+With f = n − a + 1, any a replicas and any f replicas have one in common. So f replicas cannot all
+lack a record that a replicas have acknowledged. With 2a > n, any two sets of a replicas have one in
+common, too.
 
 Source: BookKeeper's write, ack and fence quorums; Kafka's `min.insync.replicas`.
 """
@@ -17,24 +18,24 @@ from penstock.base.errors import InvalidError
 
 
 class InvalidQuorum(InvalidError):
-    """No quorum of so many acknowledgements exists among so many replicas."""
+    """Number of acknowledgements that is not a valid quorum of the replicas."""
 
     code: ClassVar[str] = "invalid_replication_factor"
 
     def __init__(self, replicas: int, acks: int) -> None:
         super().__init__(
-            f"{acks} acknowledgements of {replicas} replicas: it must be more than half of them,"
-            " and no more than there are"
+            f"{acks} acknowledgements are not a valid quorum of {replicas} replicas: the number"
+            " must be more than half of them, and at most all of them"
         )
         self.replicas = replicas
         self.acks = acks
 
 
 class Quorum(Struct, frozen=True):
-    """`acks` of `replicas` commit an offset.
+    """Quorum sizes of an epoch: an offset is committed once `acks` of `replicas` have it.
 
     Raises:
-        InvalidQuorum: not 2 × acks > replicas ≥ acks.
+        InvalidQuorum: `acks` is not more than half of `replicas`, or above `replicas`.
     """
 
     replicas: int
@@ -46,18 +47,18 @@ class Quorum(Struct, frozen=True):
 
     @property
     def fences(self) -> int:
-        """Replicas that must have promised before what they lack is absent."""
+        """Number of fenced replicas that must lack a record before it counts as absent."""
         return self.replicas - self.acks + 1
 
     def reached(self, ends: Iterable[int]) -> int:
-        """The offset below which `acks` replicas hold everything: the acks-th highest end."""
+        """Return the offset below which `acks` replicas have all records: the acks-th highest."""
         return sorted(ends)[-self.acks]
 
 
 def quorum_of(replicas: int, min_insync_replicas: int) -> Quorum:
-    """The quorum that a topic's settings ask for.
+    """Return the quorum for a replication factor and a topic's `min.insync.replicas`.
 
     Raises:
-        InvalidQuorum: `min_insync_replicas` is above `replicas`: no append could be acknowledged.
+        InvalidQuorum: `min_insync_replicas` is above `replicas`, so no append could be committed.
     """
     return Quorum(replicas, max(min_insync_replicas, replicas // 2 + 1))

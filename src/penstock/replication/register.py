@@ -1,4 +1,4 @@
-"""The register of epochs in the control plane, changed by compare-and-set."""
+"""Register of leader epochs in the control plane, changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """The object that serves a replicated partition to clients."""
+    """Object that serves a replicated partition to clients."""
 
     def committed_to(self, offset: int) -> bool:
-        """Everything below an offset is committed."""
+        """Set the high watermark; return whether consumers may read more."""
         ...
 
 
 class Reserved(NamedTuple):
-    """The highest epochs of a partition that were reserved, and opened."""
+    """Highest reserved and highest opened epoch of a partition."""
 
     reserved: int
     opened: int
 
 
 class Led(Protocol):
-    """A partition of which this broker is to open an epoch."""
+    """Partition for which this broker opens an epoch."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -40,24 +40,27 @@ class Led(Protocol):
 
 
 class Register(Protocol):
-    """The control plane's register of epochs."""
+    """Leader epochs of all partitions in the control plane."""
 
     async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
-        """Reserve the next epoch of each; an error for those that this broker may not claim."""
+        """Reserve the next epoch of each partition.
+
+        The result has an error for each partition that this broker may not claim.
+        """
         ...
 
     async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
-        """Seal and open; false for each whose reservation has been overtaken."""
+        """Seal and open epochs; the result is False where a later epoch was reserved."""
         ...
 
     async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
-        """Return the reserved and opened epochs now, without deleted partitions."""
+        """Return the current reserved and opened epochs, without deleted partitions."""
         ...
 
     def lives(self, broker_id: int) -> bool:
-        """Whether a broker is registered, and not known to be gone."""
+        """Whether a broker is registered, and not known to be offline."""
         ...
 
     async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
-        """Return the newest epochs of each partition below one, as many as a page has."""
+        """Return, for each partition, the newest epochs below the given one, at most a page."""
         ...

@@ -1,27 +1,29 @@
-"""Core of one copy of a partition, without I/O: promises, appends, truncations, acknowledgements.
+"""Core of one replica, without I/O: promises, appends, truncations, acknowledgements.
 
-The leader's own copy is a copy like any other: it passes the same checks, and its acknowledgement
+The leader's own replica is like any other: it passes the same checks, and its acknowledgement
 counts after the same sync.
 
-**Promise.** A replica obeys the highest authority that it has promised to, and reports to lower
-ones that they are fenced. **Join.** A stream begins with the chain of epochs: the log is truncated
-where it departs from the chain. Nothing is accepted from a stream that was not joined, no high
-watermark either. **Append.** A batch must follow the log's end; a batch that the log already has is
-compared. **Sync.** The shell takes a token with `begin_sync`, makes durable everything written
-until then, and passes the token to `synced`. What it covers is acknowledged, and a fence is
-answered if the token was taken after it. So an append before a promise is in the answer, or is
-never acknowledged.
+**Promise.** A replica accepts messages only from the highest authority (claimed epoch) that it has
+promised. It answers lower authorities that they are fenced. **Join.** A stream begins with the
+chain of epochs: the log is truncated where it diverges from the chain. Before the join, nothing of
+the stream is accepted, not even a high watermark. **Append.** A batch must follow the log's end; a
+batch that the log already has is compared. **Sync.** The shell takes a token with `begin_sync`,
+syncs everything written until then, and passes the token to `synced`. Everything that the token
+covers is then acknowledged. A fence is answered after the sync of a token that was taken after it.
+So an append before a promise is either reported in the answer, or never acknowledged.
 
-**Start.** What the leader's log has deleted was committed. A log that ends below begins there,
-empty; this is durable before any append to it counts. The start is acknowledged and reported to
-claimants as an end, so that no epoch ends below it when everything is deleted.
+**Start.** Records that the leader has deleted were committed. A log that ends below the leader's
+start restarts there, empty; this is durable before any append to it is acknowledged. The start is
+acknowledged and reported to claimants as an end, so that no epoch ends below it when all records
+are deleted.
 
-**Limbo.** A replica that may have lost durable records reports it: the records it holds count,
-those it lacks do not. Limbo ends when everything is durable up to the end that the leader's log had
-after it had learned of this incarnation: nothing that was ever acknowledged here is above that.
+**Limbo.** A replica that may have lost durable records reports this. The records that it has count
+as present, but those that it lacks do not count as absent. The leader reports the log end offset
+that it had after it knew this incarnation; nothing above it was ever acknowledged here. Limbo ends
+when everything up to that offset is durable.
 
-Counters and offsets are plain values in slots: an append costs no more than the effect that it
-returns.
+Counters and offsets are plain values in slots, so that an append costs little more than the effects
+that it returns.
 
 Source: BookKeeper's fencing and recovery; KIP-101, KIP-279; Viewstamped Replication Revisited, 4.3.
 """
@@ -86,7 +88,7 @@ NOTHING: Final[Effects] = ()
 
 
 class Disk(NamedTuple):
-    """State of a copy at its start: the log holds [base, end), of the epochs in `history`."""
+    """State of a replica at its start: its log holds [base, end), of the epochs in `history`."""
 
     promised: int = 0
     base: int = 0
@@ -97,7 +99,7 @@ class Disk(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Scope of a sync: everything that was written before the token was taken."""
+    """Token of a sync, which covers everything that was written before the token was taken."""
 
     writes: int
     cuts: int
@@ -106,7 +108,7 @@ class Sync(NamedTuple):
 
 
 class Replica:
-    """Core of a copy. `incarnation` is higher than that of any earlier life of this copy."""
+    """Core of a replica. Each restart has a higher `incarnation` than all previous ones."""
 
     __slots__ = (
         "acked",
@@ -140,22 +142,22 @@ class Replica:
         self.promised = disk.promised
         self.limbo = disk.limbo
         self.needed = -1
-        """In limbo: where the log must end for it to be over; -1 until the leader has told."""
+        """Log end offset at which limbo ends; -1 until the leader has reported it."""
         self.base = disk.base
         self.end = self.durable = disk.end
         self.history = disk.history
         self.mark = self.kept_mark = disk.mark
-        """The commit mark as known, and as it may be written to disk: no cut that it depends on
-        can be lost any more."""
+        """Known high watermark, and the one that may be reported to claimants: all truncations
+        before the latter are durable."""
         self.writes = self.synced_writes = 0
-        """Changes that need a sync, and those that a sync has covered."""
+        """Number of changes that need a sync, and how many of them a sync has covered."""
         self.cuts = 0
         # The stream that was joined; authority 0: none.
         self.authority = self.epoch = 0
         self.chain: Chain = ()
         self.joined_after = 0
         self.acked = 0
-        # What waits for a sync, and for which.
+        # Answers that wait for a sync, and the value of `writes` that it must cover.
         self.asked: Fence | None = None
         self.asked_after = 0
         self.owed: Ack | None = None
@@ -163,19 +165,19 @@ class Replica:
 
     @property
     def readable(self) -> int:
-        """The offset below which consumers may read."""
+        """Offset below which consumers may read."""
         return min(self.mark, self.end)
 
     @property
     def epoch_of_end(self) -> int:
-        """The epoch of the log's last batch; 0 where there is none."""
+        """Epoch of the log's last batch; 0 without one."""
         return self.history[-1].epoch if self.history else 0
 
     def lose(self, *, reserved: int, opened: int) -> Effects:
-        """Mark that durable records may be missing; the first event after such a start.
+        """Record that durable records may be missing; must be the first event after such a start.
 
         `reserved` and `opened` are the highest reserved and opened epochs in the control plane,
-        read after this incarnation began. Nothing is answered before that.
+        read after this incarnation began. The shell ignores all messages before this call.
         """
         self.writes += 1
         self.limbo = max(self.limbo, opened)
@@ -185,7 +187,7 @@ class Replica:
     # -- messages of the leader
 
     def fence(self, fence: Fence) -> Effects:
-        """Promise; the answer leaves with the sync that covers all that was written before."""
+        """Promise an epoch; the answer follows the sync of everything written before."""
         if self._refuses(fence.authority):
             return self._refusal(fence.authority)
         effects = self._promise(fence.authority)
@@ -193,13 +195,13 @@ class Replica:
         return effects + self._answers()
 
     def join(self, join: Join) -> Effects:
-        """Begin a stream, or begin it again."""
+        """Join a stream, possibly again."""
         if self._refuses(join.authority):
             return self._refusal(join.authority)
         if join.epoch < self.epoch_of_end or (
             join.authority == self.authority and join.epoch < self.epoch
         ):
-            return NOTHING  # sent before its epoch was opened: would cut newer records
+            return NOTHING  # sent before its epoch was opened: it would truncate newer records
         if join.chain[0].start and self.history and self.epoch_of_end < join.chain[0].epoch:
             newest = self.epoch_of_end  # older epochs show where this log diverges
             return (AskChain(join.authority, join.epoch, self.incarnation, newest),)
@@ -215,11 +217,12 @@ class Replica:
         return (*effects, self._position(), *self._answers())
 
     def append(self, append: Append) -> Effects:
-        """Take what follows the log's end; where something is missing in between, say so.
+        """Write the batches that follow the log's end, and compare those that the log already has.
 
-        Written without calls where they can be spared: this is what thousands of partitions do.
+        If records are missing in between, report the log end offset instead. If a shell finds a
+        difference in a comparison, it skips the effects after it.
 
-        A shell that finds a difference where it compares leaves out the effects that follow.
+        The code avoids calls, because it runs for thousands of partitions.
         """
         authority, epoch, base, next_offset, mark = append
         if authority != self.authority or epoch != self.epoch:
@@ -232,7 +235,7 @@ class Replica:
         return (*effects, MarkMoved(after)) if after > before else effects
 
     def log_start(self, told: LogStart) -> Effects:
-        """The leader's log begins there: so does this one, as far as it is durable."""
+        """Move the log's start to that of the leader's log, as far as this log is durable."""
         if told.authority != self.authority or told.epoch != self.epoch:
             return self._refusal(told.authority, told.epoch)
         before = self.readable
@@ -245,7 +248,7 @@ class Replica:
         return (*effects, MarkMoved(self.readable)) if self.readable > before else effects
 
     def log_end(self, told: LogEnd) -> Effects:
-        """In limbo: this is how far the log must reach."""
+        """Record the log end offset that the log must reach to leave limbo."""
         if told.authority != self.authority or told.epoch != self.epoch:
             return self._refusal(told.authority, told.epoch)
         if not self._asks_end() or told.incarnation != self.incarnation:
@@ -260,7 +263,7 @@ class Replica:
         return Sync(self.writes, self.cuts, self.end, self.mark)
 
     def synced(self, sync: Sync) -> Effects:
-        """Complete that sync."""
+        """Record a completed sync; return the messages that it permits."""
         if self.halted:
             return NOTHING
         writes, cuts, end, mark = sync
@@ -268,13 +271,15 @@ class Replica:
             self.synced_writes = writes
         if mark > self.kept_mark:
             self.kept_mark = mark
-        if cuts == self.cuts and end > self.durable:  # the next sync reports cut records
+        if cuts == self.cuts and end > self.durable:  # no truncation since the token
             self.durable = end
         return self._leave_limbo() + self._answers() if self.limbo else self._answers()
 
     def started(self, base: int) -> bool:
-        """Delete everything below a committed and durable offset; return False if it was deleted
-        before."""
+        """Record the deletion of records below a committed and durable offset.
+
+        Return False if they were deleted before.
+        """
         if base <= self.base:
             return False
         self.base = base
@@ -313,13 +318,13 @@ class Replica:
         return (PersistPromise(authority),)
 
     def _confirmed(self, chain: Chain) -> int:
-        """The offset below which this log is as the chain says."""
+        """Return the offset below which this log agrees with the chain."""
         return max(self.base, parts_at(self.history, self.end, chain))
 
     def _cut(self, keep: int) -> Effects:
         self.end = keep
         self.durable = min(self.durable, keep)
-        # The chain goes below what was committed after an unclean election, and only then.
+        # Only after an unclean election does the log diverge below committed records.
         self.mark, self.kept_mark = min(self.mark, keep), min(self.kept_mark, keep)
         self.history = cut_history(self.history, keep)
         if self.owed is not None and self.owed.durable > keep:
@@ -329,7 +334,7 @@ class Replica:
         return (TruncateTo(keep),)
 
     def _begin_at(self, base: int) -> StartAt:
-        """Forget what there is: the leader's log begins above it."""
+        """Discard the log, because the leader's log begins above its end."""
         self.base = self.end = base
         self.durable = self.acked = 0
         self.history = ()
@@ -362,7 +367,7 @@ class Replica:
         return Position(self.authority, self.epoch, self.incarnation, self.end, self._asks_end())
 
     def _asks_end(self) -> bool:
-        """Whether this stream can end the limbo: it is of the newest epoch that is concerned."""
+        """Return whether this stream can end limbo: it is of the newest epoch in limbo."""
         return self.needed < 0 and self.limbo == self.epoch == self.authority != 0
 
     def _leave_limbo(self) -> Effects:
@@ -389,7 +394,7 @@ class Replica:
     def _fence_answer(self, asked: Fence) -> FenceAnswer | Fenced:
         if asked.authority < self.promised:
             return Fenced(asked.authority, self.promised)
-        start = min(self.base, self.durable)  # 0 before what it begins with is durable
+        start = min(self.base, self.durable)  # 0 until a restart at `base` is durable
         return FenceAnswer(
             asked.authority,
             self.incarnation,

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LIVES_BITS: Final = 32
-"""So many lives of copies may begin between two starts of a broker, as a power of two."""
+"""Bits of an incarnation that count the restarts of replicas since the broker's start."""
 HAND_OVER_MS: Final = 3_000
 """Time limit of a successor's claim, and of a claim that stopped a leader."""
 _ALL: Final = -1
 
 
 class ReplicatedLog:
-    """Partition on this broker. Belongs to the event loop."""
+    """Replica of a partition on this broker, and its leadership. Belongs to the event loop."""
 
     __slots__ = ("_service", "claiming", "copy", "key", "leading", "log", "owner")
 
@@ -68,12 +68,12 @@ class ReplicatedLog:
         self.owner: Owner | None = None
         self.leading: Leadership | None = None
         self.claiming = False
-        """Whether a claim is on its way to the control plane."""
+        """Whether a claim waits for the control plane's answer."""
         self.copy = Copy(log, new_life=service.new_life, tell=self._answer, moved=self.committed)
 
     @property
     def claims(self) -> bool:
-        """Whether this broker leads, or tries to, or has just given it away."""
+        """Whether this broker leads, claims the partition, or is handing it over."""
         leading = self.leading
         if self.claiming or leading is None:
             return self.claiming
@@ -94,12 +94,12 @@ class ReplicatedLog:
     ) -> AppendResult | None:
         """Append batches, or a marker, as the leader.
 
-        A result that is returned is to be answered with the next sync.
-        `done` is called here when `acks` asks for all, once the commit mark has passed.
+        The caller passes a returned result to `done` after the next sync. With acks=all the result
+        may be None; then `done` is called here once the append is committed.
 
         Raises:
-            NotLeading, TooFewReplicas: this broker does not lead it, or reaches too few replicas.
-            PenstockError: the fence, where there is one; as the log's `append`, `append_marker`.
+            NotLeading, TooFewReplicas: this broker does not lead, or reaches too few replicas.
+            PenstockError: the fence's error; as the log's `append` and `append_marker`.
         """
         leading = self.appendable()
         if acks == _ALL:
@@ -194,7 +194,7 @@ class ReplicatedLog:
         self._service.stir(self)
 
     def lead(self, claim: Claim) -> None:
-        """A claim of this broker was reserved."""
+        """Begin a leadership with a reserved claim of this broker."""
         if self.leading is not None:
             self.leading.give_up(LeadershipOver(self.log.topic_partition, self.leading.core.epoch))
         self.leading = Leadership(Epoch(claim), self.log, self)
@@ -203,7 +203,7 @@ class ReplicatedLog:
         self._service.stir(self)
 
     def log_moved(self) -> None:
-        """Notify copies that the log may begin at another offset."""
+        """Have replicas notified if the log start offset has changed."""
         leading = self.leading
         if leading is not None and leading.core.base != self.log.log_start_offset:
             self._service.stir(self)
@@ -225,7 +225,7 @@ class Replication:
         advanced: Callable[[Iterable[object]], None],
         clock: Clock,
     ) -> None:
-        """Create the service. `flush` registers a callback for the end of the present sync."""
+        """Create the service. `flush` calls its argument once everything written is durable."""
         self.broker_id = broker_id
         self.advanced = advanced
         self.links: Links
@@ -234,38 +234,38 @@ class Replication:
         self._flush = flush
         self._clock = clock
         self.may_be_gone: Callable[[], bool] = lambda: False
-        """Whether others may have taken this broker for dead."""
+        """Whether other brokers may consider this broker offline."""
         self.on_refused: Callable[[int], None] = _nothing
-        """Receives a broker whose address refuses connections."""
+        """Called with a broker whose address refuses connections."""
         self.on_elect_uncleanly: Callable[[ReplicatedLog], None] = _nothing
-        """Receives a partition whose unclean election was requested."""
+        """Called with a partition whose unclean election was requested."""
         self.on_stuck: Callable[[ReplicatedLog], None] = _nothing
-        """Receives a partition whose claim exceeded its time limit."""
-        self.joined: dict[ReplicatedLog, None] = {}  # streams, since they were last looked at
+        """Called with a partition whose claim exceeded its time limit."""
+        self.joined: dict[ReplicatedLog, None] = {}  # since the last look
         self._stirred: dict[ReplicatedLog, None] = {}
-        self._limited: dict[ReplicatedLog, None] = {}  # whose claim, or leader to come, has a limit
+        self._limited: dict[ReplicatedLog, None] = {}  # claim or handover with time limit
         self._touched: dict[ReplicatedLog, None] = {}
-        self._waiting: dict[ReplicatedLog, None] = {}  # whose replicas are to answer
-        self._resting: dict[ReplicatedLog, None] = {}  # replicas restart in `say_again`
+        self._waiting: dict[ReplicatedLog, None] = {}  # with unanswered messages
+        self._resting: dict[ReplicatedLog, None] = {}  # woken by `say_again`
         self._scheduled = False
         self._outgoing: dict[int, list[Outgoing]] = {}
         self._outgoing_bytes: dict[int, int] = {}
         self._short: dict[int, dict[ReplicatedLog, None]] = {}
-        """Of which partitions there is more to be sent to a broker than there was room."""
+        """Partitions whose messages wait for room in the connection to a broker."""
         self._claims = Calls("claims", self._claim, self._claimed)
         self._openings = Calls("openings", epochs.open_epochs, self._opened)
-        self._silent = Calls("questions for what is reserved", self._reserved, self._hear_reserved)
-        self._older = Calls("questions for older epochs", self._ask_older, self._hear_older)
+        self._silent = Calls("requests for reserved epochs", self._reserved, self._hear_reserved)
+        self._older = Calls("requests for older epochs", self._ask_older, self._hear_older)
         self._life = 0
         self.failed = False
-        """The disk has failed: no copy takes part before the broker is restarted."""
+        """Whether the disk has failed; replicas are offline until the broker is restarted."""
 
     def begin(self, registration: int) -> None:
-        """`registration` rises with each start of this broker."""
+        """Set the number of this broker's registration, which rises with each start."""
         self._life = max(self._life, registration << _LIVES_BITS)
 
     async def close(self) -> None:
-        """Take part no more."""
+        """End all calls to the control plane and all connections."""
         for calls in (self._claims, self._openings, self._silent, self._older):
             await calls.close()
         await self.links.close()
@@ -274,15 +274,15 @@ class Replication:
         return self._clock.now_ms()
 
     def new_life(self) -> int:
-        """The incarnation of a copy: higher than that of any life before, of any copy here."""
+        """Return an incarnation that is higher than all earlier ones on this broker."""
         self._life += 1
         return self._life
 
     def open(self, key: PartitionKey, log: PartitionLog, *, opened: int) -> ReplicatedLog:
-        """Take part in a partition with this log; return the present part if it has the same log.
+        """Open the replica of a partition, or return the existing one if it has the same log.
 
-        `opened` is the open epoch by the image. A copy that may lack what it has promised or
-        acknowledged answers nothing until the control plane has reported how much that may be.
+        `opened` is the open epoch by the metadata image. A replica that may lack promises or
+        acknowledged records ignores messages until the control plane has reported their epochs.
         """
         known = self.logs.get(key)
         if known is not None and known.log is log:
@@ -293,15 +293,15 @@ class Replication:
         if reason is not None:
             logger.log(
                 logging.INFO if log.replica.lost is None else logging.WARNING,
-                "%s: until this copy has all of its leader's log, what it lacks is not taken for"
-                " never acknowledged: %s", log.topic_partition, reason,
+                "%s: this replica may lack acknowledged records until it has its leader's whole"
+                " log: %s", log.topic_partition, reason,
             )  # fmt: skip
             known.copy.silent = True
             self._silent.add(known, None)
         return known
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is no more, or not this broker's."""
+        """Close the replica of a partition that is deleted or moved to other brokers."""
         gone = self.logs.pop(key, None)
         if gone is None:
             return
@@ -313,7 +313,7 @@ class Replication:
         self._silent.drop(gone)
 
     def known_epoch(self, key: PartitionKey) -> int:
-        """The highest epoch of a partition that this broker knows to be reserved."""
+        """Return the highest epoch of a partition that this broker knows to be reserved."""
         log = self.logs.get(key)
         if log is None:
             return 0
@@ -330,11 +330,11 @@ class Replication:
         self._openings.add(log, effect)
 
     def ask_older(self, log: ReplicatedLog, below: int) -> None:
-        """Ask for epochs of a partition below one."""
+        """Request the epochs of a partition below `below` from the control plane."""
         self._older.add(log, below)
 
     def say_again(self) -> None:
-        """Say again what was not answered; called now and then."""
+        """Send unanswered messages again, and wake restarted replicas; called periodically."""
         resting, self._resting = self._resting, {}
         for log in resting:
             log.copy.wake()
@@ -354,7 +354,7 @@ class Replication:
             self.stir(log)
 
     def limit(self, log: ReplicatedLog, leading: Leadership, limit_ms: int) -> None:
-        """A claim, or a leader to come, has so long from now."""
+        """Set the time limit of a claim, or of a successor's claim, from now on."""
         leading.until_ms = self.now_ms() + limit_ms
         self._limited[log] = None
 
@@ -365,7 +365,7 @@ class Replication:
         return touched
 
     def ask_to_give(self, key: PartitionKey, *, leader: int, epoch: int, successor: int) -> None:
-        """Ask a partition's leader to hand it over. This broker needs no replica of it."""
+        """Ask a partition's leader to hand it over; this broker may have no replica of it."""
         asked = GiveTo(epoch, successor)
         if leader != self.broker_id:
             self.links.send(leader, [(encode_row(key, asked), (), 0)])
@@ -373,7 +373,7 @@ class Replication:
             self.give(self.logs[key], asked)
 
     def give(self, log: ReplicatedLog, asked: GiveTo) -> None:
-        """Handle another broker's request to let a certain broker lead."""
+        """Handle a request to hand the leadership over to a certain broker."""
         leading = log.leading
         if leading is None or leading.successor is not None:
             return
@@ -381,12 +381,12 @@ class Replication:
             self.hand_over(log, asked.successor)
 
     def inherit(self, log: ReplicatedLog, epoch: int) -> None:
-        """The leader in an epoch gives it away to this broker."""
+        """Claim a partition whose leader in an epoch hands it over to this broker."""
         if epoch >= self.known_epoch(log.key) and not log.claiming:
             self.claim([log.key])
 
     def kept(self) -> list[ReplicatedLog]:
-        """Return partitions whose successor did not claim in time, or that were lost to a claim."""
+        """Handle exceeded time limits; return partitions whose handover or claim has failed."""
         now_ms, found = self.now_ms(), []
         for log in list(self._limited):
             leading = log.leading
@@ -399,7 +399,7 @@ class Replication:
                 leading.keep()
                 found.append(log)
             elif leading.core.unclean:
-                logger.error("%s: replicas lack a part of the log", log.log.topic_partition)
+                logger.error("%s: unclean election lacks records", log.log.topic_partition)
                 leading.lost()
                 found.append(log)
             else:
@@ -412,7 +412,7 @@ class Replication:
     # -- turns of the loop
 
     def stir(self, log: ReplicatedLog) -> None:
-        """Look at a partition at the end of this turn."""
+        """Have a partition's messages sent and its log synced at the end of this turn."""
         self._stirred[log] = None
         if not self._scheduled:
             self._scheduled = True
@@ -440,7 +440,7 @@ class Replication:
                 self._short.setdefault(broker_id, {})[one] = None
             if one.leading.asks:
                 self._waiting[one] = None
-            one.leading.may_append(one.copy.core)  # clients get the epoch first
+            one.leading.may_append(one.copy.core)  # sets the log's epoch for clients
         except PenstockError as error:
             logger.error("%s: cannot send to replicas: %s", one.log.topic_partition, error)
             one.mend(error)
@@ -461,7 +461,7 @@ class Replication:
                 continue
             if error is None and not copy.failed:
                 copy.synced(token)
-            elif error is not None or token.writes == core.writes:  # nothing is under way
+            elif error is not None or token.writes == core.writes:  # no write is unsynced
                 copy.begin_anew()
                 self._resting[one] = None
             if error is None:
@@ -471,8 +471,8 @@ class Replication:
         self._send()
 
     def end(self, error: StorageError) -> None:
-        """Stop permanently after a disk failure: other brokers lead, also partitions without
-        appends."""
+        """Take all replicas offline after a disk failure, and hand over all leaderships, also those
+        of partitions without appends."""
         if self.failed:
             return
         self.failed = True
@@ -483,12 +483,12 @@ class Replication:
         self._send()
 
     def pass_on(self, key: PartitionKey, successor: int, epoch: int) -> None:
-        """Ask another broker to claim a partition that the image names this broker leader of."""
+        """Ask another broker to claim a partition that this broker leads by the metadata image."""
         told = HandOver(max(epoch, self.known_epoch(key)))
         self.links.send(successor, [(encode_row(key, told), (), 0)])
 
     def _give_away(self, log: ReplicatedLog) -> None:
-        """Hand over the leadership of a log that rejects appends or has lost some."""
+        """Hand over the leadership of a log that rejects appends or has lost records."""
         leading = log.leading
         if leading is None or not leading.leads:
             return
@@ -511,7 +511,7 @@ class Replication:
         data: Sequence[Buffer],
         size_bytes: int,
     ) -> None:
-        """Send a message about a partition to a broker; this broker handles its own at once."""
+        """Send a message to a broker, or pass it to this broker's own replica at once."""
         if broker_id == self.broker_id:
             log.heard(broker_id, message, joined(data))
             return

@@ -1,12 +1,13 @@
-"""Appends on their way from acceptance to their segment file, and the bounded tail cache.
+"""Appends that are not in their segment file yet, and the bounded tail cache.
 
-An `Appended` holds the batches of one append call, contiguous in memory. Its states: accepted (it
-has offsets), durable (synced in the journal), written (stored in its segment). A written append
-stays in its log's tail for consumers that keep up until the cache needs the room; an append with
-leased bytes is dropped as soon as it is written.
+An `Appended` holds the batches of one append call, contiguous in memory. It passes three states:
+accepted (it has offsets), durable (synced in the journal), written (stored in its segment file).
+Consumers of the newest records read appends from memory, from the tail of the log. When the tail
+cache exceeds its limit, it evicts the oldest written appends. An append that still uses its receive
+buffer (`Lease`) is evicted as soon as it is written.
 
-A `Control` passes through the journal in the same order, and changes its log instead of adding
-batches.
+A `Control` is a journal row that changes its log, for example by a truncation, instead of adding
+batches. The journal keeps appends and controls in one order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _base_offset: Final = attrgetter("base_offset")
 
 
 class AppendedTo(Protocol):
-    """Log of an append, as far as its way to disk needs it: the journal key and the tail."""
+    """Log that receives an append: its key in the journal, and its tail in memory."""
 
     @property
     def key(self) -> bytes: ...
@@ -76,9 +77,9 @@ class Appended(Generic[LogT]):
         self.lease = lease
         self.undo = undo
         self.in_segment = False
-        """Whether the bytes are synced in the segment before the journal has the append."""
+        """Whether the bytes are synced in the segment before the journal entry is written."""
         self.stamped = stamped
-        """Whether the headers carry absolute offsets, as batches with gaps between them need."""
+        """Whether the headers hold final offsets, as in a replica's batches with offset gaps."""
 
     def release(self) -> None:
         self.data = b""
@@ -88,11 +89,12 @@ class Appended(Generic[LogT]):
 
 
 class Control(Appended[LogT]):
-    """Journal row without batches: an action on a log, performed once the row is durable.
+    """Journal row without batches: a change of a log, performed once the row is durable.
 
-    `perform` runs before later appends of the log become durable, and raises OSError where files
-    cannot be changed. `take_back` undoes the change if the row was not written, newest first among
-    the appends of its log. A control is in no tail.
+    `perform` changes the files. It runs before later appends of the log become durable, and raises
+    OSError if the files cannot be changed. If the row could not be written, `take_back` undoes the
+    change in memory; appends and controls of a log are undone newest first. Controls are not
+    added to the tail.
     """
 
     __slots__ = ("perform", "take_back")
@@ -129,8 +131,8 @@ class Tail(Generic[LogT]):
         self._head = 0
         self.written = 0
         self.cut_sequence = 0
-        """Highest journal sequence that may hold the log's newest cut. Until a checkpoint covers
-        it, a replay would cut bytes that are only in segments."""
+        """Highest sequence of a journal entry that may truncate the log. Until a checkpoint covers
+        that entry, a replay of it would remove bytes that only the segment holds."""
 
     def __len__(self) -> int:
         return len(self._items) - self._head
@@ -159,7 +161,8 @@ class Tail(Generic[LogT]):
         return self._items[self._head + self.written :]
 
     def from_offset(self, offset: int) -> int | None:
-        """Return the index (for `at`) of the append that holds `offset`; None if none does."""
+        """Return the index (for `at`) of the newest append that begins at or below `offset`, or
+        None if all begin above."""
         items = self._items
         place = bisect_right(items, offset, self._head, key=_base_offset) - 1
         return place if place >= self._head else None
@@ -185,7 +188,10 @@ class TailCache(Generic[LogT]):
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
     def shrink(self) -> LogT | None:
-        """Evict written appends, oldest first; return the log whose write blocks more, or None."""
+        """Evict written appends, oldest first, until the cache is within its limit.
+
+        Return the log whose unwritten append prevents further eviction, or None.
+        """
         order = self._order
         while order and self.size_bytes > self._limit_bytes:
             item = order[0]
@@ -251,5 +257,5 @@ class AppendQueue(Generic[LogT]):
         self.pending = [item for item in self.pending if item.log is not log]
 
     def fail(self, error: StorageFailed) -> None:
-        """Stop accepting appends; the first failure is the one reported."""
+        """Stop accepting appends, and keep the first of several errors."""
         self.failed = self.failed or error

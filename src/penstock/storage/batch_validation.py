@@ -1,11 +1,11 @@
 """Validation of appends before they get offsets: a pure core over the received bytes.
 
-It checks headers, checksums and the topic's limits on the receive buffer, and walks records as
-`record.validation` demands; compacted topics need a key of each record. Records are recompressed
-only when the topic demands another codec.
+Headers, checksums and the topic's limits are checked in the receive buffer. The topic setting
+`record.validation` determines how far records are checked; in a compacted topic, each record needs
+a key. A batch is recompressed only if `compression.type` demands another codec.
 
-`prepared` handles batches of producers, for local and diskless logs; `stamped_runs` handles batches
-of a leader, which already have offsets.
+`prepared` validates batches of producers, for local and diskless logs. `stamped_runs` validates
+batches that a follower receives from its leader; these have offsets already.
 
 Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
 """
@@ -54,7 +54,7 @@ _CODECS: Final = {
     "zstd": Codec.ZSTD,
 }
 _LZ4_FAST_LEVEL: Final = 9
-"""Default level of Kafka, its fast compressor."""
+"""Kafka's default lz4 level, which selects the fast compressor."""
 _CODEC_MASK: Final = 0x07
 _CHECKED_FROM: Final = 21
 _RECORD_BYTES_MIN: Final = 7
@@ -73,19 +73,20 @@ def prepared(
     opening: Opening = Opening.HERE,
     allowance: Allowance | None = None,
 ) -> tuple[memoryview, list[BatchHeader]]:
-    """Return the batches to store and their headers: the given ones, or recompressed ones if the
-    topic demands another codec.
+    """Validate the batches of an append; return the batches to store, and their headers.
 
-    `internal` marks batches that this broker made or checked before; `single` demands one batch
-    from offset 0, as in a produce request; `transactional` states whether the request has a
+    The result is the given batches, or recompressed ones if the topic demands another codec.
+
+    `internal` marks batches that this broker made or checked before. `single` demands one batch
+    from offset 0, as in a produce request. `transactional` states whether the request has a
     transactional id. `allowance` bounds the decompressed bytes of the request.
 
     Raises:
-        NeedsOpening: with `Opening.BESIDE`, for batches that take long to validate.
+        NeedsOpening: validation takes long, and `opening` is `Opening.BESIDE`.
         PenstockError: as `validate_batches`.
     """
     as_sent = config.compression_type == "producer"
-    if (  # as nearly all are: what `validate_batches` does, without a call of it
+    if (  # the usual case: the checks of `validate_batches` without a call
         as_sent
         and not internal
         and config.record_validation != "full"
@@ -114,25 +115,28 @@ def prepared(
 def stamped_runs(
     batches: memoryview, where: object, next_offset: int, newest_epoch: int
 ) -> list[list[BatchHeader]]:
-    """Return the headers of a replica's append, grouped by leader epoch so that each group fits one
-    segment.
+    """Validate a leader's batches; return their headers in groups, each of which fits one segment.
 
-    Verifies completeness, checksums, that offsets rise from `next_offset` and that epochs do not
-    fall below `newest_epoch`. Gaps between offsets are allowed, because the leader may have
+    All batches of a group have the same leader epoch. The function verifies that batches are
+    complete, that their checksums are right, that offsets rise from `next_offset`, and that epochs
+    do not fall below `newest_epoch`. Gaps between offsets are allowed, because the leader may have
     compacted its log. The topic's limits are not checked: the leader has accepted the batch, and a
-    replica that rejects it could never catch up.
+    follower that rejected it could never catch up. `where` names the log in errors.
 
     Raises:
         CorruptBatch: a batch is incomplete, or its checksum is wrong.
         InvalidRecord: there is no batch.
         BatchesTooLarge: the bytes exceed the size of a segment file.
-        ReplicaOverlap, ReplicaEpochFell: offsets or epochs fall; `where` names the log.
+        ReplicaOverlap: a batch begins below the end of the previous batch or of the log.
+        ReplicaEpochFell: a batch has a lower epoch than the previous batch or the log.
     """
     headers = split_batches(batches)
     if not headers:
-        raise InvalidRecord("an append without a batch")
+        raise InvalidRecord("the append contains no batch")
     if len(batches) > INT_MAX:
-        raise BatchesTooLarge(f"{len(batches)} bytes of batches, at most {INT_MAX} at a time")
+        raise BatchesTooLarge(
+            f"the append has {len(batches)} bytes of batches; at most {INT_MAX} are allowed"
+        )
     runs: list[list[BatchHeader]] = []
     offset, epoch, first = 0, -1, 0
     for header in headers:
@@ -171,8 +175,8 @@ def validate_batches(
         CorruptBatch, InvalidRecord, TransactionalBatch, InvalidTxnState, UnsupportedCodec: see
             `penstock.records`.
         RecordTooLarge: a batch exceeds `max.message.bytes`.
-        BatchesTooLarge: all together exceed `segment.bytes`.
-        InvalidTimestamp: a timestamp is outside of the topic's bounds.
+        BatchesTooLarge: the batches together exceed `segment.bytes`.
+        InvalidTimestamp: a timestamp is outside the topic's bounds.
     """
     compacted = "compact" in config.cleanup_policy
     looked = (compacted or config.record_validation != "headers") and not internal
@@ -214,7 +218,11 @@ def _look_inside(
     compacted: bool,
     allowance: Allowance | None,
 ) -> None:
-    """Check the records of batches; of compressed ones the frame, unless the topic needs all."""
+    """Check the records of batches.
+
+    Of a compressed batch, only the compression frames are checked, unless the topic is compacted,
+    has `record.validation = full`, or demands another codec.
+    """
     everything = compacted or config.record_validation == "full"
     demanded = _CODECS.get(config.compression_type)
     offset = 0
@@ -233,13 +241,14 @@ def _checked(
     batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool, transactional: bool,
     summed: bool = False,
 ) -> list[BatchHeader]:  # fmt: skip
-    """Return the headers of batches after every check except records; `summed` skips checksums."""
+    """Check batches, but not their records; return the headers. `summed` skips the checksums."""
     headers = split_batches(batches)
     if not headers:
-        raise InvalidRecord("an append without a batch")
+        raise InvalidRecord("the append contains no batch")
     if len(batches) > config.segment_bytes:
         raise BatchesTooLarge(
-            f"{len(batches)} bytes of batches, segment.bytes = {config.segment_bytes}"
+            f"the append has {len(batches)} bytes of batches, more than segment.bytes ="
+            f" {config.segment_bytes}"
         )
     create_time = config.message_timestamp_type == "CreateTime"
     offset = 0
@@ -248,7 +257,8 @@ def _checked(
         if not internal:
             if size_bytes > config.max_message_bytes:
                 raise RecordTooLarge(
-                    f"a batch of {size_bytes} bytes, max.message.bytes = {config.max_message_bytes}"
+                    f"the batch has {size_bytes} bytes, more than max.message.bytes ="
+                    f" {config.max_message_bytes}"
                 )
             validate_batch(header, transactional=transactional)
         if not summed:
@@ -262,10 +272,11 @@ def _checked(
 def _plain(
     batches: memoryview, config: LogConfig, now_ms: int, flags: int = 0, *, summed: bool = False
 ) -> BatchHeader | None:
-    """Return the header of an append that is one ordinary batch; None sends it to the full checks.
+    """Return the header if the append is one valid, ordinary batch; otherwise None.
 
-    Fast path for nearly every append, at half the cost. `flags` are the expected attributes besides
-    the codec; `summed` skips the checksum.
+    After None the caller performs the full checks, which cost twice as much. Nearly every append
+    is one ordinary batch. `flags` are the expected attributes besides the codec; `summed` skips the
+    checksum.
     """
     size_bytes = len(batches)
     if size_bytes < HEADER_BYTES:
@@ -347,7 +358,7 @@ def _packed(
             )
         )
     if not records:
-        raise CorruptBatch("a batch without records cannot change its codec")
+        raise CorruptBatch("a batch without records cannot be recompressed")
     if codec != Codec.NONE:
         records = bytes(compress(codec, records, level))
     length = HEADER_BYTES - _LENGTH_OVERHEAD_BYTES + len(records)
@@ -359,7 +370,7 @@ def _packed(
 
 
 def stamp_times(batches: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
-    """Set the broker's time as the timestamp of whole batches; return the new headers."""
+    """Set the timestamp of all records of the batches to `now_ms`; return the new headers."""
     offset = 0
     for header in headers:
         stamp_append_time(batches, offset, now_ms)

@@ -1,8 +1,8 @@
-"""Two copies of `partitions.checkpoint`, of which a start needs one.
+"""Two copies of the file `partitions.checkpoint`; a start of the store needs only one of them.
 
-Both are written before journal files are reused, so the older copy is valid for a start as well. If
-one is damaged, the start uses the other, and keeps the damaged file with the suffix `.quarantined`
-until an operator removes it.
+Both copies are written before journal files are reused, so a start may also use the older copy. If
+one copy is damaged, the start uses the intact one. It keeps the damaged copy with the suffix
+`.quarantined` until an operator removes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.storage.names import (
 
 
 class FoundCheckpoint(NamedTuple):
-    """Newest whole checkpoint, None without one, and the errors of damaged copies."""
+    """Newest valid checkpoint (None if there is none), and the errors of damaged copies."""
 
     checkpoint: Checkpoint | None
     damaged: dict[str, CorruptFile]
@@ -42,7 +42,7 @@ def write_checkpoint(files: Files, root: str, data: bytes) -> None:
 
 
 def read_checkpoint(files: Files, root: str) -> FoundCheckpoint:
-    """Return the first whole copy; raises OSError."""
+    """Return the first valid copy, and the errors of damaged ones; raises OSError."""
     damaged: dict[str, CorruptFile] = {}
     for name in (CHECKPOINT_FILE, CHECKPOINT_COPY_FILE):
         path = os.path.join(root, name)

@@ -1,15 +1,16 @@
-"""Checkpoints: sync segments and free the journal files that they make superfluous.
+"""Checkpoints: sync segments, and free the journal files that recovery then no longer needs.
 
-1. The owner writes everything durable to the segments.
+1. The event loop's thread has all durable appends written to their segments.
 
-2. The worker writes index entries, snapshots and epoch files, syncs everything that changed since
-the last checkpoint, and replaces `partitions.checkpoint`.
+2. The worker's thread writes index entries, producer snapshots and epoch files, syncs everything
+that changed since the last checkpoint, and replaces `partitions.checkpoint`.
 
 3. Journal files whose entries the checkpoint covers become free.
 
-The first checkpoint after a crash waits until every log that the journal has entries of is loaded,
-a few at a time. A crash at any point leaves either the old checkpoint with the journal behind it,
-or the new one. A failed sync is final for the store: the journal still has everything.
+The first checkpoint after a crash waits until every log with entries in the journal is loaded; logs
+are loaded a few at a time. After a crash at any point, the disk has either the old checkpoint and
+the journal entries behind it, or the new checkpoint. After a failed sync the store rejects all
+appends until it is reopened; the journal still has everything that was acknowledged.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Then = Callable[[StorageError | None], None]
 
 
 class Plan(NamedTuple):
-    """Work of step 2, decided on the owner's thread."""
+    """Work of step 2 of a checkpoint, determined on the event loop's thread."""
 
     sequence: int
     changes: Changes
@@ -65,7 +66,7 @@ class Plan(NamedTuple):
 
 
 class Checkpointer:
-    """Plans checkpoints on the owner's thread; its worker writes and syncs."""
+    """Checkpoints of a store: the event loop's thread plans them, a worker writes and syncs."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Checkpointer:
         self._again = False
         self._behind: list[tuple[Callable[[], object], Then]] = []
         self.recovered: list[LogState] = []
-        """Logs with journal entries from before the start that may not be loaded yet."""
+        """Logs with journal entries from before the start of the store; loaded logs are removed."""
         self.sequence = sequence
         self.last_ms = self._clock.now_ms()
 
@@ -102,7 +103,10 @@ class Checkpointer:
         return self._running
 
     def start(self, then: Then | None = None) -> None:
-        """Begin a checkpoint; while one runs, queue another only if `then` is given."""
+        """Begin a checkpoint, and call `then` with its error or None when it ends.
+
+        While a checkpoint is running, queue another one only if `then` is given.
+        """
         if then is not None:
             self._then.append(then)
         if self._running:
@@ -123,7 +127,11 @@ class Checkpointer:
         self._segment_writer.write_all(partial(self._committed, sequence))
 
     def load_some(self, count: int) -> bool:
-        """Load up to `count` logs; return whether none is left; raises StorageError, OSError."""
+        """Load up to `count` of the logs in `recovered`; return whether all of them are loaded.
+
+        Raises:
+            StorageError, OSError: a log cannot be loaded.
+        """
         for _ in range(min(count, len(self.recovered))):
             log = self.recovered[-1]
             if log.closed is None:
@@ -132,7 +140,11 @@ class Checkpointer:
         return not self.recovered
 
     def save_recovery_points(self, then: Then | None = None) -> None:
-        """Write the recovery points again: now or, with `then`, by one write for all callers."""
+        """Write the recovery points of all logs to disk.
+
+        Without `then`, they are on disk at return. With `then`, the worker writes them, once for
+        all waiting callers, and calls `then` afterwards with the error or None.
+        """
         if then is not None:
             self.save_points_and(_nothing, then)
             return
@@ -147,7 +159,8 @@ class Checkpointer:
             ) from error
 
     def save_points_and(self, work: Callable[[], object], then: Then) -> None:
-        """Have the worker write the recovery points, do `work`, and call `then` with the error."""
+        """Have the worker write the recovery points and then do `work`; finally call `then` with
+        the error, or None."""
         self._behind.append((work, then))
         if not self._running:
             self._save_behind()
@@ -259,7 +272,10 @@ class Checkpointer:
     def _plan_small_files(
         self, log: LogState, writes: list[tuple[str, bytes]], directories: set[str]
     ) -> None:
-        """Plan snapshots and the epoch file as of the written bytes, without later appends."""
+        """Plan the writes of a log's snapshots and epoch file, as of the last byte in its segments.
+
+        Later appends, which only the journal has, do not count.
+        """
         if not log.loaded or log.damage is not None:
             return
         written, states, epochs = log.when_written()
@@ -329,11 +345,11 @@ class Checkpointer:
 
 
 def _nothing() -> None:
-    """Do nothing besides saving the points."""
+    """Do nothing, for callers that only save recovery points."""
 
 
 def perform(files: Files, root: str, plan: Plan) -> None:
-    """Perform step 2; runs on any thread."""
+    """Perform step 2 of a checkpoint, on any thread."""
     for target, position, data in plan.appends:
         with _opened(files, target, create=True) as descriptor:
             write_all(files, descriptor, position, [data])
@@ -356,10 +372,11 @@ def perform(files: Files, root: str, plan: Plan) -> None:
 
 @contextmanager
 def _opened(files: Files, path: str, *, create: bool = False) -> Iterator[int]:
-    """Yield a descriptor of its own, so that a checkpoint of many files holds one open at a time.
+    """Open a file for one sync, and yield its descriptor.
 
-    A sync through any descriptor covers writes through others, and reports a write-back error that
-    was not reported yet (Linux 4.16).
+    A checkpoint of many files therefore has only one of them open at a time. A sync through any
+    descriptor of a file also covers writes through its other descriptors, and reports a write-back
+    error that was not reported before (since Linux 4.16).
     """
     descriptor = files.open(path, create=create)
     try:

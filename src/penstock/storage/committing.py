@@ -1,14 +1,15 @@
 """Group commit: appends of one turn of the event loop share a journal write and a sync.
 
-While the writer thread commits a group, the next one gathers, so under load more requests share
-each sync. A lone small request is written and synced on the owner's thread, because two thread
-switches cost more than the sync.
+While the writer thread commits one group, new appends gather in the next group, so under load more
+requests share each sync. A lone small request is written and synced on the event loop's thread,
+because two thread switches cost more than the sync.
 
-A large append is written and synced in its segment first; the journal then stores only its
-position, unless a cut of its log may still be replayed.
+A large append is written to its segment and synced there first; the journal then stores only its
+position. The exception is a log whose truncation a replay might still repeat: its large appends go
+into the journal like small ones.
 
-After the sync, in this order: owners of logs advance, callbacks run (responses leave), `on_advance`
-wakes waiting consumers, segments are written.
+After the sync, in this order: durable offsets of logs advance and their owners are notified,
+callbacks run (they send responses), `on_advance` wakes waiting consumers, segments are written.
 
 | policy     | written to | callbacks after             | synced by                           |
 |------------|------------|-----------------------------|-------------------------------------|
@@ -64,7 +65,7 @@ class Group(NamedTuple):
 
 
 class Committer:
-    """Commits groups on the owner's thread; its worker writes and syncs the journal."""
+    """Group commit of a store: the event loop's thread forms groups, a worker writes them."""
 
     def __init__(
         self, parts: StoreParts, journal: Journal, segment_writer: SegmentWriter, worker: Worker
@@ -84,7 +85,8 @@ class Committer:
         self._committing = False
         self._flush_within_ms: int | None = None
         self.root_synced = True
-        """Unset when a name in the store's directory changes; the next group then syncs it."""
+        """Whether the store's directory is synced. Code that creates or renames a name in it
+        clears this flag, and the next group syncs the directory."""
         self.on_advance: Callable[[Collection[LogOwner]], None] = _nobody
         self.on_written: Callable[[int | None], None] = _nobody
         self.make_room: Callable[[], None] = _nothing
@@ -184,7 +186,10 @@ class Committer:
         self._journal.write(group.items, sync=sync)
 
     def _flush_is_due(self, group: Group) -> bool:
-        """Return whether `flush.messages` or `flush.ms` demands a sync; record a positive one."""
+        """Return whether `flush.messages` or `flush.ms` demands a sync of this group.
+
+        Counts the unsynced records of each log, and records the lowest `flush.ms` above 0.
+        """
         due = False
         for item in group.items:
             log = item.log
@@ -212,7 +217,7 @@ class Committer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Prevent callbacks from starting a group until the current one is accounted for."""
+        """Prevent callbacks from starting another group before this group is finished."""
         committing, self._committing = self._committing, True
         try:
             yield
@@ -254,7 +259,7 @@ class Committer:
         self._finish(group, None)
 
     def _write_lone(self, group: Group) -> None:
-        """Write a group of one append without a plan, which would cost more than the write."""
+        """Write a group of one append without a `Job`, which would cost more than the write."""
         try:
             self._segment_writer.write_alone(group.items[0])
         except OSError as error:
@@ -292,7 +297,10 @@ class Committer:
     def _perform_controls(
         self, group: Group
     ) -> tuple[list[Appended[LogState]], StorageError | None]:
-        """Perform a group's controls, which affect earlier appends only; return its appends."""
+        """Perform the controls of a group; return its appends, and the error of a failed control.
+
+        A control changes only what was appended before it.
+        """
         appends: list[Appended[LogState]] = []
         for item in group.items:
             if not isinstance(item, Control):
@@ -304,7 +312,7 @@ class Committer:
                 except OSError as error:
                     where = item.log.topic_partition
                     failure = StorageFailed(
-                        f"cannot apply a cut of the journal to {where}: {error}"
+                        f"cannot change the files of {where} as its journal entry states: {error}"
                     )
                     return appends, failure
         return appends, None

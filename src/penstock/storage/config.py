@@ -14,7 +14,7 @@ from typing import Final
 from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
 
 GZIP_LEVELS: Final = ("-1", *map(str, range(1, 10)))
-NOT_THROTTLED: Final = NoEffect(why="copies to other brokers are not throttled")
+NOT_THROTTLED: Final = NoEffect(why="replication is not throttled")
 NO_RESERVE: Final = NoEffect(why="segment files grow as they are written")
 THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 
@@ -24,7 +24,7 @@ class LogConfig:
     """Storage settings of a topic's partitions."""
 
     cleanup_policy: tuple[str, ...] = setting(
-        ("delete",), "What happens to old segments: delete them, compact them by key, or both.",
+        ("delete",), "Cleanup of old segments: delete them, compact them by key, or both.",
         choices=("delete", "compact"),
     )  # fmt: skip
     compression_gzip_level: int = setting(
@@ -32,81 +32,79 @@ class LogConfig:
         choices=GZIP_LEVELS,
     )  # fmt: skip
     compression_lz4_level: int = setting(
-        9, "Level of batches that the broker compresses with lz4; 9 is the fast one, as in Kafka.",
-        1, 17,
+        9, "Level of batches that the broker compresses with lz4; 9 selects the fast compressor, as"
+        " in Kafka.", 1, 17,
     )  # fmt: skip
     compression_zstd_level: int = setting(
         3, "Level of batches that the broker compresses with zstd.", -131_072, 22
     )
     compression_type: str = setting(
-        "producer", "Codec that stored batches must have; 'producer' keeps whatever the producer"
-        " chose.", choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "producer", "Codec of stored batches; 'producer' keeps the codec that the producer chose.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )  # fmt: skip
     delete_retention_ms: int = setting(
-        86_400_000, "How long tombstones stay in a compacted topic.", 0, LONG_MAX
+        86_400_000, "Time that tombstones stay in a compacted topic.", 0, LONG_MAX
     )
     diskless_enable: bool = setting(
-        False, "Keep the topic's records in the object store instead of on brokers; may be set"
-        " later, or set back, which moves the records.",
+        False, "Keep the topic's records in the object store instead of on brokers. A change of"
+        " this setting moves the existing records.",
     )  # fmt: skip
     errors_deadletterqueue_group_enable: bool = setting(
-        False, "Let share groups write dead letters here that name this topic in"
-        " errors.deadletterqueue.topic.name."
+        False, "Whether share groups that name this topic in errors.deadletterqueue.topic.name may"
+        " write dead letters to it."
     )  # fmt: skip
     file_delete_delay_ms: int = setting(
-        60_000, "How long a deleted segment file stays on disk.", 0, LONG_MAX
+        60_000, "Time that a deleted segment file stays on disk.", 0, LONG_MAX
     )
     flush_messages: int = setting(
-        LONG_MAX, "Records after which a partition is forced to disk, whatever the flush policy.",
-        1, LONG_MAX,
-    )  # fmt: skip
-    flush_ms: int = setting(
-        LONG_MAX, "Time after which a partition is forced to disk, whatever the flush policy.", 0,
+        LONG_MAX, "Records after which a partition is synced, with any log.flush.policy.", 1,
         LONG_MAX,
     )  # fmt: skip
+    flush_ms: int = setting(
+        LONG_MAX, "Time after which a partition is synced, with any log.flush.policy.", 0, LONG_MAX,
+    )  # fmt: skip
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "Replicas, as partition:broker or *, whose following is throttled.",
+        (), "Followers whose fetching is throttled, as partition:broker or *.",
         pattern=THROTTLED_REPLICAS, no_effect=NOT_THROTTLED,
     )  # fmt: skip
     index_interval_bytes: int = setting(
         4096, "Bytes of log between two entries of the offset index.", 0, INT_MAX
     )
     internal_segment_bytes: int = setting(
-        0, "In the place of segment.bytes where it is above 0, for tests with small segments.", 0,
-        INT_MAX,
+        0, "Replaces segment.bytes if it is above 0, for tests with small segments.", 0, INT_MAX,
     )  # fmt: skip
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "Replicas, as partition:broker or *, whose being followed is throttled.",
+        (), "Leaders whose sending to followers is throttled, as partition:broker or *.",
         pattern=THROTTLED_REPLICAS, no_effect=NOT_THROTTLED,
     )  # fmt: skip
     local_retention_bytes: int = setting(
-        -2, "Keep this much of a tiered partition on local disk; -2 follows retention.bytes.", -2,
+        -2, "Bytes of a tiered partition to keep on local disk; -2 means retention.bytes.", -2,
         LONG_MAX,
     )  # fmt: skip
     local_retention_ms: int = setting(
-        -2, "Keep tiered segments on local disk this long; -2 follows retention.ms.", -2, LONG_MAX
+        -2, "Time to keep tiered segments on local disk; -2 means retention.ms.", -2, LONG_MAX
     )
     max_compaction_lag_ms: int = setting(
-        LONG_MAX, "Age above which a record must have been seen by compaction.", 1, LONG_MAX
+        LONG_MAX, "Maximum age of a record that compaction has not processed yet.", 1, LONG_MAX
     )
     max_message_bytes: int = setting(
         1_048_588, "Largest record batch, after compression, that a producer may send.", 0, INT_MAX
     )
     message_timestamp_after_max_ms: int = setting(
-        3_600_000, "How far ahead of the broker's clock a producer's timestamp may be.", 0, LONG_MAX
+        3_600_000, "Maximum lead of a producer's timestamp over the broker's clock.", 0, LONG_MAX
     )
     message_timestamp_before_max_ms: int = setting(
-        LONG_MAX, "How far behind the broker's clock a producer's timestamp may be.", 0, LONG_MAX
+        LONG_MAX, "Maximum lag of a producer's timestamp behind the broker's clock.", 0, LONG_MAX
     )
     message_timestamp_type: str = setting(
-        "CreateTime", "Whether a record's time is the producer's or that of its append.",
+        "CreateTime", "Timestamp of a record: the producer's (CreateTime), or that of its append.",
         choices=("CreateTime", "LogAppendTime"),
     )  # fmt: skip
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "Share of uncompacted bytes above which a log is worth compacting.", 0, 1
+        0.5, "Share of uncompacted bytes above which a log is compacted.", 0, 1
     )
     min_compaction_lag_ms: int = setting(
-        0, "Age below which a record is never compacted away.", 0, LONG_MAX
+        0, "Minimum age of a record before compaction may remove it.", 0, LONG_MAX
     )
     min_insync_replicas: int = setting(
         1, "Replicas that must hold a batch before acks=all is answered.", 1, INT_MAX
@@ -116,24 +114,24 @@ class LogConfig:
     )
     record_validation: str = setting(
         "chain", "Depth of the validation of produced batches: 'headers' checks header and"
-        " checksum, 'chain' also the record framing of uncompressed batches and the frames of"
-        " compressed ones, 'full' also decompresses and checks compressed batches.",
+        " checksum, 'chain' also the lengths of records in uncompressed batches and the frames of"
+        " compressed batches, 'full' also decompresses and checks compressed batches.",
         choices=("headers", "chain", "full"),
     )  # fmt: skip
     remote_log_copy_disable: bool = setting(
-        False, "Copy nothing more to the archive; archived segments are still read, and expire."
+        False, "Stop copying segments to the archive. Archived segments are still read, and expire."
     )
     remote_log_delete_on_disable: bool = setting(
         False, "Delete the archived segments once remote.storage.enable is set to false."
     )
     remote_storage_enable: bool = setting(
-        False, "Copy closed segments to the archive, so that local ones may be dropped earlier."
+        False, "Copy closed segments to the archive, so that local ones may be deleted earlier."
     )
     retention_bytes: int = setting(
-        -1, "Keep at most this much of a partition; -1 sets no limit.", -1, LONG_MAX
+        -1, "Maximum bytes of a partition to keep; -1 sets no limit.", -1, LONG_MAX
     )
     retention_ms: int = setting(
-        604_800_000, "Keep records this long; -1 keeps them for ever.", -1, LONG_MAX
+        604_800_000, "Time to keep records; -1 keeps them for ever.", -1, LONG_MAX
     )
     segment_bytes: int = setting(
         1 << 30, "Size at which a segment file is closed and a new one begun.", 1 << 20, INT_MAX
@@ -143,14 +141,14 @@ class LogConfig:
         INT_MAX,
     )  # fmt: skip
     segment_jitter_ms: int = setting(
-        0, "Part subtracted from segment.ms, different for each segment, to spread the rolls.", 0,
-        LONG_MAX,
+        0, "Maximum time that is subtracted from segment.ms; it differs for each segment, so that"
+        " segments do not all roll at once.", 0, LONG_MAX,
     )  # fmt: skip
     segment_ms: int = setting(
         604_800_000, "Age at which a segment is closed, even if it is not full.", 1, LONG_MAX
     )
     table_codec: str = setting(
-        "snappy", "Compression of the files of the topic's table; see table.format.",
+        "snappy", "Compression codec of the files of the topic's table; see table.format.",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
     )  # fmt: skip
     table_commit_interval_ms: int = setting(
@@ -158,13 +156,13 @@ class LogConfig:
         86_400_000,
     )  # fmt: skip
     table_format: str = setting(
-        "none", "Table that `penstock table run` keeps beside the topic; 'none' keeps none.",
+        "none", "Format of the table that `penstock table run` writes of the topic; 'none': none.",
         choices=("none", "delta"),
     )  # fmt: skip
     table_location: str = setting(
-        "", "Absolute path or URI of that table; empty is the topic's name below the job's root."
+        "", "Absolute path or URI of the table; empty means the topic's name below the job's root."
     )
     unclean_leader_election_enable: bool = setting(
-        False, "Let a replica that is behind lead when no other is left, at the price of records."
-        " Discarded records are reported by `penstock doctor`."
+        False, "Whether an out-of-sync replica may become leader if no in-sync replica is left."
+        " This loses records; `penstock doctor` reports them."
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Truncation of a log's files, used by the log once the journal has the cut and by every replay.
+"""Truncation of a log's files.
 
-The operations are idempotent and may be interrupted anywhere. The caller syncs their effects before
-the journal entry may be freed.
+A log calls these functions once the journal entry of the truncation is durable; every replay of
+that entry calls them again. The functions are therefore idempotent, and may be interrupted at any
+point. The caller syncs their effects before the journal entry may be freed.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ def cut_files(
     end_offset: int,
     forget: Callable[[str], object],
 ) -> None:
-    """Truncate a log at byte `position` of one segment; `end_offset` is its new end offset.
+    """Truncate a log at byte `position` of one segment; `end_offset` is the new log end offset.
 
-    Removes later segments, the segment itself if nothing is left of it, its offset and time indexes
-    (they are rebuilt), and producer snapshots beyond the end, which the log could mistake for its
-    own when it reaches those offsets again. Cuts the transaction index. Calls `forget` with each
-    path before it is removed.
+    Removes later segments, and the segment itself if `position` is 0. Removes the segment's offset
+    and time indexes, which are rebuilt on first use. Truncates its index of aborted transactions.
+    Removes producer snapshots above `end_offset`: the log would take them for its own when it
+    reaches their offsets again. Calls `forget` with each path before removing the file.
 
     Raises:
-        OSError: the cut is incomplete.
+        OSError: the truncation is incomplete.
     """
     for name in files.names_in(directory):
         parsed = parse_offset_name(name)
@@ -70,7 +71,11 @@ def cut_files(
 
 
 def cut_transactions(files: Files, path: str, end_offset: int) -> None:
-    """Truncate a `.txnindex` to whole entries below an offset, and sync it; raises OSError."""
+    """Drop incomplete entries of a `.txnindex` and entries from `end_offset` on; sync the file.
+
+    Raises:
+        OSError: the file cannot be changed.
+    """
     data = read_file(files, path)
     index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
     index.cut(end_offset)
@@ -86,7 +91,13 @@ def cut_transactions(files: Files, path: str, end_offset: int) -> None:
 def clear_files(
     files: Files, directory: str, *, offset: int, producers: Buffer, forget: Callable[[str], object]
 ) -> None:
-    """Remove a log's files; keep `producers`, encoded as `.batches`; raises OSError."""
+    """Remove all segments and snapshots of a log that restarts at `offset`.
+
+    `producers`, if not empty, is saved as the snapshot at `offset`; it is encoded as `.batches`.
+
+    Raises:
+        OSError: the change is incomplete.
+    """
     cut_files(files, directory, segment_base=0, position=0, end_offset=-1, forget=forget)
     if producers:
         path = os.path.join(directory, offset_name(offset, RECENT_BATCHES))

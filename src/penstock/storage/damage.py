@@ -1,13 +1,13 @@
 """Detection of damaged batches, and the extent of the damage.
 
-Every batch read from a segment is verified before it is returned: checksum, leader epoch, and
-rising offsets, as the checksum covers neither of the last two. A wrong base offset contradicts the
-next batch.
+Every batch read from a segment is verified before it is returned: its checksum, its leader epoch,
+and that offsets rise. The checksum covers neither leader epoch nor base offset. A wrong base offset
+is detected because it contradicts the next batch.
 
-After a mismatch a survey (`log/walk.py`) searches behind the damage for the next whole batch with
-valid offsets. The damage is then a range of bytes and of offsets, and only reads of that range
-fail. A truncated or missing file is a range without bytes: segments are contiguous, except where
-compaction removed batches.
+After a mismatch a survey (`log/walk.py`) searches behind the damage for the next complete batch
+with valid offsets. The damage is then a range of bytes and of offsets, and only reads of that range
+fail. If a file is truncated or missing, the damage has offsets but no bytes: the segments of a log
+are contiguous, except where compaction removed batches.
 
 Source: Kafka's `LogSegment.recover`, which truncates the segment instead.
 """
@@ -30,8 +30,8 @@ _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
 
 
 class Damage(NamedTuple):
-    """Damaged bytes [position, end_position) of a segment, which held the batches of [first_offset,
-    next_offset); the byte range is empty where a file ends too early."""
+    """Damaged range of a segment: the bytes [position, end_position), which held the batches of the
+    offsets [first_offset, next_offset). If a file ends too early, the byte range is empty."""
 
     path: str
     segment_base: int
@@ -43,7 +43,7 @@ class Damage(NamedTuple):
 
 
 class DamagedRecords(CorruptLog):
-    """Stored records that cannot be read; records before and after them can."""
+    """Stored records that cannot be read, although records before and after them can."""
 
     code: ClassVar[str] = "corrupt_message"
 
@@ -58,11 +58,10 @@ class DamagedRecords(CorruptLog):
 
 
 def whole_batches(data: Buffer, epoch: int) -> tuple[int, int]:
-    """Return the length of the intact batches at the beginning of `data`, and the offset behind
-    them.
+    """Return the bytes of the intact batches at the beginning of `data`, and the offset after them.
 
-    Batches must have leader epoch `epoch`, unless it is -1. The result is (0, -1) if a batch begins
-    below the end of its predecessor, as either of them may be wrong.
+    Batches must have leader epoch `epoch`, unless it is -1. If a batch begins below the end of its
+    predecessor, the result is (0, -1), because either of the two may be wrong.
     """
     view = memoryview(data)
     position, following, end = 0, -1, len(view)

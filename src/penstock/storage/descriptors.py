@@ -9,7 +9,8 @@ from penstock.base.files import Files
 
 
 class Handle:
-    """Open file. Other threads than the owner's use it only while `users` counts them."""
+    """Open file. A thread other than the event loop's may use it only while it is pinned (`users`
+    is above 0)."""
 
     __slots__ = ("closing", "descriptor", "path", "users")
 
@@ -23,7 +24,7 @@ class Handle:
 class Descriptors:
     """Cache of open files that closes the least recently used; files in use stay open.
 
-    It belongs to the owner's thread; call `pin` before a handle is passed to another thread.
+    Used only on the event loop's thread; call `pin` before passing a handle to another thread.
     """
 
     def __init__(self, files: Files, limit: int) -> None:

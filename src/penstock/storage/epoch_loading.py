@@ -1,6 +1,7 @@
 """Leader epochs of a loaded log: from the checkpoint file, or from the first batch of each segment.
 
-The file has no checksum, so it is compared with the segments: a new epoch begins a segment.
+The file `leader-epoch-checkpoint` has no checksum. It is therefore compared with the segments,
+because every leader epoch begins a new segment.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def load_epochs(
     changed: bool,
     has_holes: bool,
 ) -> tuple[EpochHistory, bool]:
-    """Return the history, and whether it differs from the saved one.
+    """Return the history of leader epochs, and whether it differs from the saved file.
 
-    `cut_offset` is the lowest end offset since the save, if the log was cut; `newest` is the newest
-    epoch in checkpoint and journal; `changed` states whether segments grew since the save. With
-    `has_holes`, an epoch may begin in an offset gap.
+    `cut_offset` is the lowest log end offset since the file was saved, or None if the log was not
+    truncated. `newest` is the newest epoch in checkpoint and journal. `changed` states whether
+    segments have grown since the file was saved. With `has_holes` the log has offset gaps, so an
+    epoch may begin without a batch at its start offset.
     """
     path = os.path.join(directory, EPOCHS_FILE)
     saved: list[Entry] | None = None
@@ -80,7 +82,7 @@ def _doubt(
         begins = segment.base_offset == start
         if not begins and not (place == 0 and start <= max(start_offset, segments[0].base_offset)):
             if _holds(files, segment, start, interval_bytes):
-                return f"no segment begins at offset {start}, as epoch {epoch} does"
+                return f"epoch {epoch} begins at offset {start}, but no segment begins there"
             continue
         first, second = _batch(files, segment), _batch(files, segment, behind=1)
         if first is None or epoch == first.partition_leader_epoch:
@@ -89,12 +91,15 @@ def _doubt(
         # saved epoch is above the newest known one.
         same = second is not None and first.partition_leader_epoch == second.partition_leader_epoch
         if same or first.partition_leader_epoch <= newest < epoch:
-            return f"offset {start} is of epoch {first.partition_leader_epoch}, not {epoch}"
+            return (
+                f"the batch at offset {start} has epoch {first.partition_leader_epoch}, but the"
+                f" file states epoch {epoch}"
+            )
     return None
 
 
 def _holds(files: SegmentFiles, segment: Segment, offset: int, interval_bytes: int) -> bool:
-    """Return whether a segment can be read at an offset or above."""
+    """Return whether a segment has a readable batch at an offset or above it."""
     with suppress(CorruptLog):
         if segment.written_bytes:
             return files.locate(segment, offset, interval_bytes) is not None

@@ -18,7 +18,7 @@ from penstock.records.errors import OutOfOrderSequence as OutOfOrderSequence
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BROKEN: Final = frozenset({errno.EROFS, errno.EIO, errno.ENXIO, errno.ENODEV})
-"""Errors of a disk that accepts no further writes; bytes in its caches may be lost as well."""
+"""Error numbers of a disk that accepts no further writes and may lose the bytes in its caches."""
 
 
 class StorageError(UnavailableError):
@@ -50,7 +50,10 @@ def disk_full(error: OSError, path: str | Path) -> DiskFull | None:
 
 
 def write_error(error: OSError, path: str | Path, what: str) -> StorageError:
-    """Return the error to raise for a write below `path` that failed before any sync."""
+    """Return the error to raise for a write below `path` that failed before any sync.
+
+    `what` begins its message, for example "cannot write the journal in /data/journal".
+    """
     kind = StorageFailed if error.errno in BROKEN else StorageError
     return disk_full(error, path) or kind(f"{what}: {error}")
 
@@ -68,7 +71,7 @@ class StoreLocked(UnavailableError):
 
 
 class LogDeleted(FencedError):
-    """The partition was deleted, or its store closed, while a caller still held its log."""
+    """Use of a log whose partition was deleted, or whose store was closed."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
@@ -78,7 +81,7 @@ class CompactionStopped(StorageError):
 
 
 class CorruptLog(CorruptError):
-    """Stored bytes below the durable offset differ from what was written; they stay unchanged."""
+    """Stored bytes below the durable offset differ from the written ones; the file is unchanged."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -90,7 +93,7 @@ class CorruptLog(CorruptError):
 
 
 class CorruptFile(CorruptError):
-    """Small file (checkpoint, snapshot, index) with an invalid content."""
+    """Checkpoint, snapshot, index or other small file with invalid content."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -114,7 +117,8 @@ class ReplicaOverlap(InvalidError):
 
     def __init__(self, where: object, expected: int, found: int) -> None:
         super().__init__(
-            f"{where}: a batch at offset {found}, the replica has all below {expected}"
+            f"{where}: received a batch at offset {found}, but the replica already has all batches"
+            f" below offset {expected}"
         )
         self.expected = expected
         self.found = found
@@ -126,7 +130,9 @@ class ReplicaEpochFell(FencedError):
     code: ClassVar[str] = "fenced_leader_epoch"
 
     def __init__(self, where: object, newest: int, found: int) -> None:
-        super().__init__(f"{where}: a batch of epoch {found} after one of epoch {newest}")
+        super().__init__(
+            f"{where}: received a batch of leader epoch {found} after a batch of epoch {newest}"
+        )
         self.newest = newest
         self.found = found
 

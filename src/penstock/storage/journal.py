@@ -1,13 +1,14 @@
 """Journal: one sequential write and one sync make a group of appends durable.
 
-Files are filled in turn, from `00000000.journal`, and reused once a checkpoint has made their
-entries superfluous: a sync of overwritten blocks costs half of a sync that grows a file. New files
-are written ahead in small steps, so that an empty store starts fast.
+Files are filled one after another, beginning with `00000000.journal`. A file is reused once a
+checkpoint covers its entries, because a sync of overwritten blocks costs half as much as a sync
+that grows a file. New files are extended with zeros in small steps ahead of their entries, so that
+an empty store starts fast.
 
-`write` may run on another thread while no other call is made; everything else belongs to the
-owner's thread. A write that fails before a sync leaves no trace: position and sequence are reused,
-and each entry holds its predecessor's checksum, so that leftovers never count as successors. A
-failed sync is final (`StorageFailed`).
+`write` and `sync` may run on a worker's thread; all other calls are made on the event loop's
+thread. A write that fails before its sync is undone: its position and sequence are used again. Each
+entry holds its predecessor's checksum, so leftovers of the failed write are never taken for the
+next entry. After a failed sync (`StorageFailed`) the journal must be reopened.
 
 Source: the measurements in `design/performance.md`; Pillai et al., "Crash Consistency" (2014) for
 the state after a failed sync.
@@ -43,7 +44,7 @@ _ROW_KEY_BYTES = 300
 
 
 class JournalFile:
-    """Journal file: the size ever written, and its current content."""
+    """Journal file: its size, and the generation and last sequence of its current use."""
 
     __slots__ = ("descriptor", "generation", "last_sequence", "path", "size_bytes")
 
@@ -72,8 +73,8 @@ class Journal:
         checkpoint_sequence: int = 0,
         bytes_since_checkpoint: int = 0,
     ) -> None:
-        """Open a journal; `sequence` and `generation` are the highest ever used, `checksum` is the
-        last entry's. Existing files with entries beyond the checkpoint are in use."""
+        """Open a journal. `sequence` and `generation` are the highest ever used; `checksum` is that
+        of the last entry. Existing files with entries after the checkpoint stay in use."""
         self._files = files
         self._directory = directory
         self._file_bytes = file_bytes
@@ -90,14 +91,14 @@ class Journal:
         self.sequence = sequence
         self.durable_sequence = sequence
         self.applied_sequence = sequence
-        """Newest entry whose items are applied to the logs; set by the owner."""
+        """Sequence of the newest entry that is applied to the logs; set by the committer."""
         self.checkpoint_sequence = checkpoint_sequence
         self.bytes_since_checkpoint = bytes_since_checkpoint
         self.written_bytes = 0
         self.syncs = 0
         self._total_bytes = sum([file.size_bytes for file in existing])
         self.synced_bytes = 0
-        """Lower bound of the bytes of all files since the last sync."""
+        """Lower bound of the total size of all journal files, as of the last sync."""
 
     @property
     def files_in_use(self) -> int:
@@ -108,7 +109,7 @@ class Journal:
         return self._count
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether a group of this size fits before a checkpoint frees files."""
+        """Return whether a group of this size fits before a checkpoint must free files."""
         if self._active is None or self._position + size_bytes <= self._file_bytes:
             return True
         needed = -(-size_bytes // min(self._file_bytes, JOURNAL_ENTRY_BYTES_MAX)) + 1
@@ -130,7 +131,7 @@ class Journal:
         self.synced_bytes = self._total_bytes
 
     def write(self, items: Sequence[Appended[LogT]], *, sync: bool) -> None:
-        """Write a group's appends, and sync them if asked.
+        """Write a group's appends; with `sync`, sync them as well.
 
         Raises:
             DiskFull: the disk is full; nothing of the group is visible.
@@ -163,14 +164,14 @@ class Journal:
                 self._files.sync_file(file.descriptor)
             except OSError as error:
                 raise StorageFailed(
-                    f"syncing {file.path} failed: {error}; what it holds is unknown until the "
-                    "store is opened again"
+                    f"syncing {file.path} failed: {error}; its content is unknown until the store"
+                    " is reopened"
                 ) from error
             self.syncs += 1
         self.durable_sequence, self.synced_bytes = sequence, total_bytes
 
     def free(self, sequence: int) -> None:
-        """Free the files whose entries are not above `sequence`, which segments hold synced."""
+        """Free the files whose entries all have at most `sequence`; segments hold these, synced."""
         self.checkpoint_sequence = sequence
         kept: list[JournalFile] = []
         for file in self._full:
@@ -220,7 +221,7 @@ class Journal:
         self.written_bytes += taken
 
     def _write_ahead(self, file: JournalFile, size_bytes: int) -> None:
-        """Grow a file with zeros beyond a small entry, so that later entries overwrite."""
+        """Extend a file with zeros beyond a small entry, so that later entries overwrite blocks."""
         end = self._position + size_bytes
         if end > file.size_bytes and size_bytes < JOURNAL_PREWRITE_BYTES:
             ahead = min(len(_PREWRITE), max(self._file_bytes - file.size_bytes, size_bytes))
@@ -233,7 +234,7 @@ class Journal:
         file.size_bytes = max(file.size_bytes, size_bytes)
 
     def _take_file(self, size_bytes: int) -> JournalFile:
-        """Return the file for the next entry of about this size."""
+        """Return the file that receives the next entry, whose size is about `size_bytes`."""
         active = self._active
         if active is not None and (
             self._position == 0 or self._position + size_bytes <= self._file_bytes
@@ -257,7 +258,7 @@ class Journal:
         return JournalFile(path, descriptor, 0)
 
     def _take_back(self, active: JournalFile | None, position: int) -> None:
-        """Undo a group that was not written completely; it was never acknowledged."""
+        """Undo a group that was not written completely, and so was never acknowledged."""
         for file in self._taken:
             if file in self._full:
                 self._full.remove(file)
@@ -271,14 +272,17 @@ class Journal:
             self._scrub(active, position)
 
     def _scrub(self, file: JournalFile, position: int) -> None:
-        """Clear the first block, best effort, so that a crash does not restore a rejected group."""
+        """Clear the first block of an undone entry, so that a crash does not restore its group.
+
+        Errors are ignored.
+        """
         if file.size_bytes >= position + ALIGNMENT_BYTES:
             with suppress(OSError):
                 self._files.write_at(file.descriptor, [_ZEROS], position)
 
 
 def journal_bytes(item: Appended[LogT]) -> int:
-    """Return the bytes that the journal stores of an append, without its row."""
+    """Return how many bytes the journal stores for an append, without its table row."""
     return REFERENCE_BYTES if item.in_segment else item.size_bytes
 
 

@@ -1,13 +1,14 @@
 """Loading of a log from its directory after a clean or unclean restart.
 
-The checkpoint's recovery point says up to which offset, segment and position the log was synced.
-Bytes below it are trusted: only sizes are compared. Bytes beyond it are walked, every header and
-checksum. The first incomplete batch ends the log if it is above the durable offset (the higher of
-the recovery point and the journal); below it the log is damaged and stays unchanged: reads are
-served up to the damage.
+The checkpoint's recovery point states up to which offset, segment and position the log was synced.
+Bytes below it are trusted; only file sizes are compared. Beyond it, the header and checksum of
+every batch are verified. The durable offset is the higher end of recovery point and journal. An
+incomplete batch at or above the durable offset ends the log. An incomplete batch below it is
+damage: the files stay unchanged, and records before the damage can be read.
 
-After a clean shutdown the recovery point is the end, so that a partition costs a directory listing
-and one `stat` per segment. Loading only removes the torn end of a log, and is idempotent.
+After a clean shutdown the recovery point is the log's end, so that loading a partition costs a
+directory listing and one `stat` per segment. Loading removes nothing but the torn end of a log, and
+is idempotent.
 """
 
 from __future__ import annotations
@@ -75,11 +76,12 @@ class Loaded(NamedTuple):
     """Whether the epoch file differs from `epochs`."""
     producers: ProducerStates
     due_snapshots: list[tuple[int, bytes, bytes]]
-    """Snapshots of walked segments, at starts that may have none."""
+    """Producer snapshots to write at the starts of walked segments: offset and both files."""
     start_offset: int
     end_offset: int
     durable_offset: int
-    """Log end offset by checkpoint and journal; above `end_offset` where there is damage."""
+    """Log end offset according to checkpoint and journal; above `end_offset` if the end of the log
+    is damaged."""
     damage: CorruptLog | None
     changed: set[Segment]
     has_holes: bool
@@ -95,7 +97,11 @@ def load_log(
     now_ms: int,
     replay: LogReplay | None = None,
 ) -> Loaded:
-    """Load a log's directory, after its journal replay; raises StorageError, OSError."""
+    """Replay the journal rows of a log, if any, and load its directory.
+
+    Raises:
+        StorageError, OSError: the files cannot be read or changed.
+    """
     if replay is None:
         durable = point.recovery_offset
         return _Loading(segment_files, directory, point, interval_bytes, now_ms, durable).run(None)
@@ -104,7 +110,7 @@ def load_log(
     loading = _Loading(segment_files, directory, point, interval_bytes, now_ms, durable)
     loading.cut_end = replay.cut_end
     loading.leader_epoch = max(point.leader_epoch, replay.leader_epoch)
-    # The epoch file may be older than a cut.
+    # The epoch file may be older than a truncation.
     loaded = loading.run(replay.lowest_end)
     loaded.changed.update([part for part in loaded.segments if part.base_offset in touched])
     return loaded
@@ -118,7 +124,11 @@ def producers_at(
     *,
     now_ms: int,
 ) -> ProducerStates:
-    """Return the producers at a recovery point, by snapshot and walk; raises OSError."""
+    """Return the producer states at a recovery point, from a snapshot and the batches after it.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
     loading = _Loading(segment_files, directory, point, 0, now_ms, 0)
     loading.list_snapshots()
     loading.load_producers(segments)
@@ -134,7 +144,7 @@ def mend_transactions(
     damage: CorruptLog,
 ) -> None:
     """Rebuild a segment's index of aborted transactions up to a recovery point; raises OSError."""
-    logger.warning("%s; the index is rebuilt", damage)
+    logger.warning("rebuilding an index of aborted transactions: %s", damage)
     loading = _Loading(segment_files, directory, point, 0, 0, 0)
     loading.list_snapshots()
     index = TransactionIndex()
@@ -174,7 +184,7 @@ class _Loading:
         self.changed: set[Segment] = set()
         self.has_holes = False
         self.cut_end = 0
-        """Minimum log end offset, which may be above the end of the last batch."""
+        """Log end offset of the last truncation, which may be above the end of the last batch."""
         self.snapshots: list[int] = []
         self.due: list[tuple[int, bytes, bytes]] = []
         self.transactions: set[int] = set()
@@ -241,7 +251,8 @@ class _Loading:
         return self._with_missing([self._segment(base) for base in bases])
 
     def _with_missing(self, segments: list[Segment]) -> list[Segment]:
-        """Add segments that are empty or missing: at the recovery point, at the log's start."""
+        """Add the segment of the recovery point, and the one at the log's start, if they have no
+        file."""
         point = self.recovery_point
         bases = [segment.base_offset for segment in segments]
         if not segments or (point.position == 0 and point.segment_base not in bases):
@@ -271,7 +282,7 @@ class _Loading:
         said = point.flags >> ABORTED_SHIFT
         if not point.recovery_offset or aborted_flags(segments) >> ABORTED_SHIFT == said:
             return
-        logger.warning("%s: the transaction indexes are rebuilt", self.directory)
+        logger.warning("rebuilding the indexes of aborted transactions in %s", self.directory)
         start = self.take_snapshot_below(segments[0].base_offset, segments[0].base_offset)
         made = {segment: TransactionIndex() for segment in segments}
         for aborted in self.replay_producers(segments, start):
@@ -294,10 +305,11 @@ class _Loading:
                 return CorruptLog(
                     Path(segment.path),
                     segment.written_bytes,
-                    f"the file ends here; {point.position} bytes of it were synced",
+                    f"the file ends here, but {point.position} bytes of it were synced",
                 )
         path = Path(self.directory, offset_name(point.segment_base, LOG))
-        return CorruptLog(path, 0, f"the file is gone; {point.position} bytes of it were synced")
+        reason = f"the file is missing, but {point.position} bytes of it were synced"
+        return CorruptLog(path, 0, reason)
 
     def _walk(self, segments: list[Segment]) -> tuple[list[Segment], int, CorruptLog | None]:
         """Verify the bytes beyond the recovery point, and remove the torn end."""
@@ -320,10 +332,8 @@ class _Loading:
             position = 0
             place += 1
             if place < len(segments) and segments[place].base_offset < expected:
-                error = CorruptLog(
-                    Path(segments[place].path), 0, f"begins below offset {expected}, its log's end"
-                )
-                return segments, expected, error
+                reason = f"the segment begins below offset {expected}, the end of the one before"
+                return segments, expected, CorruptLog(Path(segments[place].path), 0, reason)
             if place < len(segments) and segments[place].base_offset > expected >= self.durable:
                 # The segments between were not synced and are lost; drop the ones behind them.
                 self._drop(segments, place)
@@ -338,13 +348,15 @@ class _Loading:
         expected = max(expected, self.cut_end)
         if expected < self.durable:
             last = segments[-1]
-            reason = f"the log ends at offset {expected}, {self.durable} was durable"
+            reason = f"the log ends at offset {expected}, but offset {self.durable} was durable"
             return segments, expected, CorruptLog(Path(last.path), last.written_bytes, reason)
         return segments, expected, None
 
     def _limit(self, segments: list[Segment], place: int) -> int:
-        """Return the offset at and above which a segment's batches were never acknowledged, as
-        large appends leave them if their journal entry is missing or was undone."""
+        """Return the offset from which on the batches of a segment were never acknowledged.
+
+        Large appends leave such batches if their journal entry is missing or was undone.
+        """
         later = segments[place + 1 :]
         limit = later[0].base_offset if later else LONG_MAX
         return min(limit, self.durable) if self.recovery_point.flags & EXACT else limit
@@ -352,7 +364,10 @@ class _Loading:
     def _walk_segment(
         self, segment: Segment, position: int, expected: int, limit: int
     ) -> tuple[int, int, CorruptLog | None]:
-        """Verify a segment from a position; return position and offset reached, and the error."""
+        """Verify the batches of a segment from a position on.
+
+        Return the position and the offset after the last valid batch, and the error or None.
+        """
         end = segment.written_bytes
         if position >= end:
             return end, expected, None
@@ -369,7 +384,7 @@ class _Loading:
                     self._cut(segment, at)
                     return at, expected, None
                 if header.base_offset < expected:
-                    reason = f"base offset {header.base_offset}, expected {expected} or more"
+                    reason = f"base offset {header.base_offset}, expected at least {expected}"
                     raise CorruptLog(Path(segment.path), at, reason)
                 self.has_holes = self.has_holes or header.base_offset > expected
                 segment.add(header, header.base_offset, self.interval)
@@ -390,7 +405,10 @@ class _Loading:
     def _cut_transactions(
         self, segments: list[Segment], segment: Segment, next_offset: int
     ) -> None:
-        """Drop index entries of aborted transactions at and above the walked offset."""
+        """Drop a segment's index entries of aborted transactions from `next_offset` on.
+
+        A damaged index is rebuilt.
+        """
         if segment.transactions is not None:
             return
         try:
@@ -409,7 +427,11 @@ class _Loading:
     def _check_newest(
         self, index: TransactionIndex, segments: list[Segment], segment: Segment, next_offset: int
     ) -> None:
-        """Check the newest index entry below an offset, which may be torn; raises CorruptLog."""
+        """Compare the newest index entry below an offset with the log, because it may be torn.
+
+        Raises:
+            CorruptLog: the log has no such transaction.
+        """
         for place in range(len(index) - 1, -1, -1):
             one = index.at(place)
             if one.last_offset >= next_offset:
@@ -426,7 +448,7 @@ class _Loading:
                 or {marker.producer_id, first.producer_id} != {one.producer_id}
             ):
                 path = Path(segment.sibling(TXN_INDEX))
-                raise CorruptLog(path, place * ENTRY_BYTES, f"{one} is not in the log")
+                raise CorruptLog(path, place * ENTRY_BYTES, f"the log does not contain {one}")
             return
 
     def _header_at(self, segment: Segment, offset: int) -> BatchHeader | None:
@@ -458,7 +480,7 @@ class _Loading:
 
     def _drop(self, segments: list[Segment], place: int) -> None:
         for segment in segments[place:]:
-            logger.warning("%s is removed: it is beyond a torn end", segment.path)
+            logger.warning("removing %s, which is behind the torn end of the log", segment.path)
             self.descriptors.forget(segment.path)
             for path in segment.path, segment.sibling(TXN_INDEX):
                 with suppress(FileNotFoundError):
@@ -467,7 +489,10 @@ class _Loading:
 
     def _cut(self, segment: Segment, position: int) -> None:
         logger.warning(
-            "%s: cut from %d to %d bytes: a torn end", segment.path, segment.written_bytes, position
+            "truncating the torn end of %s from %d to %d bytes",
+            segment.path,
+            segment.written_bytes,
+            position,
         )
         handle = self.descriptors.get(segment.path)
         self.files.truncate(handle.descriptor, position)
@@ -481,11 +506,11 @@ class _Loading:
             return
         start = self.take_snapshot_below(point.recovery_offset, segments[0].base_offset)
         logger.warning(
-            "%s: producers at offset %d are rebuilt from offset %d",
+            "%s: rebuilding the producer state at offset %d from the batches after offset %d",
             self.directory, point.recovery_offset, start,
         )  # fmt: skip
         for _ in self.replay_producers(segments, start):
-            """Discard the aborted transactions; the index has them."""
+            """Discard the aborted transactions, which the index already has."""
 
     def list_snapshots(self) -> None:
         for name in self.files.names_in(self.directory):
@@ -512,7 +537,10 @@ class _Loading:
         return False
 
     def replay_producers(self, segments: list[Segment], start: int) -> Iterator[AbortedTransaction]:
-        """Walk headers from an offset to the recovery point; yield the aborted transactions."""
+        """Rebuild the producer states from the headers between an offset and the recovery point.
+
+        Yields the aborted transactions.
+        """
         point = self.recovery_point
         for place, segment in enumerate(segments):
             if segment.base_offset > point.segment_base:

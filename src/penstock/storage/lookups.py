@@ -1,6 +1,6 @@
 """Lookups of positions by timestamp, and of the byte ranges that hold offsets.
 
-Only the deciding batch is decoded, by columns. NumPy and Arrow are imported here only.
+A lookup by timestamp finds a batch by its header, and decodes only that batch, as columns.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def first_at_or_after(
 def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestamp | None:
     """Return the first record of a log that has the highest timestamp.
 
-    The headers of batches with records decide. If a header's timestamp is above those of its
-    records, or the newest record is deleted, the result is the latest record of that batch.
+    The batch is chosen by the highest timestamp in the headers of batches with records. If none of
+    its remaining records has that timestamp, the result is the batch's latest record.
     """
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in log.segments:
@@ -53,7 +53,7 @@ def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestam
             continue
         newest = segment.max_timestamp
         found = _latest(log, files.walk_to_time(segment, newest, log.interval_bytes))
-        if found is None or found[1].max_timestamp < newest:  # what has it is deleted, or empty
+        if found is None or found[1].max_timestamp < newest:  # its batch is deleted, or empty
             found = _latest(log, files.walk(segment, 0))
         if found is not None and (best is None or found[1].max_timestamp > best[0]):
             best = found[1].max_timestamp, segment, *found
@@ -65,7 +65,8 @@ def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestam
 def _latest(
     log: Written, batches: Iterable[tuple[int, BatchHeader]]
 ) -> tuple[int, BatchHeader] | None:
-    """Return the batch with records that first has the highest timestamp, and its position."""
+    """Return the first batch with the highest timestamp among those with records, and its
+    position; None if there is none."""
     there = [batch for batch in batches if batch[1].record_count]
     left = [batch for batch in there if batch[1].next_offset > log.start_offset]
     return max(left, key=lambda batch: batch[1].max_timestamp, default=None)
@@ -87,9 +88,10 @@ def _open(
 def record_in(
     data: Buffer, header: BatchHeader, timestamp: int | None, *, start_offset: int
 ) -> OffsetAndTimestamp | None:
-    """Return the first record of a batch at or after an offset and a timestamp, or the latest.
+    """Return the first record of a batch from `start_offset` on that is not before `timestamp`.
 
-    As in Kafka, timestamps below 0 count as none for the latest, and a marker counts as a record.
+    If `timestamp` is None, return the first record with the highest timestamp, unless that is below
+    0. As in Kafka, a transaction marker counts as a record.
     """
     from penstock.records.columnar.decode import decode_batches
 

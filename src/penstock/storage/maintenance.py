@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Dropped(NamedTuple):
-    """Files of a log to remove, and the snapshots to keep."""
+    """Segment files to remove from a log, and the offsets of the producer snapshots to keep."""
 
     directory: str
     paths: list[str]
@@ -55,7 +55,7 @@ class Dropped(NamedTuple):
 
 
 class LogMaintenance:
-    """Periodic upkeep of a store's logs; belongs to the owner's thread."""
+    """Periodic maintenance of a store's logs; used only on the event loop's thread."""
 
     def __init__(
         self,
@@ -87,7 +87,8 @@ class LogMaintenance:
         self.kept_producers: set[int] = set()
         self._logs = logs
         self._sweep: OrderedDict[TopicPartition, None] = OrderedDict()
-        """Logs to sweep, each once: segments to drop are counted before any is dropped."""
+        """Logs that wait for their sweep. Each is listed once, because a sweep counts the segments
+        to drop before it drops any."""
         self._swept_ms = self._clock.now_ms()
         self._tiers_apart = False
         """Whether tiered topics are swept by `sweep`, at their own interval."""
@@ -132,8 +133,10 @@ class LogMaintenance:
         self._sweep.update(dict.fromkeys(tiered))
 
     def journal_grew(self, flush_within_ms: int | None) -> None:
-        """Start a checkpoint or a sync if due; `flush_within_ms` is the group's least
-        `flush.ms`."""
+        """Start a checkpoint or a sync if it is due.
+
+        `flush_within_ms` is the lowest `flush.ms` of the logs in the group; None without one.
+        """
         journal = self._journal
         limit = self._settings.log_checkpoint_bytes
         if (journal.crowded or journal.bytes_since_checkpoint >= limit) and (
@@ -152,7 +155,7 @@ class LogMaintenance:
             self._flusher.submit(partial(self._stop.wait, within / 1000), self._flush_due)
 
     def _load_some(self) -> bool:
-        """Load more of the logs that a checkpoint waits for; return whether it may begin."""
+        """Load more of the logs that the next checkpoint waits for; return whether it may begin."""
         try:
             return self._checkpointer.load_some(REPLAYED_LOGS_MAX)
         except (OSError, StorageError) as error:
@@ -160,7 +163,10 @@ class LogMaintenance:
             return False
 
     def remove_log(self, log: LogState, name: str, then: Callable[[], None]) -> None:
-        """Rename the directory of an idle deleted log after the running checkpoint; call `then`."""
+        """Rename the directory of a deleted log when the running checkpoint ends, then call `then`.
+
+        No write of the log may be running.
+        """
         while len(log.tail):
             log.tail.written = max(log.tail.written, 1)
             item = log.tail.pop_oldest()
@@ -176,7 +182,10 @@ class LogMaintenance:
             if error is None:
                 self._removals.append((self._clock.now_ms() + delay_ms, target))
             else:
-                logger.error("%s stays until the next start: %s", log.directory, error)
+                logger.error(
+                    "cannot rename %s, so the next start restores the deleted partition: %s",
+                    log.directory, error,
+                )  # fmt: skip
             then()
 
         self._worker.submit(partial(self._files.rename, log.directory, target), renamed)
@@ -186,7 +195,7 @@ class LogMaintenance:
         self._removals += [(when, path) for path in paths]
 
     def find_deleted(self) -> None:
-        """Schedule the removal of directories that were deleted before the store was closed."""
+        """Schedule the removal of directories whose partitions were deleted before this start."""
         for name in self._files.names_in(self._root):
             if is_deleted_directory(name):
                 self._removals.append((0, os.path.join(self._root, name)))
@@ -222,7 +231,7 @@ class LogMaintenance:
             try:
                 count = self._expire(log, now_ms, left)
             except (OSError, StorageError) as error:
-                logger.error("upkeep of %s failed: %s", log.topic_partition, error)
+                logger.error("maintenance of %s failed: %s", log.topic_partition, error)
                 continue
             if count == left:
                 self._sweep[log.topic_partition] = None
@@ -233,7 +242,7 @@ class LogMaintenance:
             self._drop_segments(victims, now_ms)
 
     def _expire(self, log: LogState, now_ms: int, most: int) -> int:
-        """Expire producers, roll an expired active segment; return how many segments to drop."""
+        """Expire producers and roll an expired active segment; return how many segments to drop."""
         expiration_ms = self._settings.producer_id_expiration_ms
         log.producer_states.expire(now_ms, expiration_ms, self.kept_producers)
         committed = min(log.durable_offset, log.committed_offset)
@@ -276,7 +285,7 @@ class LogMaintenance:
         self._rename_dropped(now_ms)
 
     def _forget_segments(self, log: LogState, count: int) -> Dropped:
-        """Detach a log's first segments; readers with open files continue."""
+        """Detach the first `count` segments of a log; readers with open files can continue."""
         paths = [
             segment.sibling(suffix)
             for segment in log.segments[:count]
@@ -290,7 +299,7 @@ class LogMaintenance:
         return Dropped(log.directory, paths, kept_snapshots(log), log.config.file_delete_delay_ms)
 
     def _rename_dropped(self, now_ms: int) -> None:
-        """Rename dropped files on the worker, once the start offsets are saved."""
+        """Have the worker save the start offsets, and then rename the dropped files."""
         if not self._drops or self._dropping:
             return
         self._dropping = True
@@ -336,8 +345,11 @@ def _rename(files: Files, drops: list[Dropped]) -> None:
 
 
 def _remove(files: Files, paths: list[str]) -> None:
-    """Remove segment files and deleted directories; sync renames first, as a directory that came
-    back under its old name would count as a damaged log."""
+    """Remove segment files and deleted directories.
+
+    The renames of directories are synced first: if a crash undid one of them, a partly removed
+    directory would count as a damaged log.
+    """
     directories = [path for path in paths if not path.endswith(DELETED)]
     for parent in {os.path.dirname(path) for path in directories}:
         sync_directory(files, parent)

@@ -21,9 +21,9 @@ def _gauge(name: str, doc: str) -> Metric:
 
 GROUPS: Final = _counter("groups_total", "Groups of appends made durable.")
 INLINE_GROUPS: Final = _counter(
-    "inline_groups_total", "Groups written and synced by the event loop itself."
+    "inline_groups_total", "Groups of appends that the event loop wrote and synced itself."
 )
-DUPLICATES: Final = _counter("duplicate_batches_total", "Batches answered as duplicates.")
+DUPLICATES: Final = _counter("duplicate_batches_total", "Duplicate batches of producers.")
 JOURNAL_BYTES: Final = _counter("journal_written_bytes_total", "Bytes written to the journal.")
 JOURNAL_SYNCS: Final = _counter("journal_syncs_total", "Syncs of journal files.")
 SEGMENT_BYTES: Final = _counter("segment_written_bytes_total", "Bytes written to segments.")
@@ -33,7 +33,7 @@ TAIL_READS: Final = _counter("tail_reads_total", "Reads answered from memory.")
 ROLLED: Final = _counter("segments_rolled_total", "Segments closed.")
 REMOVED: Final = _counter("segments_removed_total", "Segments removed by retention.")
 CHECKPOINTS: Final = _counter("checkpoints_total", "Checkpoints completed.")
-REFUSED: Final = _counter("refused_writes_total", "Writes that failed, or found the disk full.")
+REFUSED: Final = _counter("refused_writes_total", "Writes that failed before a sync.")
 CORRUPTIONS: Final = _counter("damaged_partitions_total", "Partitions found damaged.")
 DAMAGED: Final = _counter(
     "damaged_ranges_total", "Ranges of stored records that were found damaged when they were read."
@@ -41,7 +41,7 @@ DAMAGED: Final = _counter(
 MENDED: Final = _counter(
     "mended_bytes_total", "Bytes of damaged records that were fetched from another replica."
 )
-COMPACTIONS: Final = _counter("compactions_total", "Passes of compaction over a log.")
+COMPACTIONS: Final = _counter("compactions_total", "Completed compaction passes over logs.")
 COMPACTION_READ_BYTES: Final = _counter(
     "compaction_read_bytes_total", "Bytes of segments that compaction read."
 )
@@ -55,27 +55,27 @@ COMPACTION_KEPT_RECORDS: Final = _counter(
     "compaction_kept_records_total", "Records of rewritten segments that compaction kept."
 )
 MAX_DIRTY_RATIO: Final = _gauge(
-    "compaction_max_dirty_ratio", "The highest share of a compacted log that is dirty."
+    "compaction_max_dirty_ratio", "Highest share of uncompacted bytes of a log, 0 to 1."
 )
 COMPACTION_IDLE_SECONDS: Final = _gauge(
-    "compaction_idle_seconds", "Time since the last pass of compaction ended, or the start."
+    "compaction_idle_seconds", "Seconds since the last compaction pass ended, or the start."
 )
 UNCLEANABLE: Final = _gauge(
-    "compaction_uncleanable_partitions", "Compacted partitions whose compaction has failed."
+    "compaction_uncleanable_partitions", "Partitions whose compaction failed."
 )
 
-FAILED: Final = _gauge("failed", "1 after a failed sync: the store takes no appends.")
+FAILED: Final = _gauge("failed", "1 if the store rejects all appends after a failed sync.")
 PARTITIONS: Final = _gauge("partitions", "Partition logs in the data directory.")
 OPEN_FILES: Final = _gauge("open_files", "Segment and index files held open.")
-TAIL_BYTES: Final = _gauge("tail_cache_bytes", "Memory that the newest batches take.")
-INDEX_BYTES: Final = _gauge("index_cache_bytes", "Memory that indexes of closed segments take.")
+TAIL_BYTES: Final = _gauge("tail_cache_bytes", "Bytes of the newest batches in memory.")
+INDEX_BYTES: Final = _gauge("index_cache_bytes", "Bytes of closed segments' indexes in memory.")
 PENDING_BYTES: Final = _gauge("pending_bytes", "Appended bytes that wait for the journal.")
 UNWRITTEN_BYTES: Final = _gauge(
     "unwritten_bytes", "Durable bytes that wait for their segment write."
 )
 JOURNAL_FILES: Final = _gauge("journal_files", "Journal files on disk.")
 JOURNAL_FILES_IN_USE: Final = _gauge(
-    "journal_files_in_use", "Journal files that a recovery would need."
+    "journal_files_in_use", "Journal files that recovery after a crash would read."
 )
 RECOVERED: Final = _gauge("recovered_entries", "Journal entries replayed at the last start.")
 

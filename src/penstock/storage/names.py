@@ -44,7 +44,7 @@ _DIGITS: Final = 20
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """Return the file name, as `00000000000000000042.log` for 42 and `.log`."""
+    """Return the name of a file, for example `00000000000000000042.log` for 42 and `.log`."""
     return f"{offset:020d}{suffix}"
 
 

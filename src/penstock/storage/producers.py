@@ -2,11 +2,12 @@
 
 The rules for one producer's next batch are in `records.idempotence`. A producer's state is an
 immutable value that each append replaces, so that restoring the old value undoes an append that did
-not become durable. The state includes the producer's transaction; `transactions` indexes open ones.
+not become durable. The state includes the producer's transaction; `transactions` lists the open
+transactions of all producers.
 
-A transaction bounds reads at its first offset until its marker is committed, because only then its
-outcome may be read. So the last stable offset never falls, and the list of aborted transactions
-below it is complete.
+Consumers of committed records stop at the first offset of a transaction until its marker is
+committed. So the last stable offset never falls, and the list of aborted transactions below it is
+complete.
 
 Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager` (`ongoingTxns`, `unreplicatedTxns`);
 KIP-98, KIP-360, KIP-890.
@@ -52,7 +53,7 @@ Undo = tuple[int, Producer | None]
 
 
 class OpenTransactions:
-    """First offsets of one log's transactions, each unique."""
+    """Transactions of one log, by their unique first offsets, until their markers are committed."""
 
     __slots__ = ("_decided", "_open", "first_unstable_offset")
 
@@ -73,7 +74,8 @@ class OpenTransactions:
         self._find_first()
 
     def decided(self, first_offset: int, marker_offset: int) -> int:
-        """Record the marker of a transaction; return the offset below which all are decided."""
+        """Record the marker of a transaction; return the offset below which all transactions are
+        decided."""
         del self._open[first_offset]
         self._decided.append((first_offset, marker_offset))
         return next(iter(self._open), marker_offset + 1)
@@ -121,7 +123,8 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Guard | None:
-        """Return the guard that an append must carry; None if its transaction is already open."""
+        """Return the guard that the first append of a transaction must carry; None if the
+        transaction is open already."""
         if self._is_open(producer_id, epoch):
             return None
         guard = self._guards.get(producer_id)
@@ -164,13 +167,13 @@ class ProducerStates:
         known = self._guards.get(producer_id)
         if known is None or known is not guard:
             raise InvalidTxnState(
-                f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
-                " transaction, and its coordinator has not verified that it begins one"
+                f"producer {producer_id} of epoch {epoch} sent a transactional batch, but it has no"
+                " open transaction, and its coordinator has not verified that the batch begins one"
             )
         if epoch == known.epoch and header.base_sequence > known.lowest_sequence:
             raise OutOfOrderSequence(
-                f"producer {producer_id} of epoch {epoch} sent sequence {header.base_sequence}, "
-                f"its transaction begins with {known.lowest_sequence}"
+                f"producer {producer_id} of epoch {epoch} sent sequence {header.base_sequence}, but"
+                f" its transaction begins with sequence {known.lowest_sequence}"
             )
 
     def check_all(
@@ -179,7 +182,7 @@ class ProducerStates:
         """Apply `check` to all batches of one append together.
 
         Raises:
-            OutOfOrderSequence: also if some are duplicates and some are not.
+            OutOfOrderSequence: as `check`, or only some of the batches are duplicates.
         """
         first = headers[0]
         stored = self.check(first, guard) if first.producer_id >= 0 else None
@@ -188,7 +191,9 @@ class ProducerStates:
         if stored is not None:
             if all([self.check(header) is not None for header in headers]):
                 return stored
-            raise OutOfOrderSequence(f"an append of {len(headers)} batches repeats some of them")
+            raise OutOfOrderSequence(
+                f"only some of the {len(headers)} batches of the append are duplicates"
+            )
         meanwhile: dict[int, Producer] = {}
         for header in headers:
             producer_id = header.producer_id
@@ -197,7 +202,7 @@ class ProducerStates:
             producer = meanwhile.get(producer_id) or self._producers.get(producer_id)
             if producer is not None:
                 if _original(producer, header) is not None:
-                    raise OutOfOrderSequence("an append holds batches that are stored already")
+                    raise OutOfOrderSequence("the append contains a batch that is stored already")
                 _check_transaction(producer, header)
             meanwhile[producer_id] = _appended(producer, header, 0, 0)
         return None
@@ -220,7 +225,7 @@ class ProducerStates:
     def decide(
         self, marker: Marker, offset: int, seen_ms: int
     ) -> tuple[Undo, AbortedTransaction | None]:
-        """Record a marker at `offset`; return its undo and the transaction that it aborts."""
+        """Record a marker at `offset`; return its undo, and the aborted transaction or None."""
         producer_id = marker.producer_id
         before = self._producers.get(producer_id)
         self._producers[producer_id] = decided(before, marker, seen_ms)
@@ -237,7 +242,9 @@ class ProducerStates:
     def replay(
         self, header: BatchHeader, read: Callable[[], bytes], seen_ms: int
     ) -> AbortedTransaction | None:
-        """Record a stored batch, which `read` returns; return the transaction that it aborts.
+        """Record a stored batch; return the transaction that it aborts, or None.
+
+        `read` returns the bytes of the batch, which are needed only for markers.
 
         Raises:
             CorruptBatch: the batch is a damaged marker.
@@ -264,7 +271,7 @@ class ProducerStates:
         _put_back(self._producers, undo)
 
     def before(self, undos: list[Undo]) -> ProducerStates:
-        """Return a copy as it was before the appends of `undos`, which are in order."""
+        """Return a copy of the states before the appends of `undos`, which are oldest first."""
         copy = ProducerStates()
         copy._producers = dict(self._producers)
         for undo in reversed(undos):
@@ -281,7 +288,10 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int, kept: Container[int] = ()) -> int:
-        """Remove idle producers that are not `kept` and have no open transaction; count them."""
+        """Remove idle producers that are not in `kept` and have no open transaction.
+
+        Return how many were removed.
+        """
         limit = now_ms - expiration_ms
         for key in [key for key, guard in self._guards.items() if guard.seen_ms <= limit]:
             del self._guards[key]

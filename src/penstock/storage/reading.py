@@ -47,7 +47,7 @@ def read_files(
     end_offset: int,
     at_least_one: bool,
 ) -> Read:
-    """Read from the segment that holds `offset`, or the first later one with batches.
+    """Read from the segment that holds `offset`, or from the first later segment with batches.
 
     Batches before damaged bytes are returned.
 
@@ -94,7 +94,7 @@ def _read_files(
         if read is not None and read.next_offset <= max(segment_end, offset):
             return read
         if read is not None or (offset < segment_end and not gaps):
-            reason = f"it does not end at offset {segment_end}"
+            reason = f"the batches of the segment do not end at offset {segment_end}"
             raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
         place += 1
     if log.damage is not None:
@@ -159,7 +159,7 @@ def _surveyed(
 
 
 def _damage_error(damage: Damage, log: Written) -> CorruptLog:
-    """Return the error of a damaged range; at a damaged log end, that of the log."""
+    """Return the error for a read of a damaged range, or the log's own error if its end is lost."""
     if log.damage is not None and damage.next_offset >= log.end_offset:
         return log.damage
     return DamagedRecords(damage)
@@ -168,7 +168,7 @@ def _damage_error(damage: Damage, log: Written) -> CorruptLog:
 def read_tail(
     tail: Tail[Any], place: int, offset: int, max_bytes: int, end_offset: int, at_least_one: bool
 ) -> Read:
-    """Read from memory, from an index that `Tail.from_offset` returned."""
+    """Read from the tail in memory; `place` is a result of `Tail.from_offset`."""
     buffers: list[Buffer] = []
     size = 0
     next_offset = offset
@@ -193,8 +193,8 @@ def read_tail(
 def part_of(
     data: Buffer, offset: int, max_bytes: int, end_offset: int, at_least_one: bool
 ) -> tuple[memoryview, int]:
-    """Return the whole batches of `data` that hold [offset, end_offset), up to `max_bytes`, and the
-    offset behind them; `offset` itself if there are none."""
+    """Return the complete batches of `data` that hold [offset, end_offset), up to `max_bytes`, and
+    the offset after them; `offset` itself if there are none."""
     view = memoryview(data)
     position = 0
     start = end = -1

@@ -1,24 +1,27 @@
 """Recovery of the journal after a restart.
 
-Entries are followed from the checkpoint's sequence: each has the next sequence, its predecessor's
-checksum, and its own. The journal ends where the chain ends: the next entry is torn and was never
-acknowledged. If a later entry proves that the missing one was synced, the disk has lost it. One
-checksum covers the entry and its table, so any log of the store may lack acknowledged batches.
-Replicated logs fetch them from replicas; of the others, recovery uses later whole entries and, from
-damaged entries, batches with valid checksums and offsets. Damaged entries are copied to a file of
-their own.
+Recovery follows the chain of journal entries from the checkpoint's sequence on. Each entry must
+have the next sequence, its predecessor's checksum, and a valid checksum of its own. The journal
+ends where the chain ends: the next entry is torn, and was never acknowledged.
 
-Entries are not applied here: `replaying` applies them when a log is loaded. The journal continues
-at its end, and its files stay in use until a checkpoint. Bytes that a killed process wrote without
-a sync are synced here, because they count from now on.
+If a later entry states that the missing entry was synced, the disk has lost it. Then any log of the
+store may lack acknowledged batches, because the table of the entry is lost too. Replicated logs
+fetch the batches from other replicas. For all other logs, recovery uses later complete entries and,
+from damaged entries, batches with valid checksums and offsets. Damaged entries are copied to
+`.quarantined` files.
 
-A directory's own file states its topic id. Rows of replaced topics and deleted logs are ignored.
+Entries are not applied here: `replaying` applies them when a log is loaded. New entries continue
+the sequence, and the old files stay in use until a checkpoint covers them. Bytes that a killed
+process wrote without a sync are synced here, because they count from now on.
+
+The topic id of a directory is in its file `partition.metadata`. Rows of replaced topics and of
+deleted logs are ignored.
 
 After damage to the checkpoint or the journal, the durable offset of a log is unknown. The log then
-ends behind the last whole batch of its files or of the remaining journal; only torn bytes are cut
-off. Earlier damage stays, as an ordinary damaged range. Without a checkpoint, it is also unknown
-which journal entries are older than a compaction or a deletion. Replay then only appends behind the
-end of the files, and records deleted within a segment reappear.
+ends after the last complete batch in its files or in the remaining journal, and only torn bytes are
+removed. Earlier damage stays, as an ordinary damaged range. Without a checkpoint, it is also
+unknown which journal entries are older than a compaction or a deletion. Replay then only appends
+after the end of the files, and records that were deleted within a segment reappear.
 
 Source: Kafka's `LogManager.loadLogs`, which begins at the first segment without a recovery point.
 """
@@ -89,7 +92,8 @@ class JournalState(NamedTuple):
     entries: int
     size_bytes: int
     lost: CorruptLog | None
-    """Position of a lost entry that was synced; `sequence` is then above all later entries."""
+    """Error that locates a synced entry that the disk lost, or None. After a loss, `sequence` is
+    above all later entries."""
 
 
 def read_journal(
@@ -101,8 +105,8 @@ def read_journal(
 ) -> JournalState:
     """Follow the journal from a checkpoint, and add its rows to `replays`.
 
-    With an unknown checkpoint, every whole entry may be new. `alone` returns whether a partition
-    has no other replica.
+    Without a valid checkpoint, every complete entry counts as new. `alone` returns whether a
+    partition has no other replica.
 
     Raises:
         StorageFailed: the journal cannot be synced.
@@ -172,7 +176,8 @@ def _cut_off(
     if size_bytes >= least_bytes:
         return None
     reason = (
-        f"the journal has {size_bytes} bytes, it had {least_bytes}: files are gone, or were cut"
+        f"the journal has {size_bytes} bytes, but had at least {least_bytes}: files are missing or"
+        " truncated"
     )
     return CorruptLog(Path(directory), 0, reason)
 
@@ -182,7 +187,7 @@ def _probe(files: Files, file: JournalFile, position: int) -> EntryHead | None:
 
 
 class _Candidate(NamedTuple):
-    """Possible journal entry; of two with one sequence, the better one compares greater."""
+    """Possible journal entry. Of several with the same sequence, the best one compares greatest."""
 
     whole: bool
     generation: int
@@ -273,17 +278,17 @@ class _Reader:
                 lost = lost or CorruptLog(
                     Path(path),
                     where,
-                    f"journal entry {self.sequence + 1} is damaged or gone; entry "
-                    f"{head.sequence} in {file.path} states that entries up to "
-                    f"{head.durable_sequence} were synced",
+                    f"journal entry {self.sequence + 1} is damaged or missing, but entry"
+                    f" {head.sequence} in {file.path} states that entries up to"
+                    f" {head.durable_sequence} were synced",
                 )
         return lost
 
     def salvage(self, alone: Callable[[TopicPartition], bool]) -> None:
-        """Add the provable rows of entries outside of the chain, by sequence.
+        """Add the rows of entries after the end of the chain, in the order of their sequences.
 
-        For logs that are not `alone`, only standings are added. Damaged entries are copied beside
-        the journal.
+        Of a damaged entry, only rows with intact batches are added, and the entry is copied to a
+        `.quarantined` file. For logs that are not `alone`, only standings are added.
         """
         found: dict[int, list[_Candidate]] = {}
         for number, file in enumerate(self._journal_files):
@@ -325,7 +330,7 @@ class _Reader:
         return read_range(self._files, descriptor, head.size_bytes, at)
 
     def _proven(self, data: bytes, one: _Candidate) -> list[Row]:
-        """Return the rows of a damaged entry whose batches are whole with the stated offsets."""
+        """Return the rows of a damaged entry that have intact batches with the stated offsets."""
         path, head = self._journal_files[one.number].path, one.head
         try:
             rows = decode_rows(data, head)
@@ -339,14 +344,15 @@ class _Reader:
                 good.append(row)
             elif row.size_bytes:
                 logger.error(
-                    "journal entry %d in %s is damaged: offsets %d to %d of %s are not whole there",
+                    "journal entry %d in %s is damaged: its batches of offsets %d to %d of %s are"
+                    " not intact",
                     head.sequence, path, row.base_offset, row.next_offset - 1, where,
                 )  # fmt: skip
         write_file(self._files, f"{path}.{one.at}{QUARANTINED}", data, sync=True)
         return good
 
     def _goes_on(self, row: Row) -> bool:
-        """Return whether a row continues its log, or begins a segment."""
+        """Return whether the batches of a row follow the end of their log, or begin a segment."""
         end = self._replays.end_of(row.key)
         if end is None:
             topic_id, topic, partition = decode_key(row.key)
@@ -373,7 +379,7 @@ def _partition_of(key: bytes) -> TopicPartition:
 
 
 def is_proven(row: Row, data: bytes) -> bool:
-    """Return whether a row of a damaged entry has whole batches of its stated offsets."""
+    """Return whether a row of a damaged entry has intact batches with the stated offsets."""
     if row.segment_base < 0 or row.position < 0 or not row.size_bytes:
         return False
     batches = memoryview(data)[row.data_at : row.data_at + row.size_bytes]
@@ -385,7 +391,8 @@ def is_proven(row: Row, data: bytes) -> bool:
 class FoundLog(NamedTuple):
     """Log of a store; `replay` holds its journal rows beyond the checkpoint.
 
-    For a log that is not `known`, both may be incomplete: only its files count.
+    If the log is not `known`, checkpoint and journal may be incomplete, and its files determine its
+    state.
     """
 
     where: TopicPartition
@@ -462,8 +469,11 @@ class Directories:
                 yield where
 
     def _topic_id(self, where: TopicPartition) -> UUID | None:
-        """Return the topic id of a directory's metadata file, else that of journal or
-        checkpoint."""
+        """Return the topic id of a partition's directory; None if it is unknown.
+
+        It is in the file `partition.metadata`. If that file is missing or damaged, it is rewritten
+        with the topic id of journal or checkpoint.
+        """
         known = self._checkpoint.points.get((where.topic, where.partition))
         if known is not None and self._checkpoint.clean:
             return known[0]
@@ -483,21 +493,24 @@ class Directories:
         return topic_id
 
     def _may_be(self, where: TopicPartition, stored: UUID, topic_id: UUID | None) -> bool:
-        """Return whether a directory may have the topic id of its file, which has no checksum."""
+        """Return whether the topic id in a directory's file agrees with checkpoint or journal.
+
+        The check is needed because the file has no checksum.
+        """
         if topic_id in (None, stored) or self._checkpoint.unknown:
             return True
         return encode_key(stored, where.topic, where.partition) in self._replays
 
 
 def first_point(files: Files, directory: str) -> RecoveryPoint:
-    """Return the recovery point of a log without one: the start of its files."""
+    """Return a recovery point at the start of a log's files, for a log that has no other."""
     segments, snapshots = _offsets(files, directory, LOG), _offsets(files, directory, SNAPSHOT)
     base = min(segments) if segments else max(snapshots, default=0)
     return RecoveryPoint(base, base, base, 0, 0, -1, HAS_PRODUCERS)
 
 
 def continue_log(log: LogState, point: RecoveryPoint, *, unknown: bool) -> None:
-    """Make a loaded log without replicas accept appends behind its damage."""
+    """Make a loaded log, which has no other replica, accept appends after its damaged end."""
     # A checkpoint without holes proves that missing offsets were not compacted away.
     log.has_holes = (log.has_holes or log.damage is not None) if unknown else point.has_holes
     if log.damage is not None:
@@ -505,7 +518,7 @@ def continue_log(log: LogState, point: RecoveryPoint, *, unknown: bool) -> None:
 
 
 def last_whole(files: Files, directory: str) -> int:
-    """Return the offset behind the last whole batch of a log's files, 0 without one."""
+    """Return the offset after the last intact batch in a log's files; 0 without one."""
     for base in sorted(_offsets(files, directory, LOG), reverse=True):
         path = os.path.join(directory, offset_name(base, LOG))
         segment = Segment(directory, base, files.size_of(path))

@@ -1,14 +1,15 @@
 """Replay of journal rows into a log's files when the log is loaded.
 
-After a crash the journal is read once, and only the rows of its entries are kept: where the batches
-are in the journal, and where they belong in their segments. No segment is touched, so the duration
-of a start depends on the journal, not on the number of logs. The journal files stay until a
-checkpoint has synced the replayed segments.
+After a crash the journal is read once, and only the rows of its entries are kept in memory. A row
+states where batches are in the journal, and where they belong in a segment. No segment is touched,
+so the duration of a start depends on the journal, not on the number of logs. The journal files stay
+until a checkpoint has synced the replayed segments.
 
-Replay writes each row's bytes at the recorded position, and cuts files where a row demands it, in
-journal order: it is idempotent. Rows that refer to a segment leave its bytes as they are: none
-follows a cut that is to be replayed. Retention keeps the segment of the recovery point and later
-ones, so the target file always exists.
+Replay follows the rows in journal order. It writes each row's bytes at the recorded position of the
+segment, and truncates files where a row states a truncation, so it is idempotent. If the batches of
+a row were written directly to the segment, replay leaves them unchanged; such a row never follows a
+truncation that must be replayed. Retention keeps the segment of the recovery point and later
+segments, so the target file always exists.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BATCH: Final = Struct(">8xii5xh")
 
 
 class Cut(NamedTuple):
-    """Cut of a log, or its restart at an offset with an empty segment."""
+    """Truncation of a log, or its restart at an offset with an empty segment."""
 
     next_offset: int
     segment_base: int
@@ -58,18 +59,19 @@ class LogReplay:
         self.start_offset = 0
         """Base offset of the first row's segment."""
         self.end_offset: int | None = None
-        """End offset after the last row, not always the highest; None if all rows are standings."""
+        """End offset after the last row, which is not always the highest; None if no row has
+        batches or truncates the log."""
         self.cut_end = 0
-        """End offset of the last cut, above the last batch's end if the log has a gap; 0 if it
-        grew."""
+        """End offset of the last truncation or restart; 0 if batches follow it. It is above the end
+        of the last batch if the log has an offset gap there."""
         self.least_end = 0
-        """Offset below which nothing is cut off as torn; see `recovery`."""
+        """Offset below which loading removes nothing as a torn end; see `recovery`."""
         self.cut: Cut | None = None
-        """Lowest cut since the log began; bytes below it never changed."""
+        """Lowest truncation since the last restart; bytes below it never changed."""
         self.begun: Cut | None = None
         """Last restart of the log."""
         self.leader_epoch = -1
-        """Leader epoch of the newest batches; -1 after a cut."""
+        """Leader epoch of the newest batches; -1 after a truncation."""
         self.size_bytes = 0
         """Bytes of all batches."""
         self.transactional = False
@@ -110,7 +112,7 @@ class LogReplay:
         self.transactional = self.transactional or bool(there.transactional)
 
     def keep_above(self, offset: int) -> None:
-        """Keep only rows with batches above an offset; drop cuts and restarts."""
+        """Keep only rows with batches above an offset; drop truncations and restarts."""
         kept = [row for row in self._rows if row[5] > offset and row[4] != STARTS and row[2]]
         self._rows = kept
         self.cut = self.begun = None
@@ -119,7 +121,7 @@ class LogReplay:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """Segment and position behind the last batches; None without any."""
+        """Base offset of the segment, and position in it, where the last batches end; or None."""
         for _, _, size_bytes, segment_base, target, _ in reversed(self._rows):
             if target >= 0 and size_bytes:
                 return segment_base, target + size_bytes
@@ -146,7 +148,8 @@ class LogReplay:
         return None if self.cut is None else self.cut.next_offset
 
     def point_after(self, point: RecoveryPoint | None) -> RecoveryPoint:
-        """Return the checkpoint's recovery point, adjusted to cuts, restarts and standings."""
+        """Return the checkpoint's recovery point, adjusted to the truncation, restart and standing
+        that the rows state."""
         if point is None:
             base = self.start_offset
             point = RecoveryPoint(base, base, base, 0, 0, -1, 0)

@@ -1,8 +1,8 @@
 """Decisions of when to close a segment, and which segments retention removes: a pure core.
 
 For a tiered topic, `local.retention.ms` and `local.retention.bytes` replace the topic's retention,
-which applies to the archive; -2 means the same as the topic's. Segments stay until they are
-archived: the owner of the log sets the offset (`tiered_offset`).
+which applies to the archive; -2 means the same as the topic's. Local segments stay until they are
+archived. The owner of the log sets the offset up to which they are (`tiered_offset`).
 
 Source: Kafka's `LogSegment.shouldRoll`, `UnifiedLog.deleteOldSegments` and `deletableSegments`, and
 `LogConfig.localRetentionMs`; KIP-405.
@@ -25,11 +25,11 @@ from penstock.storage.segment import UNKNOWN, Segment
 from penstock.storage.segment_files import SegmentFiles
 
 AS_WHOLE: Final = -2
-"""Local retention equal to the topic's."""
+"""Value of a local retention setting that means the topic's retention."""
 
 
 class Facts(NamedTuple):
-    """Facts about a segment that retention depends on."""
+    """Properties of a segment that determine whether retention removes it."""
 
     next_offset: int
     size_bytes: int
@@ -43,10 +43,11 @@ def should_roll(
     config: LogConfig,
     files: SegmentFiles,
 ) -> bool:
-    """Return whether to close a segment, which is neither empty nor full by size, before an append.
+    """Return whether to close a segment before an append, because of its age or a full index.
 
-    As in Kafka, time means the records' timestamps, not the clock, so that a replay of old records
-    makes the same segments as the original.
+    The segment is not empty, and the caller has compared its size with the limit. As in Kafka, age
+    is measured by the records' timestamps, not by the clock, so that a replay of old records makes
+    the same segments as the original.
     """
     index = segment.index
     if index is not None and (len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes):
@@ -59,7 +60,7 @@ def should_roll(
 
 
 def jitter_ms(segment: Segment, config: LogConfig) -> int:
-    """Return the reduction of a segment's age limit by `segment.jitter.ms`."""
+    """Return by how many milliseconds `segment.jitter.ms` reduces a segment's age limit."""
     if config.segment_jitter_ms == 0:
         return 0
     spread = min(config.segment_jitter_ms, config.segment_ms)
@@ -94,11 +95,12 @@ def expired_count(
     committed_offset: int,
     most: int,
 ) -> int:
-    """Return how many of the oldest segments to remove, at most `most`, of `size_bytes` in all.
+    """Return how many of the oldest segments retention removes, at most `most`.
 
-    A segment is removed when it is completely below the log's start, or is committed and too old or
-    beyond the retained size. The first segment that stays ends the search, so the log gets no
-    holes; a segment without timestamps, as compaction may leave it, is removed with the next ones.
+    `size_bytes` is the size of all segments. A segment is removed when it is completely below the
+    log's start, or is committed and too old or beyond the retained size. The first segment that
+    stays ends the search, so that the log gets no gap. A segment without timestamps, as compaction
+    may leave one, is removed only together with a later segment.
     """
     deletes = "delete" in config.cleanup_policy
     retention_ms, surplus = config.retention_ms, size_bytes - config.retention_bytes
@@ -122,7 +124,8 @@ def expired_count(
 def kept_here(
     config: LogConfig, committed_offset: int, tiered_offset: int
 ) -> tuple[LogConfig, int]:
-    """Return the configuration for local retention, and the offset below which it applies."""
+    """Return the configuration of local retention, and the offset below which it may remove
+    segments."""
     if not config.remote_storage_enable:
         return config, committed_offset
     local_ms, local_bytes = config.local_retention_ms, config.local_retention_bytes

@@ -26,11 +26,11 @@ from penstock.storage.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_nam
 
 _base_offset: Final = attrgetter("base_offset")
 UNKNOWN: Final = -2
-"""Timestamp that was not looked up yet."""
+"""Value of a timestamp that was not read from the files yet."""
 
 
 class Segment:
-    """State of one segment; belongs to the owner's thread."""
+    """State of one segment; used on the event loop's thread."""
 
     __slots__ = (
         "aborted_checksum", "base_offset", "bytes_since_entry", "end_position", "first_timestamp",
@@ -55,7 +55,7 @@ class Segment:
         self.saved_offsets = 0
         self.saved_times = 0
         self.transactions: TransactionIndex | None = TransactionIndex()
-        """None if the file was not read yet."""
+        """Index of aborted transactions; None if its file was not read yet."""
         self.saved_transactions = 0
         self.aborted_checksum = 0
         """Checksum of the saved transaction index."""
@@ -89,7 +89,7 @@ class Segment:
             self.index.add_time(self.max_timestamp, self.max_timestamp_offset)
 
     def indexed(self) -> tuple[int, int, int]:
-        """Return the lengths of the index files once unsaved entries are written."""
+        """Return the sizes of the three index files, in bytes, once unsaved entries are written."""
         index, transactions = self.index, self.transactions
         return (
             self.saved_offsets if index is None else len(index.offsets),
@@ -105,7 +105,7 @@ class Segment:
 
     @property
     def aborted(self) -> int:
-        """Checksum of the aborted transactions of written bytes."""
+        """Checksum of the index of aborted transactions, as far as the segment is written."""
         known = self.transactions
         return self.aborted_checksum if known is None else checksum(self.base_offset, known.entries)
 
@@ -132,11 +132,13 @@ def segment_place(segments: Sequence[Segment], offset: int) -> int:
 
 
 def not_loaded(segment: Segment) -> CorruptLog:
-    return CorruptLog(Path(segment.path), segment.written_bytes, "written to before it was loaded")
+    reason = "the segment was written before its index was loaded"
+    return CorruptLog(Path(segment.path), segment.written_bytes, reason)
 
 
 def aborted_flags(segments: Iterable[Segment]) -> int:
-    """Return a recovery point's flags for the segments' indexes of aborted transactions."""
+    """Return the bits of a recovery point's flags that hold the checksum of all indexes of aborted
+    transactions."""
     checksums = 0
     for segment in segments:
         if segment.transactions is None or segment.transactions.entries:

@@ -1,9 +1,9 @@
 """Segment files of one store: open descriptors, indexes, and lookups of batches.
 
-A batch is found by bisecting the index and walking headers from there. The first header must match
-the index entry, because indexes have no checksum and a wrong entry could point behind the target; a
-wrong index is rebuilt. The end of a read is found the same way, so a read of a megabyte examines
-only a few headers.
+A batch is found by bisecting the index and reading the headers from there on. Indexes have no
+checksum, and a wrong entry could point behind the batch. The first header must therefore match the
+index entry; otherwise the index is rebuilt. The end of a read is found in the same way, so a read
+of a megabyte examines only a few headers.
 
 Source: Kafka's `LogSegment`.
 """
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _LENGTH_OVERHEAD_BYTES: Final = 12
 _OFFSET: Final = Struct(">q")
 _LOOK_BYTES: Final = 4096 + 1024
-"""Bytes of a walk between two index entries: about one interval."""
+"""Bytes that a walk reads at once to find one batch: about one index interval."""
 
 
 class Place(NamedTuple):
@@ -85,7 +85,7 @@ class IndexCache:
 
 
 class SegmentFiles:
-    """Open files and indexes of a store's segments; belongs to the owner's thread."""
+    """Open files and indexes of a store's segments; used on the event loop's thread."""
 
     __slots__ = ("_counters", "descriptors", "files", "indexes")
 
@@ -121,10 +121,10 @@ class SegmentFiles:
     def saved_index(
         self, segment: Segment, *, next_offset: int = LONG_MAX, position: int = LONG_MAX
     ) -> SparseIndex | None:
-        """Return the saved indexes below an offset and a position, None if missing or wrong.
+        """Return the saved indexes below an offset and a position; None if missing or wrong.
 
-        Only the newest entries can be torn by a power failure; earlier checkpoints synced the
-        others.
+        Only the newest entries are compared with batches, because a power failure can tear only
+        these; earlier checkpoints synced all other entries.
         """
         try:
             index = SparseIndex(
@@ -146,8 +146,8 @@ class SegmentFiles:
     def newest_timestamp(self, segment: Segment, interval_bytes: int) -> int:
         """Return the highest timestamp of a closed segment; -1 without one.
 
-        Reads only the ends of the indexes, which may be megabytes long, if the newest entries match
-        the last batches; otherwise the whole index.
+        If the newest index entries match the last batches, only the ends of the index files are
+        read; otherwise the whole index, which may have megabytes.
         """
         if segment.max_timestamp == UNKNOWN and not self._read_newest(segment):
             self.index_of(segment, interval_bytes)
@@ -199,7 +199,7 @@ class SegmentFiles:
         return chain((first,), batches)
 
     def _is_true(self, segment: Segment, index: SparseIndex, entry: TimeEntry) -> bool:
-        """Return whether a batch has the timestamp and the offset of an entry."""
+        """Return whether a batch has the timestamp and the offset of a time index entry."""
         if entry.timestamp < 0:
             return True
         batches = self._walk_from(segment, index.by_offset(entry.last_offset)) or ()
@@ -225,7 +225,10 @@ class SegmentFiles:
     def resume_index(
         self, segment: Segment, index: SparseIndex, interval_bytes: int, *, end: int | None = None
     ) -> None:
-        """Use saved indexes, and walk the part up to `end` that they lack, also behind damage."""
+        """Use a saved index, and add the entries that it lacks up to the position `end`.
+
+        Damaged batches get no entries; intact batches after them do.
+        """
         end = segment.written_bytes if end is None else end
         position = index.newest.position
         segment.index = index
@@ -237,7 +240,7 @@ class SegmentFiles:
         try:
             for _, header in self.walk(segment, position, end, chunk_bytes=SCAN_BYTES):
                 if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
-                    reason = f"a batch ends at offset {header.last_offset}"
+                    reason = f"offset {header.last_offset} is too far above the segment's first"
                     raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
                 segment.add(header, header.base_offset, interval_bytes)
         except CorruptLog as error:
@@ -266,7 +269,7 @@ class SegmentFiles:
         try:
             return self.descriptors.get(segment.path).descriptor
         except FileNotFoundError:
-            raise CorruptLog(Path(segment.path), 0, "the file is gone") from None
+            raise CorruptLog(Path(segment.path), 0, "the file is missing") from None
 
     def transactions_of(self, segment: Segment) -> TransactionIndex:
         """Return the aborted transactions of a segment; raises CorruptLog."""
@@ -279,7 +282,7 @@ class SegmentFiles:
             saved = bytes(memoryview(index.entries)[: segment.saved_transactions])
             doubt = index.doubt(segment.base_offset)
             if doubt is None and checksum(segment.base_offset, saved) != segment.aborted_checksum:
-                doubt = "its entries are not those that were saved"
+                doubt = "the checksum of its entries differs from the saved one"
             if doubt is not None:
                 raise CorruptLog(Path(path), 0, doubt)
             segment.transactions = index
@@ -307,7 +310,11 @@ class SegmentFiles:
         verify: bool = False,
         chunk_bytes: int = _LOOK_BYTES,
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the batches of written bytes up to `end`, by default all; raises CorruptLog."""
+        """Walk the batches in a segment's file from `position` to `end`, by default to its end.
+
+        Raises:
+            CorruptLog: as `log.walk.walk`, or the file is missing.
+        """
         return walk(
             self.files,
             self.descriptor_of(segment),
@@ -359,9 +366,9 @@ class SegmentFiles:
     def end_before(
         self, segment: Segment, start: int, limit: int, interval_bytes: int
     ) -> tuple[int, int]:
-        """Return the last batch boundary in (start, limit], and the offset after it.
+        """Return the last position in (start, limit] at which a batch ends, and its end offset.
 
-        `start` must be a boundary; its batch counts even if it reaches beyond the limit.
+        A batch begins at `start`; it counts even if it ends above `limit`.
         """
         index = self.index_of(segment, interval_bytes)
         if index.by_position(limit).position > start:
@@ -390,13 +397,13 @@ class SegmentFiles:
         epoch: int,
         gaps: bool,
     ) -> Read | None:
-        """Return verified whole batches from the one that holds `offset`; None without any.
+        """Return verified complete batches from the one that holds `offset`; None if there is none.
 
-        A batch that holds `end_offset` ends the read. Batches must be of leader epoch `epoch`,
-        unless it is -1; batches before a damaged one are returned.
+        The read ends before a batch that holds `end_offset`, and before a damaged batch. Batches
+        must have the leader epoch `epoch`, unless it is -1.
 
         Raises:
-            CorruptLog: the first batch is damaged; or `offset` is missing, unless there may be
+            CorruptLog: the first batch is damaged, or no batch holds `offset` although there are no
                 `gaps`.
         """
         first = self.locate(segment, offset, interval_bytes)
@@ -404,7 +411,7 @@ class SegmentFiles:
             return None
         start, size_bytes = first.position, first.header.batch_length + _LENGTH_OVERHEAD_BYTES
         if first.header.base_offset > offset and not gaps:
-            raise CorruptLog(Path(segment.path), start, f"offset {offset} is missing before it")
+            raise CorruptLog(Path(segment.path), start, f"no batch holds offset {offset}")
         if end_offset is not None and first.header.next_offset > end_offset:
             self._verified(segment, start, start + size_bytes, epoch)
             return Read([], 0, offset)
@@ -425,17 +432,22 @@ class SegmentFiles:
         data = read_range(self.files, descriptor, end - start, start)
         good, next_offset = whole_batches(data, epoch)
         if not good:
-            raise CorruptLog(Path(segment.path), start, "the bytes differ from the written batch")
+            raise CorruptLog(Path(segment.path), start, "the batch is damaged")
         if good < end - start:
             data = data[:good]
         elif end < segment.written_bytes:
             behind = read_range(self.files, descriptor, _OFFSET.size, end)
             if len(behind) < _OFFSET.size or _OFFSET.unpack(behind)[0] < next_offset:
-                raise CorruptLog(Path(segment.path), end, f"offset {next_offset} does not follow")
+                reason = f"no batch follows offset {next_offset - 1}"
+                raise CorruptLog(Path(segment.path), end, reason)
         return self._counted(data, next_offset)
 
     def piece(self, segment: Segment, start: int, end: int, next_offset: int) -> Read:
-        """Return batches that a survey found; raises CorruptLog if the file is gone."""
+        """Return the bytes [start, end), whose batches a survey found intact.
+
+        Raises:
+            CorruptLog: the file is missing.
+        """
         data = read_range(self.files, self.descriptor_of(segment), end - start, start)
         return self._counted(data, next_offset)
 

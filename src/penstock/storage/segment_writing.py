@@ -1,9 +1,10 @@
 """Segment writing: durable appends are written to their segments, unsynced.
 
-Because the journal holds them, writes may wait: small appends of a partition gather until they
-reach `SEGMENT_WRITE_BYTES`, and are written in one call. Appends with leased bytes are written at
-once, so that the receive buffer is released. One job runs at a time; after a failed job (a full
-disk) the appends stay in memory and in the journal for a retry.
+These writes may wait, because the journal has the appends. Small appends of a partition gather
+until they reach `SEGMENT_WRITE_BYTES`, and are then written in one call. An append that still uses
+its receive buffer (`Lease`) is written at once, so that the buffer is released. One job runs at a
+time. After a failed job, for example on a full disk, the appends stay in memory and in the journal
+for a retry.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Run(NamedTuple):
-    """Adjacent bytes of one segment."""
+    """Adjacent bytes of one segment, which one call writes."""
 
     handle: Handle
     position: int
@@ -53,7 +54,7 @@ class Direct(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Runs that are written in one go."""
+    """Segment writes that are performed together, and the appends that they contain."""
 
     runs: list[Run]
     logs: list[tuple[LogState, list[Appended[LogState]]]]
@@ -64,7 +65,7 @@ NOTHING: Final = Job([], [], 0)
 
 
 class SegmentWriter:
-    """Plans segment writes on the owner's thread; its worker performs them."""
+    """Segment writes of a store: the event loop's thread plans them, a worker performs them."""
 
     def __init__(self, parts: StoreParts, journal: Journal, worker: Worker) -> None:
         self._journal = journal
@@ -87,7 +88,10 @@ class SegmentWriter:
     def large_in(
         self, items: list[Appended[LogState]], size_bytes: int
     ) -> list[Appended[LogState]]:
-        """Mark and return the appends, of `size_bytes` in all, to write before the journal."""
+        """Mark and return the large appends of a group: they are written before the journal entry.
+
+        `size_bytes` is the size of the whole group.
+        """
         least = self._settings.journal_append_bytes_max
         if size_bytes <= least:
             return []
@@ -119,7 +123,8 @@ class SegmentWriter:
         return tuple(found)
 
     def wrote_direct(self, direct: Sequence[Direct], error: StorageError | None) -> None:
-        """Release direct appends; after an error, truncate them again if possible."""
+        """Unpin the segments of direct appends; after an error, truncate the segments to their
+        previous size if possible."""
         for write in reversed(direct):
             if error is None:
                 write.segment.named = True
@@ -129,7 +134,7 @@ class SegmentWriter:
             self._descriptors.unpin(write.handle)
 
     def became_durable(self, items: list[Appended[LogState]]) -> None:
-        """Account for appends that became durable; write those that are due."""
+        """Record appends that became durable, and start the segment writes that are due."""
         queue, unwritten, wanted = self._queue, self._unwritten, self._wanted
         for item in items:
             log = item.log
@@ -168,7 +173,7 @@ class SegmentWriter:
             self._worker.submit(work, partial(self._done, job))
 
     def write_all(self, then: Callable[[StorageError | None], None]) -> None:
-        """Write everything durable; `then` is called with the error, or None."""
+        """Write all durable appends to their segments; then call `then` with the error or None."""
         self._wanted.update(self._unwritten)
         self._when_idle.append(then)
         self.error = None
@@ -194,7 +199,7 @@ class SegmentWriter:
         self._unwritten.pop(log, None)
 
     def plan(self, logs: list[LogState], *, durable_only: bool = True) -> Job:
-        """Gather the unwritten appends of logs; open and create their files."""
+        """Return a job that writes the unwritten appends of logs; open or create their files."""
         runs: list[Run] = []
         parts: list[tuple[LogState, list[Appended[LogState]]]] = []
         total = 0
@@ -254,7 +259,8 @@ class SegmentWriter:
         logger.error("writing segments failed, retrying: %s", error)
 
     def may_write_alone(self, item: Appended[LogState]) -> bool:
-        """Return whether an append is the only unwritten one of its log, and its file is open."""
+        """Return whether an append is the only unwritten one of its log, and its segment has a
+        file and a loaded index."""
         tail = item.log.tail
         return (
             tail.written == len(tail) - 1
@@ -264,10 +270,10 @@ class SegmentWriter:
         )
 
     def write_alone(self, item: Appended[LogState]) -> None:
-        """Write one append on the owner's thread, as a job of it alone would.
+        """Write one append to its segment, on the event loop's thread and without a `Job`.
 
         Raises:
-            OSError: the append stays where it is.
+            OSError: the append stays unwritten.
         """
         handle = self._descriptors.get(item.segment.path, create=True)
         write_all(self._files, handle.descriptor, item.position, [item.data])
@@ -304,7 +310,7 @@ class SegmentWriter:
 
 
 def perform(files: Files, job: Job) -> None:
-    """Perform the writes; runs on any thread."""
+    """Perform the writes of a job, on any thread."""
     for run in job.runs:
         write_all(files, run.handle.descriptor, run.position, run.buffers)
 
@@ -312,12 +318,12 @@ def perform(files: Files, job: Job) -> None:
 def write_direct(
     files: Files, root: str, direct: Sequence[Direct], syncs: SideBySide | None
 ) -> None:
-    """Write appends to their segments and sync them; runs on any thread.
+    """Write appends to their segments and sync them, on any thread.
 
     All writes start before the first sync; `syncs` runs several syncs in parallel.
 
     Raises:
-        StorageError: the appends could not be written; none of them counts.
+        StorageError: an append could not be written; all of them fail.
         StorageFailed: a sync failed.
     """
     try:

@@ -1,6 +1,6 @@
 """Settings of the broker's files: journal, flushing, caches, checkpoints.
 
-Names that Kafka has are Kafka's; the others follow its style.
+Settings that Kafka has, too, have Kafka's names; the other names follow its style.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class StorageSettings:
     """Settings of how a broker writes, caches and checkpoints its logs."""
 
     journal_file_bytes: int = setting(
-        64 << 20, "Size of one journal file; files are filled in turn and recycled.", 1 << 20,
+        64 << 20, "Size of one journal file; full files are reused after a checkpoint.", 1 << 20,
         INT_MAX,
     )  # fmt: skip
     journal_files_max: int = setting(
@@ -23,17 +23,17 @@ class StorageSettings:
         2, 4096,
     )  # fmt: skip
     log_flush_policy: str = setting(
-        "group", "When a produce request is answered: 'group' after the sync that covers it,"
-        " 'interval' after the journal write, synced every log.flush.interval.ms, 'os' after the"
-        " write to the segment, synced by the checkpoint.", choices=("group", "interval", "os"),
+        "group", "Time of the response to a produce request: 'group' after the sync that covers it,"
+        " 'interval' after the journal write, which is synced every log.flush.interval.ms, 'os'"
+        " after the segment write, which a checkpoint syncs.", choices=("group", "interval", "os"),
     )  # fmt: skip
     log_flush_interval_ms: int = setting(
-        1000, "With log.flush.policy = interval: the longest time that a write stays unsynced.", 1,
+        1000, "Maximum time that a write stays unsynced if log.flush.policy is interval.", 1,
         LONG_MAX,
     )  # fmt: skip
     journal_append_bytes_max: int = setting(
         256 << 10, "Appends larger than this are written to their segment and synced there; the"
-        " journal stores only their position. Counts one partition of one request.", 1, INT_MAX,
+        " journal stores only their position. An append is one partition of a request.", 1, INT_MAX,
     )  # fmt: skip
     log_checkpoint_interval_ms: int = setting(
         60_000, "Time after which written segments are synced and journal files are freed.", 1,
@@ -48,19 +48,19 @@ class StorageSettings:
         " compaction the next search follows at once.", 0, LONG_MAX,
     )  # fmt: skip
     log_cleaner_dedupe_buffer_size: int = setting(
-        128 << 20, "Memory for the keys of compacted records, of all threads together: 24 bytes a"
-        " slot, three slots of four used. Logs with more keys take several passes.", 1 << 20,
-        LONG_MAX,
+        128 << 20, "Memory for the keys of compacted records, of all threads together. A key takes"
+        " 32 bytes: a slot has 24 bytes, and three of four slots are used. Logs with more keys take"
+        " several passes.", 1 << 20, LONG_MAX,
     )  # fmt: skip
     log_cleaner_enable: bool = setting(
-        True, "Compact the topics whose cleanup.policy includes compact."
+        True, "Whether topics are compacted whose cleanup.policy includes compact."
     )
     log_cleaner_io_buffer_size: int = setting(
         4 << 20, "Bytes that compaction reads at once, of all threads together; a larger batch is"
         " read as a whole.", 1 << 14, INT_MAX,
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: int = setting(
-        LONG_MAX, "Bytes that compaction reads and writes in a second, of all threads together.",
+        LONG_MAX, "Bytes that compaction reads and writes per second, of all threads together.",
         1, LONG_MAX,
     )  # fmt: skip
     log_cleaner_threads: int = setting(1, "Threads that compact, each one log at a time.", 1, 64)
@@ -68,7 +68,7 @@ class StorageSettings:
         300_000, "Time between two searches for segments that retention removes.", 1, LONG_MAX
     )
     tail_cache_bytes: int = setting(
-        64 << 20, "Newest batches of all partitions kept in memory, for consumers that keep up.",
+        64 << 20, "Memory for the newest batches of all partitions, for consumers at the log end.",
         1 << 16, LONG_MAX,
     )  # fmt: skip
     pending_bytes_max: int = setting(
@@ -80,6 +80,6 @@ class StorageSettings:
         INT_MAX,
     )  # fmt: skip
     producer_id_expiration_ms: int = setting(
-        86_400_000, "How long the sequence of an idle idempotent producer is remembered.", 1,
+        86_400_000, "Time that the sequence of an idle idempotent producer is remembered.", 1,
         LONG_MAX,
     )  # fmt: skip

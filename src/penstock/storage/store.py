@@ -3,10 +3,10 @@
     <data directory>/
       .lock                     held while the store is open
       journal/00000000.journal  …
-      partitions.checkpoint     up to where each partition is synced in its own files
+      partitions.checkpoint     positions up to which partitions are synced in their segments
       <topic>-<partition>/      Kafka's files
 
-It belongs to the thread of the event loop; `attach` enables its writer threads.
+All calls are made on the event loop's thread; `attach` lets the store use threads of its own.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogStore:
-    """Store that wires committer, segment writer, checkpointer and maintenance; made by `open`."""
+    """Logs of one data directory; created by `open`, which also connects the parts of the store."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class LogStore:
         self._lock = lock
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted: dict[TopicPartition, int] = {}
-        """Number of the last checkpoint that may contain a log, until a later one completes."""
+        """Number of the last checkpoint that may contain a deleted log, by partition."""
         self._removed: dict[TopicPartition, int] = {}
-        """Number of deleted logs of a name whose directories still exist."""
+        """Number of deleted logs whose directories are not renamed yet, by partition."""
         self._closed = False
         self._call_soon: Callable[..., object] | None = None
         self._writer = Worker("penstock-journal")
@@ -121,9 +121,10 @@ class LogStore:
     ) -> LogStore:
         """Create or recover the store of a directory. Blocks.
 
-        `replicated` returns whether other replicas hold a partition's acknowledged batches, so that
-        a possible loss is reported in `lost` and handled by the owner; None if unknown. Of other
-        logs every whole batch is kept; see `recovery`.
+        `replicated` returns whether other replicas have a partition's acknowledged batches. A
+        possible loss of such a partition is reported in `lost`, and its owner handles it. Of all
+        other partitions, every complete batch is kept; see `recovery`. If `replicated` is None, it
+        is unknown which partitions have replicas.
 
         Raises:
             StoreLocked: another process has the directory open.
@@ -163,7 +164,7 @@ class LogStore:
     # -- life --------------------------------------------------------------------------------
 
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
-        """Attach the owner's event loop; the store may use threads from now on."""
+        """Attach the event loop; the store may use threads from now on."""
         self._call_soon = call_soon_threadsafe
         for worker in (self._writer, self._segment_worker, self._syncer):
             worker.attach(call_soon_threadsafe)
@@ -215,10 +216,10 @@ class LogStore:
 
     @property
     def lost(self) -> Mapping[TopicPartition, str]:
-        """Replicated logs that may lack synced batches, and why.
+        """Replicated partitions that may lack synced batches, with the reason.
 
-        Reported after every restart until `set_limbo` is durable; damage in a log's own files is
-        reported while it exists, once the log is loaded.
+        A loss is reported after every restart until `LogReplica.set_limbo` is durable. Damage in a
+        log's own files is reported while it exists, once the log is loaded.
         """
         lost = {
             where: log.replica.lost for where, log in self._logs.items() if self._replicated(where)
@@ -227,7 +228,7 @@ class LogStore:
 
     @property
     def damages(self) -> Mapping[TopicPartition, list[str]]:
-        """Unrepaired damage found in loaded logs."""
+        """Descriptions of unrepaired damage in loaded logs, by partition."""
         found = {where: log.repair.damages for where, log in self._logs.items() if log.state.loaded}
         return {where: reasons for where, reasons in found.items() if reasons}
 
@@ -249,12 +250,13 @@ class LogStore:
 
     @property
     def uncleanable(self) -> Mapping[TopicPartition, str]:
-        """Compacted logs whose compaction stopped until the next start, and why."""
+        """Partitions whose compaction failed and is not retried before the next start, with the
+        reason."""
         return self._cleaner.uncleanable
 
     @property
     def failed(self) -> StorageError | None:
-        """Permanent error after a failed sync: all appends raise it."""
+        """Permanent error after a failed sync, which all appends raise; None without one."""
         return self._parts.queue.failed
 
     # -- appends -----------------------------------------------------------------------------
@@ -262,8 +264,8 @@ class LogStore:
     def flush(self, on_durable: OnDurable) -> None:
         """Call `on_durable(None)` once everything appended so far is durable by `log.flush.policy`.
 
-        After a failure it is called with the error, and the appends since the last success are
-        undone. Takes effect with `commit_pending`.
+        After a failure `on_durable` is called with the error, and the appends since the last
+        success are undone. `commit_pending` starts the commit.
         """
         self._committer.flush(on_durable)
 
@@ -272,7 +274,7 @@ class LogStore:
 
     @property
     def kept_producers(self) -> set[int]:
-        """Producer ids that never expire; the caller changes the set.
+        """Producer ids that never expire; the caller adds and removes ids in this set.
 
         Nothing expires before the first `housekeeping`.
         """
@@ -280,7 +282,7 @@ class LogStore:
 
     @property
     def on_advance(self) -> Callable[[Collection[LogOwner]], None]:
-        """Callback with the owners whose readable end rose, called after those of `flush`."""
+        """Callback that receives the owners whose readable end rose, after `flush` callbacks."""
         return self._committer.on_advance
 
     @on_advance.setter
@@ -292,10 +294,10 @@ class LogStore:
     def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> PartitionLog:
         """Create the log of a partition, or return the existing one of this topic id.
 
-        Nothing is synced: the root directory is synced before the first append becomes durable and
-        with every checkpoint, which also contains the topic id. If a log of this name was deleted
-        just before, the call waits for a checkpoint, because recovery could take its journal
-        entries for those of the new log.
+        The call syncs nothing. The store's directory is synced before the first append becomes
+        durable, and with every checkpoint, which also contains the topic id. If a log of this name
+        was deleted just before, the call waits for a checkpoint. Otherwise recovery could take the
+        journal entries of the deleted log for those of the new one.
 
         Raises:
             TopicIdMismatch: a log of another topic id exists; delete it first.
@@ -305,7 +307,7 @@ class LogStore:
         log = self._logs.get(tp)
         if log is not None:
             if log.topic_id != topic_id:
-                raise TopicIdMismatch(f"{tp} exists for topic id {log.topic_id}, not {topic_id}")
+                raise TopicIdMismatch(f"{tp} exists with topic id {log.topic_id}, not {topic_id}")
             if leader_epoch > log.leader_epoch:
                 log.set_leader_epoch(leader_epoch)
             return log
@@ -342,11 +344,11 @@ class LogStore:
         return log
 
     def delete(self, tp: TopicPartition) -> None:
-        """Remove a partition.
+        """Delete the log of a partition.
 
-        Its buffers are released when the running writes end; then its directory is renamed after
-        the running checkpoint, and removed later. Only the creation of a partition of the same name
-        waits for this. A crash in between restores the partition.
+        Its buffers are released when the running writes end. Its directory is renamed after the
+        running checkpoint, and removed later. Only the creation of a partition of the same name
+        waits for the rename. A crash before the rename restores the partition.
         """
         self._check_open()
         log = self._logs.pop(tp, None)
@@ -490,7 +492,7 @@ class LogStore:
         names = self._files.names_in(self._root)
         checkpoint = found.checkpoint or Checkpoint(0, False, False, {})
         if found.checkpoint is None and (found.damaged or any(map(parse_directory_name, names))):
-            reason = "; ".join(map(str, found.damaged.values())) or "there is none, but logs"
+            reason = "; ".join(map(str, found.damaged.values())) or "the file is missing"
             self._doubt(CorruptLog(Path(self._root, CHECKPOINT_FILE), 0, reason))
             checkpoint = checkpoint._replace(unknown=True)
         keep_damaged(self._files, found)
@@ -499,10 +501,11 @@ class LogStore:
     def _find_partitions(
         self, checkpoint: Checkpoint, replays: Replays, *, lost: bool, lazily: bool
     ) -> bool:
-        """Add all logs; load those that are not completely known, or all unless `lazily`.
+        """Add all logs of the directory; load logs whose state is not completely known.
 
-        Returns whether the journal has no rows of deleted logs, and no log has records unknown to
-        both journal and checkpoint: otherwise a deletion may have been lost.
+        Without `lazily`, all logs are loaded. Returns False if the effect of a deletion may be
+        lost: the journal has rows of a missing log, or a log that is in neither journal nor
+        checkpoint has records.
         """
         stray_records = False
         directories = Directories(self._files, self._root, checkpoint, replays)
@@ -537,7 +540,10 @@ class LogStore:
     def _in_doubt(
         self, log: LogState, replay: LogReplay | None, replays: Replays, *, unknown: bool
     ) -> LogReplay | None:
-        """Return the replay of a log that may lack acknowledged batches; see `recovery`."""
+        """Return the journal rows to replay into a log that may lack acknowledged batches.
+
+        See `recovery`.
+        """
         if self._replicated(log.topic_partition) and not unknown:
             return replay
         replay = replay or replays.nothing()
@@ -565,11 +571,15 @@ class LogStore:
 
 
 def _nothing() -> None:
-    """Do nothing besides waiting for a worker's earlier jobs."""
+    """Do nothing, as a job whose callback runs after the worker's earlier jobs."""
 
 
 def lock_directory(root: str, files: Files) -> int:
-    """Lock a store's directory for as long as the returned file is open; raises StoreLocked."""
+    """Lock a store's directory; return the lock file, whose closing releases the lock.
+
+    Raises:
+        StoreLocked: another process uses the directory.
+    """
     path = os.path.join(root, LOCK_FILE)
     try:
         return files.lock(path)

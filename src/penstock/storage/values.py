@@ -18,7 +18,7 @@ class Lease(Protocol):
 
 
 class Read(NamedTuple):
-    """Whole batches back to back over `buffers`; `next_offset` is the offset to continue at."""
+    """Complete batches, one after another in `buffers`; `next_offset` is where to continue."""
 
     buffers: list[Buffer]
     size_bytes: int
@@ -26,10 +26,10 @@ class Read(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """State that a replica keeps besides its log: epochs, -1 for none.
+    """Durable state of a replica besides its log; epochs are -1 for none.
 
     The replica rejects epochs below `promised`. It may lack acknowledged batches of epochs up to
-    `limbo`. With `lost` it lacks synced batches, and its owner has not handled that yet.
+    `limbo`. With `lost` it may lack synced batches, and its owner has not handled this yet.
     """
 
     promised: int = -1
@@ -38,10 +38,10 @@ class Standing(NamedTuple):
 
 
 class Later(NamedTuple):
-    """Bytes that have to be loaded before they are read.
+    """Request for bytes that must be loaded before they can be read.
 
-    `load` receives the `want`s of one request together, and their maximum total bytes; requests
-    that wait for the partition wake when the bytes are loaded.
+    The caller collects the `want`s of one fetch request, and calls `load` with them and the maximum
+    total bytes. Fetch requests that wait for the partition are woken when the bytes are loaded.
     """
 
     load: Callable[[Sequence[Any], int], None]
@@ -49,10 +49,11 @@ class Later(NamedTuple):
 
 
 class LogOwner(Protocol):
-    """Owner of a log, who decides which durable batches consumers may read."""
+    """Owner of a log: the partition, which determines what durable batches consumers may read."""
 
     def became_durable(self, offset: int) -> bool:
-        """Record that all below an offset is durable; return whether consumers may read more."""
+        """Record that everything below `offset` is durable; return whether consumers may read
+        more."""
         ...
 
     def log_moved(self) -> None:

@@ -1,8 +1,8 @@
-"""Threads for blocking file work, whose results return to the owner's thread.
+"""Threads for blocking file work, whose results are handled on the event loop's thread.
 
-Without a loop (`attach` not called) jobs run where they are submitted, so that tests and tools need
-no threads. With one, a job runs on the worker's thread, and its `done` on the owner's: called by
-the loop, or by `drain`, which waits for everything submitted.
+After `attach`, a job runs on the worker's thread. Its callback `done` runs on the event loop's
+thread, called by the loop or by `drain`, which waits for all submitted jobs. Before `attach`, a job
+runs at once on the thread that submits it, so that tests and tools need no threads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Worker:
         return self._call_soon is not None
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run `job`; then call `done(result, None)` or `done(None, error)` on the owner's side."""
+        """Run `job`; then call `done(result, None)` or `done(None, error)`."""
         if self._call_soon is None:
             done(*_run(job))
             return
@@ -49,7 +49,7 @@ class Worker:
         self._jobs.put((job, done))
 
     def drain(self) -> None:
-        """Wait for all jobs, including those that their `done`s submit."""
+        """Wait for all jobs, including jobs that `done` callbacks submit."""
         while self.outstanding:
             self._finished.wait()
             self._finished.clear()
@@ -88,7 +88,7 @@ class Worker:
 
 
 class SideBySide:
-    """Pool that runs several jobs in parallel for a waiting thread."""
+    """Pool of threads that runs several jobs in parallel while the caller waits."""
 
     def __init__(self, name: str, threads_max: int) -> None:
         self._name = name

@@ -9,7 +9,7 @@
         with agent.client(topics=["orders"]) as producer:
             producer.publish(b"{}", topic="orders").result()
 
-As a fixture, in a `conftest.py`: `pytest_plugins = ["penstock.testing.fixtures"]`.
+For pytest fixtures, put `pytest_plugins = ["penstock.testing.fixtures"]` into `conftest.py`.
 """
 
 from penstock.testing.agent import Agent

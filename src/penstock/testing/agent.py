@@ -1,6 +1,7 @@
 """Host agent for tests, with a socket file in a temporary directory and a choice of sinks.
 
-It runs in a thread of this process, with its own event loop, and drains when the context ends.
+The agent runs in a thread of this process, with its own event loop, and drains when its context
+ends.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class Agent:
     """Running agent, as a context manager.
 
     Args:
-        bootstrap: the brokers of the log sink; without them the sink is memory.
-        settings: the agent's settings by their dotted names.
-        http: start the HTTP front too.
+        bootstrap: the brokers of the log sink; without them the agent has the memory sink.
+        settings: settings of the agent by their dotted names.
+        http: whether the HTTP front is started too.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Agent:
         """Start the agent on its socket file.
 
         Raises:
-            PenstockError: it cannot start.
+            PenstockError: the agent cannot start.
         """
         self._thread = LoopThread("agent", self._begin)
         http = self._thread.start()

@@ -1,9 +1,9 @@
 """Broker for tests that starts in a fraction of a second and leaves no files.
 
-By default it runs in a thread of this process with its own event loop. With `process=True` it is
-`python -m penstock serve` in a child process, which can be killed. The system chooses the ports,
-so any number of brokers run side by side. A restart keeps the ports, and on Linux no other
-process receives them before the context ends.
+By default it runs in a thread of this process, with its own event loop. With `process=True` it is
+`python -m penstock serve` in a child process, which can be killed. The system chooses the ports, so
+any number of brokers can run side by side. A restart keeps the ports, and on Linux no other process
+gets them before the context ends.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Broker:
     """Running broker, as a context manager.
 
     Args:
-        settings: broker and storage settings by their dotted names; `listeners` adds to the
-            plaintext listener of `bootstrap`.
-        directory: its data directory; by default a temporary one that is removed.
-        process: run it in a child process.
-        admin: start the admin HTTP interface too.
+        settings: settings of broker and storage by their dotted names; `listeners` are additional
+            to the plaintext listener, whose address is `bootstrap`.
+        directory: the data directory; by default a temporary one, which is removed at the end.
+        process: whether the broker runs in a child process.
+        admin: whether the admin HTTP interface is started too.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Broker:
             self._discard()
 
     def start(self) -> Broker:
-        """Start the broker, on its earlier port if it has run before.
+        """Start the broker, on its earlier ports if it has run before.
 
         Raises:
-            PenstockError: it cannot start.
+            PenstockError: the broker cannot start.
         """
         flags = {name: Given(value, "settings") for name, value in self._settings.items()}
         flags["log.dirs"] = Given(str(self.directory), "directory")
@@ -115,7 +115,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop the broker in good order; its data stays until the context ends."""
+        """Stop the broker gracefully; its data stays until the context ends."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.stop()
@@ -128,10 +128,10 @@ class Broker:
         return self.start()
 
     def kill(self) -> None:
-        """Kill its process with SIGKILL; `start` starts it again.
+        """Kill the broker's process with SIGKILL; `start` starts a new one.
 
         Raises:
-            UnavailableError: it does not run in a child process.
+            UnavailableError: the broker does not run in a child process.
         """
         if self._process is None:
             raise UnavailableError("only a running Broker(process=True) can be killed")
@@ -140,12 +140,12 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None when the broker runs in this process."""
+        """Id of the broker's process; None if the broker runs in this process."""
         return None if self._process is None else self._process.pid
 
     @property
     def server(self) -> BrokerServer | None:
-        """Server object of a broker in this process; it belongs to its own thread."""
+        """Server object of a broker in this process, for use in its own thread only; else None."""
         return None if self._thread is None else self._thread.server
 
     def client(self, **options: Any) -> Client:
@@ -248,10 +248,11 @@ class _BrokerProcess:
 
 
 def _held_address(held: ExitStack) -> str:
-    """Return a loopback address that stays bound without listening until `held` is closed.
+    """Return an address of 127.0.0.1 whose port stays reserved until `held` is closed.
 
-    On Linux a server can still listen on it by naming the port, no process receives it as a free
-    port, and connections are refused while no server listens. Elsewhere it would block the server.
+    On Linux a socket is bound to it without listening. A server can then listen on the address, and
+    no other process gets the port as a free one. Connections are refused while no server listens.
+    On other systems such a socket would block the server; there the port is 0.
     """
     if sys.platform != "linux":
         return _LOOPBACK

@@ -1,4 +1,4 @@
-"""pytest fixtures `penstock_broker`, one broker per session, and `penstock_client`, its client.
+"""Fixtures of pytest: `penstock_broker`, one broker per session, and `penstock_client`, its client.
 
 Load them with `pytest_plugins = ["penstock.testing.fixtures"]`.
 """

@@ -1,4 +1,4 @@
-"""Event loop in its own thread, for components that a test starts and stops."""
+"""Event loop in a thread of its own, for components that a test starts and stops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ End = Callable[[], Awaitable[None]]
 
 
 class LoopThread(Generic[T]):
-    """Thread with a uvloop that runs `begin`, and at `stop` the coroutine that `begin` returned."""
+    """Thread with an event loop, which starts a component and stops it.
+
+    `begin` starts the component. It returns a result for `start`, and the function that `stop` runs
+    to end the component.
+    """
 
     def __init__(self, name: str, begin: Callable[[], Awaitable[tuple[T, End]]]) -> None:
         self._name = name
@@ -30,10 +34,11 @@ class LoopThread(Generic[T]):
         self._error: BaseException | None = None
 
     def start(self) -> T:
-        """Start the thread and return the first result of `begin`.
+        """Start the thread and the component; return the result of `begin`.
 
         Raises:
-            UnavailableError: it took too long; or whatever `begin` raised.
+            UnavailableError: it took longer than `START_TIMEOUT_SECONDS`; or any error that `begin`
+                raised.
         """
         self._thread.start()
         if not self._started.wait(START_TIMEOUT_SECONDS):
@@ -51,7 +56,8 @@ class LoopThread(Generic[T]):
         """Stop the component and the thread.
 
         Raises:
-            UnavailableError: it took too long; or the error that ended it before.
+            UnavailableError: it took longer than `END_TIMEOUT_SECONDS`; or the error that ended the
+                thread.
         """
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)

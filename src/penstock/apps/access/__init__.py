@@ -1,1 +1,1 @@
-"""Commands for users and access control lists."""
+"""Command groups for users and access control lists."""

@@ -1,4 +1,4 @@
-"""`penstock acl`: access control lists."""
+"""Command group `penstock acl`: lists, adds and removes entries of access control lists."""
 
 from __future__ import annotations
 
@@ -29,13 +29,34 @@ Resource = tuple[str, str]
 
 
 def resource_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name resources; they are one argument, `resources`."""
+    """Add the options that name resources, as one argument `resources`: pairs of type and name."""
 
-    @click.option("--topic", multiple=True, metavar="NAME", help="A topic; * is all of them.")
-    @click.option("--group", multiple=True, metavar="ID", help="A consumer or share group.")
-    @click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id.")
-    @click.option("--user-resource", multiple=True, metavar="USER", help="A user, as a resource.")
-    @click.option("--cluster", is_flag=True, help="The cluster itself.")
+    @click.option(
+        "--topic",
+        multiple=True,
+        metavar="NAME",
+        help="Name of a topic; * means all topics. May be repeated.",
+    )
+    @click.option(
+        "--group",
+        multiple=True,
+        metavar="ID",
+        help="Id of a consumer group or share group; * means all groups. May be repeated.",
+    )
+    @click.option(
+        "--transactional-id",
+        multiple=True,
+        metavar="ID",
+        help="A producer's transactional id; * means all ids. May be repeated.",
+    )
+    @click.option(
+        "--user-resource",
+        multiple=True,
+        metavar="USER",
+        help="Name of a user whose delegation tokens are the resource (operations create-tokens"
+        " and describe-tokens). May be repeated.",
+    )
+    @click.option("--cluster", is_flag=True, help="The cluster as the resource.")
     @wraps(command)
     def wrapped(
         topic: tuple[str, ...],
@@ -61,20 +82,27 @@ def _words(words: tuple[str, ...], begin: int) -> click.Choice[str]:
 
 @click.group("acl", short_help="Manage access rules: list, add, remove.")
 def acl() -> None:
-    """Manage access rules of principals, which apply if authorizer.class.name is set.
+    """Manage access control entries (ACLs), which allow or deny principals operations on resources.
 
-    Deny takes precedence; read, write, delete and alter imply describe, alter-configs implies
-    describe-configs. Changes are in force on every broker within a second.
+    Brokers enforce them if authorizer.class.name is set. An entry that denies overrides entries
+    that allow. Read, write, delete and alter imply describe; alter-configs implies
+    describe-configs. A change takes effect on every broker within a second.
     """
 
 
 @acl.command("list")
 @resource_options
-@click.option("--match", is_flag=True, help="With a name: all rules that apply to it.")
-@click.option("--principal", metavar="TYPE:NAME", help="Entries of this principal.")
+@click.option(
+    "--match",
+    is_flag=True,
+    help="For a named resource: also show entries that apply to it by a prefix or by *.",
+)
+@click.option(
+    "--principal", metavar="TYPE:NAME", help="Only entries of this principal, such as User:alice."
+)
 @client_options
 def list_acls(state: State, resources: list[Resource], match: bool, principal: str | None) -> None:
-    """List ACL entries, all or those that match the options."""
+    """List access control entries: all, or those that match the options."""
     pattern = "match" if match else ANY
     filters = [
         AclFilter(resource_type=kind, name=name, pattern_type=pattern, principal=principal)
@@ -87,25 +115,37 @@ def list_acls(state: State, resources: list[Resource], match: bool, principal: s
 
 @acl.command("add")
 @resource_options
-@click.option("--prefix", is_flag=True, help="All resources whose names begin with the given one.")
+@click.option(
+    "--prefix",
+    is_flag=True,
+    help="Apply the entries to all resources whose names begin with the given names.",
+)
 @click.option(
     "--principal",
     multiple=True,
     required=True,
     metavar="TYPE:NAME",
-    help="Such as User:a; User:* is everyone.",
+    help="Principal to allow or deny, such as User:alice; User:* means everyone. May be repeated.",
 )
 @click.option(
-    "--operation", multiple=True, type=_words(OPERATIONS, 2), help="Operation to allow or deny."
+    "--operation",
+    multiple=True,
+    type=_words(OPERATIONS, 2),
+    help="Operation to allow or deny. May be repeated.",
 )
 @click.option(
     "--host",
     multiple=True,
     default=("*",),
     show_default=True,
-    help="Address or network (10.0.0.0/8); * is any.",
+    help="Address of the client, or a network such as 10.0.0.0/8; * means any address. May be"
+    " repeated.",
 )
-@click.option("--deny", is_flag=True, help="Deny; this overrides rules that allow.")
+@click.option(
+    "--deny",
+    is_flag=True,
+    help="Deny the operations instead of allowing them. This overrides entries that allow.",
+)
 @client_options
 def add_acls(
     state: State,
@@ -116,7 +156,10 @@ def add_acls(
     host: tuple[str, ...],
     deny: bool,
 ) -> None:
-    """Allow or deny principals operations on resources."""
+    """Allow or deny principals operations on resources.
+
+    Adds one entry for each combination of resource, principal, operation and host.
+    """
     if not resources or not operation:
         raise click.UsageError("give a resource (--topic, --group, --cluster, …) and --operation")
     bindings = [
@@ -145,7 +188,7 @@ def add_acls(
 
 
 def _check(bindings: list[AclBinding]) -> None:
-    """Reject an entry that could never decide anything: it is most likely a mistake."""
+    """Reject operations that a resource's type does not have: such entries would never apply."""
     for binding in bindings:
         known = SUPPORTED[binding.resource_type]
         if binding.operation != "all" and binding.operation not in known:
@@ -158,13 +201,26 @@ def _check(bindings: list[AclBinding]) -> None:
 
 @acl.command("remove")
 @resource_options
-@click.option("--prefix", is_flag=True, help="Entries of prefixes, not of names.")
-@click.option("--principal", metavar="TYPE:NAME", help="Entries of this principal.")
-@click.option("--operation", type=_words(OPERATIONS, 2), help="Entries of this operation.")
-@click.option("--host", help="Entries of this host.")
-@click.option("--permission", type=_words(PERMISSIONS, 2), help="Entries that deny, or allow.")
 @click.option(
-    "--all", "everything", is_flag=True, help="Remove all entries, if no other option is given."
+    "--prefix",
+    is_flag=True,
+    help="Match entries that were added with --prefix, instead of entries of whole names.",
+)
+@click.option(
+    "--principal", metavar="TYPE:NAME", help="Only entries of this principal, such as User:alice."
+)
+@click.option("--operation", type=_words(OPERATIONS, 2), help="Only entries with this operation.")
+@click.option("--host", help="Only entries with this host, written as when they were added.")
+@click.option(
+    "--permission",
+    type=_words(PERMISSIONS, 2),
+    help="Only entries that deny, or only entries that allow. Default: both.",
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Remove all entries of the cluster. Required if no other option selects entries.",
 )
 @client_options
 def remove_acls(
@@ -177,7 +233,7 @@ def remove_acls(
     permission: str | None,
     everything: bool,
 ) -> None:
-    """Remove all entries that match the options."""
+    """Remove all access control entries that match the options."""
     pattern = "prefixed" if prefix else "literal" if resources else ANY
     wanted = AclFilter(
         pattern_type=pattern,

@@ -1,8 +1,8 @@
-"""`penstock user`: users of the cluster and their passwords.
+"""Command group `penstock user`: lists, creates and removes users, and changes their passwords.
 
-A password comes from a prompt, a file or standard input, never from an argument, which every
-process of the host could read. `--offline` writes to the database of a stopped cluster, to create
-the first user.
+A password is read from a prompt, a file or standard input. It is never an argument, since every
+process of the host can read arguments. `--offline` writes to the database of a stopped cluster, to
+create the first user.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STDIN: Final = "-"
 
 
 class Users(Protocol):
-    """Store of users."""
+    """Store of users and their passwords: a client of the cluster, or `OfflineUsers`."""
 
     def list_users(self) -> dict[str, dict[str, int]]: ...
     def set_password(
@@ -54,13 +54,21 @@ class Users(Protocol):
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name the store of users, as one argument `offline`."""
+    """Add the options that select the store of users, as one argument `offline`; None means a
+    broker.
+    """
 
     @click.option(
-        "--offline", is_flag=True, help="Use the database directly, while no broker runs."
+        "--offline",
+        is_flag=True,
+        help="Open the cluster's database instead of connecting to a broker, which must be"
+        " stopped.",
     )
-    @path_option("--config file", "The broker's settings file.")
-    @click.option("--data-dir", help="The broker's directory (log.dirs).")
+    @path_option("--config file", "With --offline: the broker's TOML file of settings.")
+    @click.option(
+        "--data-dir",
+        help="With --offline: the broker's data directory. Default: the setting log.dirs.",
+    )
     @wraps(command)
     def wrapped(offline: bool, file: Path | None, data_dir: str | None, **arguments: Any) -> None:
         if not offline and (file is not None or data_dir is not None):
@@ -72,10 +80,14 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def password_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a password, as `password`, a function that reads it."""
+    """Add the password options, as arguments `password` (a function that reads it), `mechanisms`
+    and `iterations`.
+    """
 
     @click.option(
-        "--password-file", metavar="FILE|-", help="File whose first line is the password; -: stdin."
+        "--password-file",
+        metavar="FILE|-",
+        help="File whose first line is the password; - reads standard input. Default: ask for it.",
     )
     @click.option(
         "--mechanism",
@@ -84,9 +96,15 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(list(HASHES)),
         default=(SCRAM_SHA_512,),
         show_default=True,
-        help="Mechanism of the stored password; PLAIN works with each.",
+        help="SASL mechanism that the stored password is for; PLAIN works with both. May be"
+        " repeated.",
     )
-    @default_option("--iterations", ITERATIONS, "Iterations of the hash.", int)
+    @default_option(
+        "--iterations",
+        ITERATIONS,
+        "Iterations of the password hash. More of them slow down guessing, and also each login.",
+        int,
+    )
     @wraps(command)
     def wrapped(password_file: str | None, **arguments: Any) -> None:
         command(password=lambda: _password(password_file), **arguments)
@@ -96,7 +114,10 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("user", short_help="Manage users and passwords.")
 def user() -> None:
-    """Manage users for SCRAM and PLAIN. The cluster stores a salted hash of each password."""
+    """Manage users that authenticate with SCRAM or PLAIN.
+
+    The cluster stores a salted hash of each password.
+    """
 
 
 @user.command("list")
@@ -119,9 +140,9 @@ def list_users(state: State, offline: OfflineUsers | None) -> None:
 @place_options
 @client_options
 def add_user(state: State, name: str, offline: OfflineUsers | None, **password: Any) -> None:
-    """Create a user."""
+    """Create a user with a password."""
     _set(state, name, offline, exists=False, **password)
-    say(state, f"user {name} made", user=name)
+    say(state, f"user {name} created", user=name)
 
 
 @user.command("passwd")
@@ -130,7 +151,10 @@ def add_user(state: State, name: str, offline: OfflineUsers | None, **password: 
 @place_options
 @client_options
 def change_password(state: State, name: str, offline: OfflineUsers | None, **password: Any) -> None:
-    """Change a user's password for these mechanisms; other mechanisms keep theirs."""
+    """Change a user's password for the mechanisms that --mechanism names.
+
+    Passwords of the user's other mechanisms stay unchanged.
+    """
     _set(state, name, offline, exists=True, **password)
     say(state, f"password of {name} changed", user=name)
 
@@ -140,12 +164,15 @@ def change_password(state: State, name: str, offline: OfflineUsers | None, **pas
 @place_options
 @client_options
 def remove_user(state: State, name: str, offline: OfflineUsers | None) -> None:
-    """Remove a user. Open connections stay until they authenticate again."""
+    """Remove a user with all of its passwords.
+
+    Open connections of the user stay until they authenticate again.
+    """
 
     def remove(users: Users) -> None:
         known = users.list_users().get(name)
         if not known:
-            raise BadInput(f"user {name} does not exist")
+            raise BadInput(f"user {name} does not exist; list users with `penstock user list`")
         users.delete_user(name, list(known))
 
     _with(state, offline, remove)
@@ -165,9 +192,10 @@ def _set(
     def change(users: Users) -> None:
         known = name in users.list_users()
         if known != exists:
-            hint = "`penstock user passwd` changes" if known else "`penstock user add` makes"
-            there = "is" if known else "is no"
-            raise BadInput(f"there {there} user {name}; {hint} one")
+            if known:
+                fix = f"change its password with `penstock user passwd {name}`"
+                raise BadInput(f"user {name} exists already; {fix}")
+            raise BadInput(f"user {name} does not exist; create it with `penstock user add {name}`")
         text = password()
         for mechanism in mechanisms:
             users.set_password(name, text, mechanism=mechanism, iterations=iterations)
@@ -210,7 +238,7 @@ def _configuration(file: Path | None, data_dir: str | None) -> Configuration:
 
 
 class OfflineUsers:
-    """Users in the database of a stopped cluster."""
+    """Users in the database of a stopped cluster, opened without a broker."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration

@@ -1,1 +1,1 @@
-"""`penstock bench`: measures this host for the formulas of plans."""
+"""Command `penstock bench`: measures a host or a broker, as input of `penstock plan capacity`."""

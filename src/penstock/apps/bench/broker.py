@@ -1,9 +1,9 @@
-"""The measured broker: one of our own in a process of its own, or a running one.
+"""Brokers under measurement: a temporary one in a child process, or a running one.
 
-An own broker is `penstock serve` with its defaults, on a free port of loopback, in a temporary
-directory. It does not see the settings that the environment has for other brokers. Its settings
-(URLs, options, possibly secrets) are in a file that only its owner may read, not on its command
-line.
+A temporary broker is `penstock serve` with default settings, on a free port of 127.0.0.1, in a
+temporary directory. Environment variables that set settings of brokers are not passed to it. Its
+own settings may contain secrets, such as options of an object store. They are therefore in a file
+that only its owner may read, and not on its command line.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ _LISTENING: Final = "0A"
 
 
 class OwnBroker:
-    """`penstock serve` as a child process, by default without its admin interface; `stop` ends
-    it."""
+    """Temporary broker: `penstock serve` as a child process, which `stop` ends.
+
+    Its admin interface is off, unless the settings have `admin.listener`.
+    """
 
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
         self._said = directory / "stderr"
@@ -66,10 +68,11 @@ class OwnBroker:
         return self._process.pid
 
     def ready(self) -> str:
-        """Wait until the broker serves and return its address; `admin_url` is set then.
+        """Wait until clients can connect, set `admin_url`, and return the address for Kafka
+        clients.
 
         Raises:
-            UnavailableError: the broker does not start.
+            UnavailableError: the process ended, or was not ready within `START_TIMEOUT_SECONDS`.
         """
         if self._process.stdout is None:
             raise UnavailableError("the broker's output cannot be read")
@@ -77,29 +80,33 @@ class OwnBroker:
         while not line.endswith(b"\n"):
             left = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
             if not wait([self._process.stdout.fileno()], left):
-                raise UnavailableError(f"no broker started within {START_TIMEOUT_SECONDS:g} s")
+                raise UnavailableError(
+                    f"the temporary broker did not start within {START_TIMEOUT_SECONDS:g} s"
+                )
             piece = os.read(self._process.stdout.fileno(), 4096)
             if not piece:
                 self._process.wait(STOP_TIMEOUT_SECONDS)
-                raise UnavailableError(f"no broker started: {self.failure()}")
+                raise UnavailableError(f"the temporary broker did not start: {self.failure()}")
             line += piece
         found = _READY.search(line)
         if found is None:
-            raise UnavailableError(f"no broker started: unexpected output {line[:100]!r}")
+            raise UnavailableError(
+                f"the temporary broker did not start: unexpected output {line[:100]!r}"
+            )
         self.admin_url = f"http://{found[2].decode()}"
         return found[1].decode()
 
     def failure(self) -> str:
-        """Return why the process ended; empty while it runs."""
+        """Return the exit status and the last line of stderr; empty while the process runs."""
         status = self._process.poll()
         if status is None:
             return ""
         said = self._said.read_text(errors="replace").strip()[-STDERR_BYTES_SHOWN:]
-        last = said.splitlines()[-1:] or ["it said nothing"]
+        last = said.splitlines()[-1:] or ["it printed no error"]
         return f"it ended with status {status}: {last[0].removeprefix('penstock: ')}"
 
     def stop(self) -> None:
-        """Stop the process gracefully, or kill it after the timeout."""
+        """Stop the process with SIGTERM, or kill it after `STOP_TIMEOUT_SECONDS`."""
         self._process.terminate()
         try:
             self._process.wait(STOP_TIMEOUT_SECONDS)
@@ -114,10 +121,10 @@ class OwnBroker:
 
 @contextmanager
 def own_broker(directory: Path, settings: Mapping[str, object]) -> Iterator[tuple[OwnBroker, str]]:
-    """Run a broker and yield it with its address.
+    """Run a temporary broker during a context; yield it with its address for Kafka clients.
 
     Raises:
-        UnavailableError: the broker does not start, or ended during the measurement.
+        UnavailableError: the broker does not start, or ends during the context.
     """
     broker = None
     try:
@@ -128,14 +135,16 @@ def own_broker(directory: Path, settings: Mapping[str, object]) -> Iterator[tupl
         failure = "" if broker is None else broker.failure()
         if not failure or failure in str(error):
             raise
-        raise UnavailableError(f"the measured broker has ended: {failure}") from error
+        raise UnavailableError(
+            f"the temporary broker ended during the measurement: {failure}"
+        ) from error
     finally:
         if broker is not None:
             broker.stop()
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment without settings of brokers."""
+    """Return this process's environment without variables that set settings of brokers."""
     names = known_names()
 
     def is_setting(variable: str) -> bool:
@@ -147,7 +156,11 @@ def _environment() -> dict[str, str]:
 
 @dataclass(slots=True)
 class Bed:
-    """Broker under measurement: a client, topics of its own, and its process if visible."""
+    """Broker under measurement, with a client and temporary topics.
+
+    `connect` creates further clients. `pid` is the broker's process, None if this process cannot
+    see it. `timeout_ms` limits each wait for the broker. Names of topics begin with `prefix`.
+    """
 
     bootstrap: str
     client: Client
@@ -161,7 +174,7 @@ class Bed:
     _topics: set[str] = field(default_factory=set)
 
     def delete_topics(self) -> None:
-        """Delete topics whose `topic` was interrupted just before or after its body.
+        """Delete topics that `topic` has left, because a signal interrupted it.
 
         Raises:
             PenstockError: a topic cannot be deleted.
@@ -171,7 +184,7 @@ class Bed:
 
     @contextmanager
     def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Iterator[str]:
-        """Create a topic, and delete it at the end.
+        """Create a topic, yield its name, and delete it at the end of the context.
 
         Raises:
             PenstockError: the topic cannot be created or deleted.
@@ -180,7 +193,7 @@ class Bed:
         name = f"{self.prefix}-{self._count}"
         self._topics.add(name)
         try:
-            with deferred():  # what is interrupted here could take effect after the deletion
+            with deferred():  # an interrupted creation could take effect after the deletion
                 self.client.create_topic(name, partitions, configs)
             yield name
         finally:
@@ -202,13 +215,17 @@ class Bed:
             raise
 
     def cpu_seconds(self) -> float | None:
-        """Return the broker's processor seconds so far; None if its process is not visible."""
+        """Return the broker's CPU time so far, in seconds; None if its process is not visible."""
         return None if self.pid is None else cpu_seconds(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Facts about a running broker that this host can see."""
+    """Visibility of a running broker from this host.
+
+    `here` is true if the broker runs on this host. `pid` is its process, None if it is not visible;
+    `why_not` has the reason.
+    """
 
     here: bool
     pid: int | None
@@ -224,7 +241,9 @@ def look_for(client: Client) -> Seen:
         return Seen(False, None, f"the broker is at {node.address}, not on this host")
     pid = _listener(node.port)
     if pid is None:
-        return Seen(True, None, "the process that listens there cannot be seen by this user")
+        return Seen(
+            True, None, "this user cannot see the process that listens on the broker's port"
+        )
     if pid == os.getpid():
         return Seen(True, None, "the broker runs in the process that measures it")
     return Seen(True, pid)
@@ -243,7 +262,7 @@ def _is_of_this_host(host: str) -> bool:
 
 
 def _listener(port: int) -> int | None:
-    """Return the Penstock process that listens on a TCP port of this host."""
+    """Return the id of the Penstock process that listens on a TCP port of this host, if visible."""
     inodes = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         with suppress(OSError):

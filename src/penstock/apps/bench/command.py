@@ -1,7 +1,8 @@
-"""`penstock bench`: measures a host and writes a calibration for plans.
+"""Command `penstock bench`: measures a host and writes a calibration, which plans read.
 
-Every measurement runs once in each round, for about a minute, and the median of the rounds counts.
-Whatever it creates is removed, also after a failure or an interrupt.
+A measurement takes about a minute by default. Each of its rounds runs every step once, and the
+median of the rounds is reported. Everything that a measurement creates is removed at its end, also
+after a failure or an interrupt.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ QUICK_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Calibration with its notes."""
+    """Calibration with notes about it; `subject` names the measured broker."""
 
     subject: str
     calibration: Calibration
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the document to be written: a calibration, with ratios and notes."""
+        """Return the JSON document of the result: the calibration, with ratios and notes."""
         from penstock.apps.bench.steps import ratios
 
         return calibration_document(self.calibration) | {
@@ -59,22 +60,45 @@ class Result:
         }
 
 
-@click.command("bench", short_help="Measure this host, as input of plans.")
+@click.command("bench", short_help="Measure this host, for `penstock plan capacity`.")
 @path_option(
     "--data-dir",
-    f"Directory whose disk is measured. [default: {DEFAULT_DIRECTORY} if there, else .]",
+    f"Directory whose disk is measured, with 2 GiB of free space. [default: {DEFAULT_DIRECTORY} if"
+    " it exists, else .]",
 )
-@click.option("--quick", is_flag=True, help=f"Measure for about {QUICK_SECONDS:g} seconds.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help=f"Measure for about {QUICK_SECONDS:g} seconds only. Figures vary more from run to run.",
+)
 @click.option(
     "--seconds", type=Number(1, 3600),
-    help=f"Approximate duration in seconds. [default: {SECONDS:g}]",
+    help="Approximate duration in seconds. Figures of longer measurements vary less. [default:"
+        f" {SECONDS:g}]",
 )  # fmt: skip
-@click.option("--store", metavar="URL", help="Object store: s3://bucket/prefix, file:///directory.")
 @click.option(
-    "--store-option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the store."
+    "--store",
+    metavar="URL",
+    help="Object store to measure, as s3://bucket/prefix or file:///directory. Default: a"
+    " temporary directory; with -b none.",
 )
-@click.option("--control", metavar="URL", help="PostgreSQL database, instead of SQLite.")
-@path_option("--write path", "Write a calibration.")
+@click.option(
+    "--store-option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the object store, such as aws_region=eu-central-1. May be repeated.",
+)
+@click.option(
+    "--control",
+    metavar="URL",
+    help="PostgreSQL database whose commits are measured, as postgresql://user@host/name."
+    " Default: a temporary SQLite file; with -b none.",
+)
+@path_option(
+    "--write path",
+    "Write the calibration to this file, for `penstock plan capacity --calibration`.",
+)
 @click.option("--explain", is_flag=True, help="Show how each figure was measured.")
 @client_options
 def bench(
@@ -88,20 +112,20 @@ def bench(
     path: Path | None,
     explain: bool,
 ) -> None:
-    """Measure this host: loopback, disk, a broker, an object store, commits.
+    """Measure this host: loopback, disk, a broker, an object store, and commits of metadata.
 
-    By default a temporary broker is measured, with a directory as the object store and SQLite below
-    --data-dir; everything is removed afterwards. With -b HOST:PORT a running broker is measured at
-    full load, with topics that are deleted afterwards.
+    By default a temporary broker is measured, with a directory as the object store and SQLite as
+    the database. All are below --data-dir, and are removed afterwards. With -b HOST:PORT a running
+    broker is measured at full load, with topics that are deleted afterwards.
 
     `penstock plan capacity --calibration FILE` reads the output of --write.
     """
     from penstock.apps.bench.target import Locations
 
     if quick and seconds is not None:
-        raise click.UsageError("--quick and --seconds exclude each other")
+        raise click.UsageError("give --quick or --seconds, not both")
     if options and not store:
-        raise click.UsageError("--store-option: needs --store")
+        raise click.UsageError("--store-option requires --store")
     default = Path(DEFAULT_DIRECTORY)
     locations = Locations(
         data_dir=data_dir or (default if default.is_dir() else Path()),
@@ -138,11 +162,15 @@ def _measured(state: State, locations: Locations, seconds: float) -> Result:
         measured = measure(found.steps, seconds=seconds, runs=runs, begin=begin)
     if found.here:
         cores = usable_cores()
-        how = "processors that this process may use, by its affinity and its cgroup's quota"
+        how = (
+            "cores that this process may use: the smaller of its CPU affinity and its cgroup's"
+            " quota"
+        )
         measured["cores"] = Measured(value=cores, unit="cores", how=how)
     if host["filesystem"] in ("tmpfs", "ramfs") and "sync_p50_ms" in measured:
         found.notes.append(
-            f"{locations.data_dir} is a file system in memory: the figures do not describe a disk"
+            f"{locations.data_dir} is on a file system in memory: the figures do not describe a"
+            " disk"
         )
     taken_at = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() // 1000, UTC).isoformat()
     calibration = Calibration(taken_at=taken_at, host=host, measured=measured)
@@ -151,7 +179,10 @@ def _measured(state: State, locations: Locations, seconds: float) -> Result:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar on stderr on a terminal; the returned function takes the label of what begins."""
+    """Show a progress bar if stderr is a terminal.
+
+    Yields the function that is called with a step's label before the step runs.
+    """
     if not sys.stderr.isatty():
         yield lambda label: None
         return
@@ -172,7 +203,7 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _check_writable(path: Path) -> None:
-    """Reject a file that cannot be written.
+    """Reject a file that cannot be written, before the measurement begins.
 
     Raises:
         InvalidError: it is a directory, or its directory is not writable.
@@ -187,7 +218,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _write_file(path: Path, document: dict[str, Any]) -> None:
-    """Write a file atomically."""
+    """Write a document as JSON to a temporary file, and rename that to `path`."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(document, indent=1) + "\n")
@@ -198,7 +229,7 @@ def _write_file(path: Path, document: dict[str, Any]) -> None:
 
 def _write_tables(result: Result, path: Path | None, *, explain: bool) -> None:
     calibration = result.calibration
-    columns = ["figure", "value", "beside the bare host", *(["how"] if explain else [])]
+    columns = ["figure", "value", "compared with the bare host", *(["how"] if explain else [])]
     rows = []
     for name, one in calibration.measured.items():
         row = [name, f"{one.value:g} {one.unit}", _beside(name, calibration)]

@@ -1,4 +1,4 @@
-"""Benchmark of commits of diskless objects, in a database or PostgreSQL schema of its own."""
+"""Benchmark of commits of diskless objects, in a temporary SQLite file or PostgreSQL schema."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _now = SYSTEM_CLOCK.monotonic
 
 @contextmanager
 def control_place(url: str) -> Iterator[str]:
-    """Create a schema in a PostgreSQL database and yield its URL; drop it at the end.
+    """Create a temporary schema in a PostgreSQL database, yield its URL, and drop it at the end.
 
     Raises:
         InvalidError: the URL is invalid.
-        ControlUnavailable: the server does not answer, or refuses.
+        ControlUnavailable: the server does not answer, or rejects a statement.
     """
     if not url.startswith(("postgresql://", "postgres://")):
         place = without_credentials(url)
@@ -55,7 +55,7 @@ def control_place(url: str) -> Iterator[str]:
         made = True
         yield urlunsplit(parts._replace(query=query))
     except KeyboardInterrupt:
-        made = True  # perhaps
+        made = True  # the server may have created it
         raise
     finally:
         if made:
@@ -80,7 +80,10 @@ async def _execute(url: str, statement: str) -> None:
 
 
 def commit_step(open_plane: Callable[[], Plane], *, where: str) -> Step:
-    """Return the step that commits objects one after the other; `open_plane` creates a plane."""
+    """Return the step that commits objects one after the other.
+
+    `open_plane` opens a control plane; `where` names its database in descriptions.
+    """
 
     def run(seconds: float) -> Figures:
         return quantiles_ms("commit", run_async(_commits(open_plane(), seconds)))
@@ -91,7 +94,7 @@ def commit_step(open_plane: Callable[[], Plane], *, where: str) -> Step:
         run=run,
         hows=quantile_hows(
             "commit",
-            f"diskless commits of an object with {ENTRIES} partitions, one after the"
+            f"commits of diskless objects with batches of {ENTRIES} partitions, one after the"
             f" other, in {where}",
         ),
     )
@@ -99,7 +102,7 @@ def commit_step(open_plane: Callable[[], Plane], *, where: str) -> Step:
 
 @asynccontextmanager
 async def _started(plane: Plane) -> AsyncIterator[UUID]:
-    """Start a plane with a registered broker and yield the broker's incarnation."""
+    """Start a control plane, register a broker in it, and yield the broker's incarnation."""
     incarnation = SYSTEM_RANDOMNESS.uuid()
     try:
         await plane.start()
@@ -159,5 +162,8 @@ async def _commit(plane: Plane, lease: ObjectLease, topic_id: UUID) -> float:
     elapsed = _now() - start
     refused = [placed for placed in answer.placed if placed.error is not None]
     if refused:
-        raise InvalidError(f"a commit was rejected: {refused[0].error}: {refused[0].message}")
+        raise InvalidError(
+            f"the commit of a diskless object was rejected: {refused[0].error}:"
+            f" {refused[0].message}"
+        )
     return elapsed

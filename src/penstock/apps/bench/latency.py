@@ -1,7 +1,8 @@
-"""Latency benchmark of single records, to their acknowledgement and to a consumer.
+"""Benchmark of the latency of single records, to their acknowledgement and to a consumer.
 
-Records are due at random moments, as of many independent producers, and latencies count from the
-due time. The event loop uses `select`, whose timers are finer than `epoll`'s millisecond.
+Records are due at random moments, as if many independent producers sent them. A latency counts from
+the moment at which the record is due, so it includes a delay before the send. The event loop uses
+`select`, because its timers are finer than the milliseconds of `epoll`.
 """
 
 from __future__ import annotations
@@ -39,31 +40,36 @@ _now = SYSTEM_CLOCK.monotonic
 def latency_steps(bed: Bed) -> list[Step]:
     paced = (
         f"single records of 1 KiB, acks=all, {RECORDS_PER_SECOND:g} a second at random moments, to"
-        " one partition over one connection, from the moment that each is due"
+        " one partition over one connection"
     )
     return [
         Step(
             label="produce latency",
             share=0.1,
             run=lambda seconds: quantiles_ms("produce", _produced(bed, seconds)),
-            hows=quantile_hows("produce", f"{paced} to its acknowledgement"),
+            hows=quantile_hows(
+                "produce", f"{paced}; from the moment that a record is due to its acknowledgement"
+            ),
         ),
         Step(
             label="end-to-end latency",
             share=0.1,
             run=lambda seconds: _consumed(bed, seconds),
-            hows=quantile_hows("end_to_end", f"{paced} until a consumer that follows has it")
+            hows=quantile_hows(
+                "end_to_end",
+                f"{paced}; from the moment that a record is due until a consumer has received it",
+            )
             | quantile_hows(
                 "delivery",
-                f"{paced}, but from the acknowledgement until a consumer that follows has it (0"
-                " if it had it before)",
+                f"{paced}; from the acknowledgement of a record until a consumer has received it"
+                " (0 if the consumer was first)",
             ),
         ),
     ]
 
 
 def _due(seconds: float) -> list[float]:
-    """Return due times from now on, including the warm-up."""
+    """Return the moments at which records are due from now on, including those of the warm-up."""
     count = WARM_UP_RECORDS + max(RECORDS_MIN, int(seconds * RECORDS_PER_SECOND))
     return moments(_now(), count, RECORDS_PER_SECOND)
 
@@ -99,7 +105,7 @@ def _latencies(due: Sequence[float], done: Sequence[float]) -> list[float]:
 
 
 def _follow(client: Client, topic: str, count: int, idle_timeout_ms: int) -> list[float]:
-    """Return the arrival time of each record, by offset."""
+    """Read `count` records as they are appended; return the arrival time of each, by offset."""
     came: list[float] = []
     batches = client.iter_arrow(
         topic, end=None, columns=("value",), max_records=count, idle_timeout_ms=idle_timeout_ms
@@ -114,10 +120,11 @@ def _select_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
-    """Append one record at each moment; return the times of acknowledgement.
+    """Append one record at each moment of `due`; return the times of acknowledgement, in that
+    order.
 
     Raises:
-        PenstockError: a record was rejected.
+        PenstockError: a record was rejected, or was not acknowledged in time.
     """
     from penstock.client.appender import Appender
     from penstock.client.limits import RETRY
@@ -137,7 +144,10 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
         async with asyncio.timeout(due[-1] - _now() + bed.timeout_ms / 1000):
             return await _append(appender.append, lane, one_record(VALUE_BYTES), due)
     except TimeoutError:
-        text = f"topic {topic}: {appender.pending_appends} records were not acknowledged in time"
+        text = (
+            f"topic {topic}: {appender.pending_appends} records were not acknowledged within"
+            f" {bed.timeout_ms} ms"
+        )
         raise UnavailableError(text) from None
     finally:
         _APPENDER_LOG.addFilter(_nothing)  # the error reports unacknowledged records

@@ -1,7 +1,7 @@
-"""Benchmark of many records: throughput in both directions, and the broker's CPU time.
+"""Benchmark of the throughput of many records, in both directions, and of the broker's CPU time.
 
-Throughput is that of the columnar client, in bytes of record values; client and broker share this
-host's cores.
+Throughput is in bytes of record values, with the columnar client. Client and broker share the cores
+of this host.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ PARTITIONS: Final = 4
 PILOT_BYTES: Final = 4 << 20
 PILOT_GROWTH: Final = 4
 PILOT_SHARE: Final = 0.25
-"""Of a run's time that a pilot must take, so that its rate is not that of a single batch."""
+"""Part of a run's time that the pilot run must take at least; a shorter one would time a single
+batch.
+"""
 RUN_BYTES_MIN: Final = 1 << 20
 RUN_BYTES_MAX: Final = 256 << 20
-"""Values of one run; the topic of a run is deleted before the next begins."""
+"""Most bytes of values in one run. Its topic is deleted before the next run begins."""
 DISKLESS_BYTES_MAX: Final = 64 << 20
-"""Likewise; but the objects of a deleted topic stay until they are swept."""
+"""Most bytes of values in one run of a diskless topic, whose objects remain after the deletion of
+the topic until a broker sweeps them.
+"""
 KIBIBYTE: Final = 1_024
 SMALL_BYTES: Final = 100
 _LOCAL: Final[Mapping[str, str]] = {}
@@ -33,9 +37,10 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 class Load:
-    """Load: tables of values that are written to a topic, and optionally read.
+    """Load of a topic: tables of values that are produced and, with `read`, consumed.
 
-    Its figures are named `<stem>produce_<infix>mb_per_s` and so on.
+    Its figures are named `<stem>produce_<infix>mb_per_s` and `<stem>produce_<infix>cpu_s_per_gb`,
+    and with `consume` in place of `produce`.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Load:
         self._rate = 0.0
 
     def run(self, seconds: float) -> Figures:
-        """Run for about the given time."""
+        """Run the load once, for about `seconds`, and return its figures."""
         if not self._rate:
             self._pilot(seconds)
         share = 2 if self._read else 1
@@ -68,7 +73,7 @@ class Load:
         return self._once(int(size_bytes), read=self._read)
 
     def _pilot(self, seconds: float) -> None:
-        """Measure the rate that sizes the first run."""
+        """Produce increasing amounts until the rate is known that determines the size of runs."""
         size_bytes, elapsed = PILOT_BYTES // PILOT_GROWTH, 0.0
         while elapsed < seconds * PILOT_SHARE and size_bytes < self._run_bytes_max:
             size_bytes = min(size_bytes * PILOT_GROWTH, self._run_bytes_max)
@@ -91,7 +96,7 @@ class Load:
     def _timed(
         self, way: str, records: int, work: Callable[[], object], found: dict[str, float]
     ) -> float:
-        """Return bytes of values per second."""
+        """Run `work`, add its figures to `found`, and return the bytes of values per second."""
         size_bytes = records * self._value_bytes
         cpu_before, began = self._bed.cpu_seconds(), _now()
         work()
@@ -109,7 +114,7 @@ class Load:
             raise UnavailableError(f"topic {topic}: read {found} of {expected} records")
 
     def hows(self, where: str) -> dict[str, str]:
-        """Return the descriptions of the figures; `where` names the target."""
+        """Return the descriptions of the figures; `where` names the kind of topic."""
         partitions = "1 partition" if self._partitions == 1 else f"{self._partitions} partitions"
         what = f"values of {self._value_bytes} B over {partitions} of {where}"
         ways = {
@@ -119,7 +124,7 @@ class Load:
         return {
             f"{self._names[way]}{figure}": f"{said}{how}"
             for way, how in ways.items()
-            for figure, said in (("mb_per_s", ""), ("cpu_s_per_gb", "the broker's CPU; "))
+            for figure, said in (("mb_per_s", ""), ("cpu_s_per_gb", "CPU time of the broker; "))
         }
 
 

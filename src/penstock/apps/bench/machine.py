@@ -1,8 +1,9 @@
-"""Limits of this machine, which a broker's figures are compared with.
+"""Limits of this machine, with which a broker's figures are compared.
 
-The loopback limit is bytes over TCP to a process that discards them. Those of the disk are a sync
-of 4 KiB over a file that was written before, which is what the journal does, and appending to a
-file that grows, with a sync after every 8 MiB, which is what a log without a journal would do.
+The loopback limit is the rate of bytes over TCP to a process that discards them. The disk has two
+limits. The first is the latency of a write and sync of 4 KiB in an existing file, as the journal
+does them. The second is the rate of appends to a growing file, with a sync after every 8 MiB. A log
+without a journal would write in this way.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 def usable_cores() -> float:
-    """Return the cores this process may use, by its affinity and its cgroup's quota."""
+    """Return the cores that this process may use: the smaller of its affinity and cgroup quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         quota, period = _QUOTA.read_text().split()
@@ -67,7 +68,7 @@ def filesystem(directory: Path) -> str:
 
 
 def host_facts(directory: Path) -> dict[str, Any]:
-    """Return the facts about the measured host."""
+    """Return the facts about this host that a calibration has."""
     return {
         "cores": usable_cores(),
         "memory_bytes": memory_bytes(),
@@ -80,18 +81,22 @@ def host_facts(directory: Path) -> dict[str, Any]:
 
 
 class Loopback:
-    """Loopback benchmark: the sink's process and its port."""
+    """Loopback benchmark: the listener to which the reading process connects."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._payload = bytes(PIECE_BYTES)
 
     def run(self, seconds: float) -> Figures:
-        """Send for some seconds and wait until the sink has received everything."""
+        """Send for `seconds`, wait until the reader has received everything, and return the
+        rate.
+        """
         try:
             connection, _ = self._listener.accept()
         except TimeoutError:
-            raise UnavailableError("loopback: the process that reads did not start") from None
+            raise UnavailableError(
+                f"loopback: the reading process did not connect within {SINK_TIMEOUT_SECONDS:g} s"
+            ) from None
         with connection:
             sent, began = 0, _now()
             while _now() - began < seconds:
@@ -105,7 +110,7 @@ class Loopback:
 
 @contextmanager
 def loopback_step() -> Iterator[Step]:
-    """Yield the loopback step; end its process with the context."""
+    """Start the reading process, yield the loopback step, and kill the process at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SINK_TIMEOUT_SECONDS)
         port = listener.getsockname()[1]
@@ -122,8 +127,8 @@ def loopback_step() -> Iterator[Step]:
                 share=0.05,
                 run=Loopback(listener).run,
                 hows={
-                    "loopback_mb_per_s": "1 MiB writes over one TCP connection on loopback to a"
-                    " process that reads and forgets"
+                    "loopback_mb_per_s": "1 MiB writes over one TCP connection on loopback, to a"
+                    " process that discards the bytes"
                 },
             )
         finally:
@@ -133,7 +138,7 @@ def loopback_step() -> Iterator[Step]:
 
 
 class Disk:
-    """Disk benchmark: two files of a directory and the bytes to write."""
+    """Disk benchmark: an existing file of a directory to overwrite, and the bytes to write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -149,7 +154,7 @@ class Disk:
         os.close(self._recycled)
 
     def sync(self, seconds: float) -> Figures:
-        """Write and sync 4 KiB repeatedly."""
+        """Overwrite and sync 4 KiB repeatedly, for `seconds`; return quantiles of the latency."""
         page, took, began = self._piece[:SYNC_BYTES], list[float](), _now()
         while _now() - began < seconds or len(took) < SYNCS_MIN:
             start = _now()
@@ -160,7 +165,7 @@ class Disk:
         return quantiles_ms("sync", took)
 
     def append(self, seconds: float) -> Figures:
-        """Append to a new file, and remove it."""
+        """Append to a new file for `seconds`, with a sync after every 8 MiB; return the rate."""
         path = self._directory / "appended"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -177,7 +182,7 @@ class Disk:
 
 @contextmanager
 def disk_steps(directory: Path) -> Iterator[list[Step]]:
-    """Yield the disk steps in an existing directory."""
+    """Yield the disk steps, with files in an existing directory."""
     with closing(Disk(directory)) as disk:
         yield [
             Step(
@@ -185,7 +190,8 @@ def disk_steps(directory: Path) -> Iterator[list[Step]]:
                 share=0.06,
                 run=disk.sync,
                 hows=quantile_hows(
-                    "sync", "pwrite of 4 KiB over a written file in the data directory, fdatasync"
+                    "sync",
+                    "pwrite and fdatasync of 4 KiB in an existing file of the data directory",
                 ),
             ),
             Step(
@@ -193,8 +199,8 @@ def disk_steps(directory: Path) -> Iterator[list[Step]]:
                 share=0.06,
                 run=disk.append,
                 hows={
-                    "disk_append_mb_per_s": "8 MiB writes to a growing file in the data directory,"
-                    " fdatasync after each"
+                    "disk_append_mb_per_s": "8 MiB writes to a growing file of the data"
+                    " directory, with fdatasync after each"
                 },
             ),
         ]

@@ -1,9 +1,9 @@
-"""Benchmark of small requests per second from many producers.
+"""Benchmark of small produce requests per second, from many producers.
 
-Every connection has one request in flight, as a producer that waits for its acknowledgement. The
-figure therefore covers the broker's whole path from the socket to the synced journal and back, with
-as many requests in one commit as there are connections. A connection whose answer has arrived sends
-its request again; written and read data is checked for errors every time.
+Every connection has one request in flight, like a producer that waits for its acknowledgement. When
+the answer arrives, the connection sends the same request again. The figure therefore covers the
+broker's whole path, from the socket to the synced journal and back. One commit of the journal may
+contain a request of every connection. Each answer is decoded and checked for errors.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _now = SYSTEM_CLOCK.monotonic
 
 def request_step(bed: Bed, *, where: str) -> Step:
     how = (
-        f"answers a second to produce requests of one record of {SMALL_BYTES} B, acks=all, over"
-        f" {CONNECTIONS} connections with one request under way each, to partitions of {where}"
-        " that one broker leads"
+        f"answered produce requests a second, each with one record of {SMALL_BYTES} B, acks=all;"
+        f" over {CONNECTIONS} connections with one request in flight each, to partitions of"
+        f" {where} that one broker leads"
     )
     return Step(
         label="small requests",
@@ -78,7 +78,7 @@ def _answered(bed: Bed, seconds: float) -> Figures:
 
 
 def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
-    """Return the broker that leads the first partition, and all partitions it leads."""
+    """Return the leader of partition 0, and the indexes of all partitions that it leads."""
     known = bed.client.metadata([topic])
     partitions = known.topics[topic].partitions
     node = known.nodes.get(partitions[0].leader)
@@ -90,13 +90,13 @@ def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
 def _asked_again(
     crowd: selectors.BaseSelector, timeout_ms: int, at_least: int, until: float
 ) -> int:
-    """Receive answers, and send each request again, until both bounds are reached; return their
-    number.
+    """Receive answers and send each request again; return the number of successful answers.
 
-    Retriable rejections, as of a broker that does not know the new topic, do not count.
+    Ends at the time `until`, but not before `at_least` answers. Answers with a retriable error are
+    not counted, such as those of a broker that does not have the new topic yet.
 
     Raises:
-        PenstockError: a request was rejected, or too few answers came within the timeout.
+        PenstockError: a request was rejected, or too few answers arrived within the timeout.
     """
     from penstock.client.errors import broker_error, is_retriable
     from penstock.client.produce import read_acknowledgements

@@ -1,7 +1,7 @@
-"""Receiver of the loopback measurement: a process that reads and discards.
+"""Reader of the loopback benchmark: a process that receives bytes and discards them.
 
-It connects to the given port, once for each run, reads to the end and answers with one byte, so
-that the sender knows that everything has arrived. It ends when the port is closed.
+For each run it connects to the given port of 127.0.0.1 and reads to the end. It then answers with
+one byte, for which the sender waits. The process ends when the port is closed.
 
     python -m penstock.apps.bench.sink PORT
 """

@@ -1,7 +1,7 @@
-"""Rounds of measurements and their medians, without I/O or clock.
+"""Measurement in rounds: runs steps and returns the median of each figure, without I/O or clock.
 
-Each step runs once in every round, which spreads the machine's drift evenly, so that ratios of
-medians hold. A figure's name ends with its unit.
+Each round runs every step once. If the machine becomes slower or faster over time, all steps are
+affected alike, and ratios of medians stay valid. A figure's name ends with its unit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from penstock.planner.calibration import Measured
 
 Figures = Mapping[str, float]
-"""What one run gave, by the names of figures; one that could not be had is not there."""
+"""Figures of one run by name, without those that could not be measured."""
 
 RUNS: Final = 5
 QUICK_RUNS: Final = 3
@@ -30,8 +30,9 @@ _SIGNIFICANT: Final = 5
 class Step:
     """Step of a measurement.
 
-    `run` measures for a number of seconds and returns figures; `hows` says how each figure is
-    measured; `share` is the step's part of the time, relative to the other steps.
+    `run` measures for a number of seconds and returns figures. `hows` describes for each figure how
+    it is measured. `share` is the step's part of the total time, relative to the shares of other
+    steps.
     """
 
     label: str
@@ -42,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Ratio of a figure to its limit on this host."""
+    """Ratio `name` of a measured figure to a limit of this host, both by the names of figures."""
 
     name: str
     figure: str
@@ -58,16 +59,17 @@ RATIOS: Final = (
 
 
 def runs_of(seconds: float) -> int:
-    """Return the number of rounds in a time."""
+    """Return the number of rounds in a measurement of `seconds`."""
     return QUICK_RUNS if seconds < QUICK_BELOW_SECONDS else RUNS
 
 
 def measure(
     steps: Sequence[Step], *, seconds: float, runs: int, begin: Callable[[str], None]
 ) -> dict[str, Measured]:
-    """Run all steps in turn, `runs` times, and return the median of each figure.
+    """Run all steps one after the other, `runs` times, and return the median of each figure.
 
-    `begin` is called with the label of each step before it runs. Time for preparations is extra.
+    `seconds` is the time of all runs together; preparations take additional time. `begin` is called
+    with a step's label before each run of it.
     """
     shares = sum([step.share for step in steps])
     found: dict[str, list[float]] = defaultdict(list)
@@ -93,7 +95,7 @@ def unit_of(name: str) -> str:
 
 
 def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
-    """Return the ratios whose two figures were measured."""
+    """Return the ratios for which both the figure and the limit were measured."""
     return {
         ratio.name: round(measured[ratio.figure].value / measured[ratio.limit].value, 3)
         for ratio in RATIOS
@@ -102,5 +104,5 @@ def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
 
 
 def quantile_hows(stem: str, how: str) -> dict[str, str]:
-    """Describe the figures of `quantiles_ms`."""
+    """Return descriptions of the figures that `quantiles_ms` makes: p50 and p99 of a run."""
     return {f"{stem}_p50_ms": f"{how}; p50 of a run", f"{stem}_p99_ms": f"{how}; p99 of a run"}

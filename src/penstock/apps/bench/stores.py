@@ -1,6 +1,8 @@
-"""Writing and reading of objects, the largest part of a diskless topic's latency.
+"""Benchmark of an object store: writes and reads objects, which take most of a diskless topic's
+latency.
 
-Everything is written below a directory or prefix of the store's URL, which is emptied in the end.
+All objects are below a temporary directory or prefix of the store's URL, which is emptied at the
+end.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 OBJECT_BYTES: Final = {"": 64 << 10, "4mib_": 4 << 20}
 OBJECTS_MIN: Final = 3
-"""Of one run, beside the first, which opens the connection and does not count."""
+"""Fewest objects of one run, besides the first one, which opens the connection and is not
+counted.
+"""
 OBJECTS_MAX: Final = 2_000
 DELETED_AT_ONCE: Final = 1_000
 
@@ -35,13 +39,13 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 def own_name(separator: str) -> str:
-    """Return a unique name."""
+    """Return a unique name for temporary resources, its parts joined by `separator`."""
     return separator.join(("penstock", "bench", SYSTEM_RANDOMNESS.uuid().hex[:12]))
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """Temporary prefix in a store; `given` is the store's URL."""
+    """Temporary prefix in an object store: `given` is the store's URL, `url` that of the prefix."""
 
     given: str
     url: str
@@ -49,13 +53,13 @@ class StorePlace:
 
     @property
     def remote(self) -> bool:
-        """Return whether the store is neither a directory nor memory."""
+        """Whether the store is neither a directory nor memory."""
         from penstock.objects import is_local
 
         return not is_local(self.url)
 
     def open(self) -> ObjectStore:
-        """Return a client of the prefix.
+        """Open the store at the prefix.
 
         Raises:
             InvalidError: the URL or an option is invalid.
@@ -71,7 +75,7 @@ class StorePlace:
 
 @contextmanager
 def store_place(url: str, options: Mapping[str, str]) -> Iterator[StorePlace]:
-    """Create a prefix below a store's URL; delete it with its objects at the end.
+    """Create a temporary prefix in an object store, yield it, and delete its objects at the end.
 
     Raises:
         InvalidError: the URL or an option is invalid, or the directory does not exist.
@@ -95,7 +99,7 @@ def store_place(url: str, options: Mapping[str, str]) -> Iterator[StorePlace]:
 
 
 async def _probe(place: StorePlace) -> None:
-    """Write and delete an object, to detect a refusing store early."""
+    """Write and delete an object, so that a store that rejects writes is found at once."""
     store = place.open()
     try:
         await store.put("probe/first", [b"penstock bench"])
@@ -105,13 +109,13 @@ async def _probe(place: StorePlace) -> None:
 
 
 def _emptied(place: StorePlace, *, tell: bool) -> None:
-    """Delete all objects; log failures, to keep the figures."""
+    """Delete all objects of the prefix; print a failure only if the flag is set."""
     try:
         run_async(_empty(place))
     except PenstockError as error:
         if tell:
             shown = without_credentials(place.url)
-            text = f"penstock: objects below {shown} may remain, delete them: {error}"
+            text = f"penstock: objects below {shown} could not be deleted; delete them: {error}"
             click.echo(text, err=True)
 
 
@@ -126,9 +130,10 @@ async def _empty(place: StorePlace) -> None:
 
 
 def store_steps(place: StorePlace, *, where: str) -> list[Step]:
-    """Return the steps that write and read objects of 64 KiB and 4 MiB one after the other.
+    """Return the steps that write and read objects of 64 KiB and 4 MiB, one after the other.
 
-    Figures of a remote store are named `remote_put_…`, and plans for directories ignore them.
+    `where` names the store in descriptions. Figures of a remote store are named `remote_put_…` and
+    `remote_get_…`; plans for stores in directories ignore them.
     """
     return [_store_step(place, infix, size, where) for infix, size in OBJECT_BYTES.items()]
 
@@ -155,7 +160,7 @@ def _store_step(place: StorePlace, infix: str, size_bytes: int, where: str) -> S
 async def _objects(
     place: StorePlace, size_bytes: int, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Return the seconds of every put and get of one run; delete the objects."""
+    """Return the seconds of every put and of every get in one run; delete the objects."""
     store, content, stem = place.open(), noise(size_bytes), SYSTEM_RANDOMNESS.uuid().hex
     puts, gets, keys, began = list[float](), list[float](), list[str](), _now()
     try:

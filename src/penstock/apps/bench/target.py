@@ -1,7 +1,7 @@
-"""Assembly of a measurement: temporary directories, a broker, and the steps.
+"""Assembly of a measurement: a temporary directory, a broker, a store, a database, and the steps.
 
-With an own broker everything is of this host. Of a running broker only what is visible from here is
-measured, and a note lists what is not.
+With a temporary broker everything is on this host, and all of it is measured. With a running broker
+only what this host can observe is measured; notes list the rest.
 """
 
 from __future__ import annotations
@@ -35,16 +35,24 @@ if TYPE_CHECKING:
     from penstock.client import Client
 
 SPACE_BYTES: Final = 2 << 30
-"""Room that must be there: topics of 256 MiB, written to a journal, segments and objects."""
+"""Free space that a measurement needs: topics of 256 MiB are written to a journal, segments and
+objects.
+"""
 MEBIBYTE: Final = 1 << 20
 DELIVERY_TIMEOUT_MS: Final = 15_000
-"""How long a broker may be silent: then there is nothing to measure. -X delivery.timeout.ms."""
-_CURE: Final = "choose another with --data-dir"
+"""Longest wait for a broker that does not answer, before the measurement fails. `-X
+delivery.timeout.ms` overrides it.
+"""
+_CURE: Final = "choose another directory with --data-dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locations:
-    """Locations to measure. Empty means a broker, a store and a database of our own."""
+    """Locations to measure. An empty `bootstrap` means a temporary broker.
+
+    With a temporary broker an empty `store` or `control` means a temporary directory or SQLite
+    file. With a running broker these are not measured then.
+    """
 
     data_dir: Path
     bootstrap: str = ""
@@ -55,7 +63,10 @@ class Locations:
 
 @dataclass(slots=True)
 class Target:
-    """Steps of a benchmark, with notes."""
+    """Steps of a measurement, with notes for its reader.
+
+    `subject` names the broker in the result's title; `here` is true if the broker is on this host.
+    """
 
     subject: str
     here: bool
@@ -64,24 +75,24 @@ class Target:
 
 
 def check_space(directory: Path, free_bytes: int) -> None:
-    """Reject a file system that could become full.
+    """Reject a file system that the measurement could fill.
 
     Raises:
-        DirectoryUnusable: it has less room than `SPACE_BYTES`.
+        DirectoryUnusable: less than `SPACE_BYTES` are free.
     """
     if free_bytes < SPACE_BYTES:
         raise DirectoryUnusable(
-            f"data directory {directory}: {free_bytes // MEBIBYTE} MiB are free, the measurement"
-            f" needs {SPACE_BYTES // MEBIBYTE} MiB; {_CURE}"
+            f"data directory {directory}: {free_bytes // MEBIBYTE} MiB are free, but the"
+            f" measurement needs {SPACE_BYTES // MEBIBYTE} MiB; {_CURE}"
         )
 
 
 @contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """Create a temporary directory below an existing one.
+    """Create a temporary directory below an existing one, and remove it at the end.
 
     Raises:
-        DirectoryUnusable: it cannot be created, or has too little room.
+        DirectoryUnusable: it cannot be created, or has too little free space.
     """
     if not parent.is_dir():
         raise DirectoryUnusable(f"data directory {parent} does not exist; {_CURE}")
@@ -108,12 +119,12 @@ def _removed(directory: Path) -> None:
     with deferred():
         shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
-        click.echo(f"penstock: could not remove all of {directory}; delete the rest", err=True)
+        click.echo(f"penstock: {directory} could not be removed completely; delete it", err=True)
 
 
 @contextmanager
 def target(state: State, locations: Locations, directory: Path) -> Iterator[Target]:
-    """Prepare everything that can be measured; it is removed when the context ends.
+    """Prepare everything that can be measured and yield it; remove it at the end of the context.
 
     Raises:
         PenstockError: a named broker, store or database cannot be used.
@@ -143,13 +154,13 @@ def _own(stack: ExitStack, state: State, locations: Locations, directory: Path) 
         settings["control.url"] = stack.enter_context(control_place(locations.control))
     broker, bootstrap = stack.enter_context(own_broker(directory, settings))
     bed = stack.enter_context(_bed(state, bootstrap, broker.pid))
-    found = Target("a broker of its own", here=True)
+    found = Target("a temporary broker", here=True)
     found.steps += _limits(stack, directory)
     found.steps += _local_steps(bed)
     found.steps += [*store_steps(store, where=where), committing]
     found.steps.append(diskless_step(bed, where=f"a diskless topic, {where}"))
     if bed.cpu_seconds() is None:
-        found.notes.append("not measured: the broker's CPU (this system has no /proc)")
+        found.notes.append("not measured: the broker's CPU time (this system has no /proc)")
     return found
 
 
@@ -159,30 +170,33 @@ def _running(stack: ExitStack, state: State, locations: Locations, directory: Pa
     bed.pid = seen.pid
     found = Target(f"the broker at {locations.bootstrap}", here=seen.here)
     if seen.pid is None:
-        found.notes.append(f"not measured: the broker's CPU ({seen.why_not})")
+        found.notes.append(f"not measured: the broker's CPU time ({seen.why_not})")
     else:
-        found.notes.append("the broker's CPU includes requests of other clients")
+        found.notes.append("the broker's CPU time includes requests of other clients")
     if seen.here:
         found.steps += _limits(stack, directory)
-        found.notes.append(f"the disk's figures are those of {locations.data_dir}")
+        found.notes.append(f"disk figures describe the disk of {locations.data_dir}")
     else:
-        found.notes.append("not measured: loopback, disk and cores (they would be this host's)")
+        found.notes.append(
+            "not measured: loopback, disk and cores (they would describe this host, not the"
+            " broker's)"
+        )
     found.steps += _local_steps(bed)
     if locations.store:
         store = stack.enter_context(store_place(locations.store, locations.store_options))
         found.steps += store_steps(store, where=f"in {locations.store}")
     else:
-        found.notes.append("not measured: PUT and GET (the broker's store: name it by --store)")
+        found.notes.append("not measured: the object store (name the broker's store with --store)")
     if locations.control:
         found.steps.append(_commits(stack, locations, directory))
     else:
-        found.notes.append("not measured: commits (the broker's database: name it by --control)")
+        found.notes.append("not measured: commits (name the broker's database with --control)")
     refused = _no_diskless(bed)
     if refused:
         found.notes.append(f"not measured: diskless topics ({refused})")
     else:
         found.steps.append(diskless_step(bed, where="a diskless topic of the broker's store"))
-        found.notes.append("the broker deletes the objects of the deleted topics later")
+        found.notes.append("objects of the deleted topics remain until the broker sweeps them")
     return found
 
 
@@ -233,7 +247,7 @@ def _commits(stack: ExitStack, locations: Locations, directory: Path) -> Step:
 
 
 def _no_diskless(bed: Bed) -> str:
-    """Return why the broker has no diskless topics; empty if it has."""
+    """Return the broker's reason for rejecting a diskless topic; empty if it accepts one."""
     try:
         with bed.topic(1, {"diskless.enable": "true"}):
             return ""

@@ -1,1 +1,1 @@
-"""`penstock diskless`: objects of diskless topics."""
+"""Command group `penstock diskless`: objects of diskless topics."""

@@ -1,6 +1,6 @@
-"""`penstock diskless`: inspects the objects of diskless topics.
+"""Command group `penstock diskless`: shows, checks and rewrites the objects of diskless topics.
 
-The commands open the control plane and the store themselves, with the brokers' settings.
+The commands open the control plane and the object store themselves, with the brokers' settings.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ PARTITIONS_SHOWN: Final = 8
 
 @click.group("diskless", short_help="Inspect and rewrite objects of diskless topics.")
 def diskless() -> None:
-    """Inspect the objects of diskless topics.
+    """Show, check and rewrite the objects of diskless topics.
 
-    Reads the brokers' own settings (--config, --data-dir, -X, environment) and opens their database
-    and object store. With PostgreSQL (control.url) brokers may run; with SQLite the broker has to
-    be stopped. Only `consolidate` changes anything.
+    The commands read the brokers' own settings (--config, --data-dir, -X, environment), and open
+    their database and object store. With PostgreSQL (control.url) brokers may run meanwhile; with
+    SQLite the broker must be stopped. Only `consolidate` changes anything.
     """
 
 
@@ -57,23 +57,25 @@ diskless.add_command(consolidate)
 
 
 class Status(NamedTuple):
-    """Status that `status` shows."""
+    """Result of `penstock diskless status`."""
 
     totals: list[ObjectTotals]
     backlogs: list[Backlog]
     highest_id: int
     marked_id: int | None
-    """None when the mark says that the database was set back."""
+    """Highest object id by the object-id marker; None if the database was restored from an old
+    backup.
+    """
     warning: str
 
 
 @diskless.command("status", short_help="Count objects by state and kind.")
 @installation_options
 def status(configuration: Configuration) -> None:
-    """Count objects by state and kind, and list the partitions with the most objects.
+    """Count objects by state and kind, and list the partitions with the most write-ahead extents.
 
-    Exits with status 1 if the store contains objects newer than the database, which was restored
-    from a backup.
+    Exits with status 1 if the store has objects newer than the database, which was then restored
+    from an old backup.
     """
     _show_status(current(), *asyncio.run(_status(configuration)))
 
@@ -119,9 +121,11 @@ def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) ->
     show(state, totals, columns, title="Objects", all_as_json=facts)
     if not state.json:
         most = ("partition", "extents", "bytes=size_bytes")
-        show(state, backlogs, most, title="Most in write-ahead objects")
+        show(state, backlogs, most, title="Partitions with the most extents in write-ahead objects")
         marked = "unknown" if found.marked_id is None else found.marked_id
-        click.echo(f"highest object id {found.highest_id}, recorded in the store: {marked}")
+        click.echo(
+            f"highest object id: {found.highest_id} in the database, {marked} in the store's marker"
+        )
     if found.warning:
         click.echo(f"penstock: {found.warning}", err=True)
         raise click.exceptions.Exit(1)
@@ -130,16 +134,21 @@ def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) ->
 @diskless.command("objects", short_help="List objects.")
 @click.option(
     "--state", "wanted", type=click.Choice(("pending", "committed", "deleting")),
-    help="Only objects in this state.",
+    help="Only objects in this state: pending (the key is reserved), committed, or deleting.",
 )  # fmt: skip
-@click.option("--after", default="", metavar="KEY", help="List objects after this key.")
-@default_option("--limit", 100, "Most objects to list.", click.IntRange(1, 100_000))
+@click.option(
+    "--after",
+    default="",
+    metavar="KEY",
+    help="Begin after this key: for more objects, the last key of the previous list.",
+)
+@default_option("--limit", 100, "Largest number of objects to list.", click.IntRange(1, 100_000))
 @installation_options
 def objects(configuration: Configuration, wanted: str | None, after: str, limit: int) -> None:
-    """List objects by key: state, size, and the partitions in their footers.
+    """List objects by key, with their state, their size, and the partitions in their footers.
 
-    An object without a size is not in the store: its key is reserved, or it is being deleted. A
-    sealed segment has no footer: its first offset is shown.
+    An object without a size is not in the store: its key is only reserved, or it is being deleted.
+    A sealed segment has no footer; its first offset is shown instead of partitions.
     """
     rows = asyncio.run(_objects(configuration, wanted, after, limit))
     shown = []
@@ -192,7 +201,7 @@ async def _object(
     except ObjectNotFound:
         row["note"] = "not in the store" if state == "committed" else ""
     except (StoreRefused, StoreUnavailable):
-        raise  # nothing is known of this object then, nor of the next
+        raise  # the store would not answer for the next objects either
     except PenstockError as error:
         if key.endswith(SUFFIXES) and not key.endswith(LOG):
             row["note"] = "an index of a tiered segment"
@@ -206,7 +215,7 @@ async def _object(
 
 
 async def _sealed(installation: Installation, key: str, size_bytes: int | None) -> str:
-    """Return the columns of a sealed segment; empty for another object."""
+    """Return a description of a sealed segment; empty for any other object."""
     from penstock.records import HEADER_BYTES, decode_header
 
     if size_bytes is None or size_bytes < HEADER_BYTES:
@@ -219,14 +228,18 @@ async def _sealed(installation: Installation, key: str, size_bytes: int | None) 
 
 
 @diskless.command("verify", short_help="Check the objects against the index.")
-@click.option("--topic", help="Only this topic's partitions; orphans of all topics.")
-@click.option("--checksums", is_flag=True, help="Read all batches and compare their checksums.")
+@click.option(
+    "--topic", help="Check only this topic's partitions; orphans are reported for all topics."
+)
+@click.option(
+    "--checksums", is_flag=True, help="Also read all batches and compare their checksums."
+)
 @installation_options
 def verify(configuration: Configuration, topic: str | None, checksums: bool) -> None:
-    """Check that every extent's object exists, is intact, and matches the index.
+    """Check that the object of every extent exists, is intact, and matches the index.
 
     Exits with status 1 on any problem. Orphans (objects that the database does not reference) count
-    too, although brokers delete them once they are old enough.
+    as problems too, although brokers delete them once they are old enough.
     """
     _show_verification(current(), asyncio.run(_verify(configuration, topic, checksums)))
 

@@ -1,7 +1,7 @@
-"""`penstock diskless consolidate`: rewrites write-ahead extents into sealed segments.
+"""Command `penstock diskless consolidate`: rewrites write-ahead extents into sealed segments.
 
-It does the work of the broker's background job, and may run beside it. With `--spark` it requests
-the work from a running broker, and Spark's executors read and write the store.
+It does the same work as the broker's background job, and both may run at the same time. With
+`--spark` a running broker chooses the extents, and Spark's executors read and write the objects.
 """
 
 from __future__ import annotations
@@ -20,23 +20,43 @@ if TYPE_CHECKING:
     from penstock.diskless.consolidation import Made
 
 PASSES_MAX: Final = 1_000
-"""Passes over all partitions; each but the last has made something, or lost a race. The failures
-are those of the last one, which has tried all of them again."""
+"""Limit of passes over all partitions. Passes end with one that makes no segment and loses no race
+against a broker. The reported failures are those of this last pass, which retries all earlier ones.
+"""
 
 
 @click.command("consolidate", short_help="Rewrite write-ahead objects as segments.")
-@click.option("--topic", help="Only this topic's partitions.")
-@click.option("--all-ages", is_flag=True, help="Ignore the minimum age and amount of extents.")
+@click.option(
+    "--topic", help="Only this topic's partitions. Default: those of all diskless topics."
+)
+@click.option(
+    "--all-ages",
+    is_flag=True,
+    help="Ignore the minimum age and number of extents, and rewrite all.",
+)
 @click.option(
     "--spark",
     "by_spark",
     is_flag=True,
-    help="Run a Spark job; a running broker chooses the extents.",
+    help="Do the work in a Spark job; a running broker chooses the extents.",
 )
-@click.option("--master", metavar="URL", help="Spark master. Default: all cores of this machine.")
-@click.option("--admin", metavar="URL", help="With --spark: a broker's admin address.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="With --spark: Spark's settings."
+    "--master",
+    metavar="URL",
+    help="With --spark: Spark master. Default: all cores of this machine.",
+)
+@click.option(
+    "--admin",
+    metavar="URL",
+    help="With --spark: address of a broker's admin interface. Default: the setting"
+    " admin.listener.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="With --spark: setting of Spark, as spark.key=value. May be repeated.",
 )
 @installation_options
 def consolidate(
@@ -48,14 +68,16 @@ def consolidate(
     admin: str | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Rewrite old extents of write-ahead objects into sealed segments, one partition in each.
+    """Rewrite old extents of write-ahead objects into sealed segments, one partition in each
+    segment.
 
-    The settings diskless.consolidation.* (-X) define the minimum age and amount, the segment size
-    and the rate. Can be stopped at any time. Exits with status 1 if an object is damaged or
-    missing: its extents are left unchanged.
+    The settings diskless.consolidation.* (-X) define the minimum age and number of extents, the
+    size of segments, and the rate in bytes per second. The command can be stopped at any time. If
+    an object is damaged or missing, its extents stay unchanged and the command exits with status 1.
 
-    With --spark a broker chooses, by its own settings, and Spark's executors do the work; they open
-    the store with diskless.storage.options as given here, and with their environment.
+    With --spark a broker chooses the extents by its own settings, and Spark's executors do the
+    work. They open the object store with diskless.storage.options as given here, and with their
+    environment.
     """
     if not by_spark and (master or admin or settings):
         raise click.UsageError("--master, --admin and --set require --spark")
@@ -114,7 +136,7 @@ async def _consolidate(
         def tell(made: Made) -> None:
             click.echo(
                 f"{names[made.key]}: offsets {made.base_offset} to {made.next_offset - 1} of"
-                f" {made.extents} extents in {made.size_bytes} bytes, {made.object_key}",
+                f" {made.extents} extents written to {made.object_key}, {made.size_bytes} bytes",
                 err=True,
             )
 

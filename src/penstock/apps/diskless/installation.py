@@ -1,4 +1,4 @@
-"""Control plane and object store of an installation, for commands beside its brokers."""
+"""Control plane and object store of an installation, opened by commands instead of a broker."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class NoDatabase(InvalidError):
-    """The directory has no control database: no broker has run there."""
+    """The data directory has no control database: no broker has run in it."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Opened control plane and object store."""
+    """Opened control plane and object store; `guard` checks that they belong together."""
 
     plane: SqliteControlPlane | PostgresControlPlane
     store: GuardedStore
@@ -40,12 +40,16 @@ class Installation:
 
 
 def installation_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--config`, `--data-dir` and `-X`, and a `Configuration` as first argument."""
+    """Add `--config`, `--data-dir` and `-X` to a command, and pass a `Configuration` first."""
 
-    @path_option("--config file", "The broker's TOML file.")
-    @click.option("--data-dir", help="The broker's directory (log.dirs).")
+    @path_option("--config file", "TOML file with the brokers' settings.")
+    @click.option("--data-dir", help="Data directory of the broker. Default: the setting log.dirs.")
     @click.option(
-        "-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any broker setting by name."
+        "-X",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Setting of the brokers by name; overrides file and environment. May be repeated.",
     )
     @functools.wraps(command)
     def wrapped(
@@ -62,13 +66,13 @@ def installation_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @asynccontextmanager
 async def opened(configuration: Configuration) -> AsyncIterator[Installation]:
-    """Open the configured control plane and store; close them at the end.
+    """Open the configured control plane and object store; close them at the end of the context.
 
     Raises:
-        NoDatabase: no broker has run in the directory.
-        DatabaseLocked: a broker is running there with SQLite, which allows one owner.
-        StoreMismatch: the store belongs to another database.
-        PenstockError: database or store cannot be opened.
+        NoDatabase: no broker has run in the data directory.
+        DatabaseLocked: a broker uses the SQLite database, which only one process may open.
+        StoreMismatch: the object store belongs to another database.
+        PenstockError: the database or the store cannot be opened.
     """
     from penstock.base.system import SYSTEM_RANDOMNESS
     from penstock.diskless.identity import GuardedStore, StoreGuard
@@ -112,13 +116,13 @@ def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControl
     path = configuration.directory / "control.sqlite"
     if not path.exists():
         raise NoDatabase(
-            f"database {path} does not exist; name the broker's directory with --data-dir"
+            f"database {path} does not exist; give the broker's data directory with --data-dir"
         )
     return SqliteControlPlane(path)
 
 
 async def partition_names(installation: Installation) -> dict[PartitionKey, str]:
-    """Return the names of diskless partitions by topic id and index."""
+    """Return the names of all diskless partitions, as `orders-0`, by topic id and index."""
     image = await installation.plane.image()
     return {
         (topic.topic_id, index): f"{topic.name}-{index}"
@@ -131,10 +135,10 @@ async def partition_names(installation: Installation) -> dict[PartitionKey, str]
 async def wanted_partitions(
     installation: Installation, topic: str | None
 ) -> dict[PartitionKey, str]:
-    """Return the partitions of one diskless topic, or of all.
+    """Return the names of the partitions of one diskless topic, or of all diskless topics.
 
     Raises:
-        click.UsageError: the diskless topic does not exist.
+        click.UsageError: the topic does not exist, or is not diskless.
     """
     names = await partition_names(installation)
     wanted = {
@@ -143,5 +147,5 @@ async def wanted_partitions(
         if topic is None or name.rpartition("-")[0] == topic
     }
     if topic is not None and not wanted:
-        raise click.UsageError(f"{topic!r} is not a diskless topic")
+        raise click.UsageError(f"topic {topic!r} does not exist, or is not a diskless topic")
     return wanted

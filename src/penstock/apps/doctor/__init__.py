@@ -1,6 +1,6 @@
-"""Checks of `penstock doctor`: brokers, the parts of an installation, this machine.
+"""Checks of `penstock doctor`: of brokers, of the parts of an installation, and of this machine.
 
-A check is a function that returns findings. All checks run at once, each within a time limit.
+A check is a function that returns findings. All checks run concurrently, each with a time limit.
 """
 
 from penstock.apps.doctor.findings import Check, Finding, look

@@ -1,8 +1,9 @@
-"""Broker checks: connections to every advertised address, readiness, clock.
+"""Checks of brokers for `penstock doctor`: advertised addresses, readiness and clocks.
 
-Each advertised address is resolved, connected to and asked for its API versions from here. Brokers
-report their unavailable dependencies (`BrokerState`) over Kafka's protocol, or over the admin
-interfaces that are given, whose Date header is compared with this clock.
+Each advertised address is resolved and connected to from this machine, and the broker's API
+versions are requested. A broker reports its unavailable dependencies over Kafka's protocol
+(`BrokerState`). If admin interfaces are given, they are asked instead. A broker's clock is compared
+with this machine's by the Date header of its admin interface.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
 
 ROUND_TRIP_WARN_MS: Final = 100.0
 _SHOW_CAUSES: Final = (
-    "the broker shows causes only to principals that may describe the cluster: give the options"
-    " of one (--profile, -X), over https:// or on the broker's machine"
+    "the broker shows causes only to principals that may describe the cluster: give the"
+    " credentials of one (--profile, -X), over https:// or on the broker's machine"
 )
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
 def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState], list[Finding]]:
-    """Request the cluster's metadata and its brokers' states from the bootstrap addresses.
+    """Request the cluster's metadata and the states of its brokers; return both, with findings.
 
-    The cluster is None if no address answers.
+    The metadata is None if no bootstrap address answers.
     """
     try:
         with state.client(**SHORT_CALLS) as client:
@@ -57,34 +58,37 @@ def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState],
             elapsed_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
             states = client.broker_states()
     except PenstockError as error:
-        fix = cure(error, "a broker") or "name a broker with -b HOST:PORT"
+        fix = cure(error, "a broker") or "give the address of a broker with -b HOST:PORT"
         return None, {}, [Finding("broker", "fail", str(error), fix)]
     names = ", ".join(f"{node.node_id} at {node.address}" for node in cluster.nodes.values())
     slow = elapsed_ms > ROUND_TRIP_WARN_MS
     found = Finding(
         "broker", "warn" if slow else "ok",
         f"brokers {names}; first answer after {elapsed_ms:.1f} ms",
-        "the network or the broker is slow: look at its load" if slow else "",
+        "the network or the broker is slow: check the load of the broker's machine" if slow else "",
     )  # fmt: skip
     return cluster, states, [found, *_shared(cluster)]
 
 
 def cure(error: PenstockError, broker: str) -> str:
-    """Return the fix for an unreachable broker; empty if the error says it."""
+    """Return how to fix that a broker cannot be reached; empty if the error contains it."""
     cause = error.__cause__ if isinstance(error.__cause__, PenstockError) else error
     if isinstance(cause, ConnectionRefused):
         return (
-            f"start {broker} (`penstock serve`); its log has the cause of the stop. If it runs,"
-            " name the address at which it listens"
+            f"start {broker} with `penstock serve`; its log has the cause of its last stop. If it"
+            " is running, give the address at which it listens"
         )
     if isinstance(cause, EncryptionExpected):
-        return "name a file with the client's options of security (PENSTOCK_CLIENT_CONFIG)"
+        return (
+            "the listener requires TLS: give security options with --profile or -X, or in the"
+            " file that PENSTOCK_CLIENT_CONFIG names"
+        )
     if isinstance(cause, NotAccepted):
-        return f"check that the machine of {broker} runs and that no firewall blocks it"
+        return f"check that the machine of {broker} is running and that no firewall blocks it"
     if isinstance(cause, TimedOut):
         return (
-            f"check whether the process of {broker} is stopped or busy: it accepts connections"
-            " and does not answer"
+            f"check whether the process of {broker} is stopped or busy: it accepts connections but"
+            " does not answer"
         )
     return ""
 
@@ -116,14 +120,14 @@ def _shared(cluster: ClusterMetadata) -> list[Finding]:
             "advertised addresses",
             "fail",
             f"brokers {' and '.join(ids)} advertise the same address, {address}",
-            "give each broker an advertised.listeners of its own",
+            "set a different advertised.listeners for each broker",
         )
         for address, ids in by_address.items()
         if len(ids) > 1
     ]
 
 
-# -- the way to a broker --------------------------------------------------------------------
+# -- connection to a broker ---------------------------------------------------------------
 
 
 def _way(state: State, node: Node, asked: BrokerState | None) -> Check:
@@ -133,13 +137,19 @@ def _way(state: State, node: Node, asked: BrokerState | None) -> Check:
 
 
 def _went(state: State, node: Node, name: str, failure: PenstockError | None) -> Finding:
-    """Report whether an advertised address is reachable; `failure` is that of an earlier call."""
-    fix = f"set advertised.listeners of broker {node.node_id} to an address that clients reach"
+    """Report whether a broker is reachable at its advertised address.
+
+    `failure` is the error of an earlier request to that address, None if the request succeeded.
+    """
+    fix = (
+        f"set advertised.listeners of broker {node.node_id} to an address that clients can connect"
+        " to"
+    )
     try:
         found = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        cause = f"its advertised name {node.host} does not resolve here: {error}"
-        fix = f"{fix}, or let clients resolve that name (DNS, /etc/hosts)"
+        cause = f"its advertised host name {node.host} cannot be resolved on this machine: {error}"
+        fix = f"{fix}, or add the name to DNS or /etc/hosts"
         return Finding(name, "fail", cause, fix)
     begun = SYSTEM_CLOCK.monotonic()
     missing: list[str] = []
@@ -153,15 +163,15 @@ def _went(state: State, node: Node, name: str, failure: PenstockError | None) ->
         if not _is_elsewhere(state, node, failure):
             fix = cure(failure, f"broker {node.node_id}")
             return Finding(name, "fail", str(failure), fix)
-        cause = f"it runs, and its advertised address does not lead to it: {failure}"
+        cause = f"it answers at a bootstrap address, but not at its advertised address: {failure}"
         if ip_address(str(found[0][4][0]).partition("%")[0]).is_loopback:
-            fix += "; a loopback address leads every machine to itself"
+            fix += "; with a loopback address every client connects to its own machine"
         return Finding(name, "fail", cause, fix)
     elapsed_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
     if missing:
-        cause = "calls that it does not serve: " + ", ".join(missing)
+        cause = "requests of this client that it does not support: " + ", ".join(missing)
         return Finding(name, "warn", cause, "upgrade the broker or the client")
-    cause = f"reached in {elapsed_ms:.1f} ms; knows every call of this client"
+    cause = f"connected in {elapsed_ms:.1f} ms; it supports every request of this client"
     return Finding(name, "ok", cause)
 
 
@@ -177,28 +187,28 @@ def _is_elsewhere(state: State, node: Node, failure: PenstockError) -> bool:
 
 
 def _readiness(broker: BrokerState) -> Check:
-    """Return the check of a broker's reported dependencies."""
+    """Return the check of a broker's dependencies, by what the broker has reported."""
     name = f"readiness of broker {broker.node.node_id}"
     if broker.error is not None:
         refused = isinstance(broker.error, InvalidError)
-        fix = "name its admin interface with --admin" if refused else ""
+        fix = "give its admin interface with --admin HOST:PORT" if refused else ""
         cause = f"not checked: {broker.error}"
         finding = Finding(name, "skip", cause, fix)
     elif broker.unavailable:
         finding = Finding(name, "fail", broker.unavailable, _BRING_BACK)
     else:
-        cause = "ready: it can use everything that it needs"
+        cause = "ready: all of its dependencies are available"
         finding = Finding(name, "ok", cause)
     return Check(name, lambda: [finding])
 
 
 _BRING_BACK: Final = (
-    "restore the named parts: the broker needs no restart, unless storage has failed"
+    "repair the named dependencies; the broker needs no restart, unless its storage has failed"
 )
 
 
 def _found_clock(state: State, broker: BrokerState) -> Check:
-    """Return the clock check of a broker whose admin interface is reachable from here."""
+    """Return the check of a broker's clock, without findings if its admin interface is unknown."""
     name = f"clock of broker {broker.node.node_id}"
 
     def run() -> Sequence[Finding]:
@@ -220,20 +230,26 @@ def _innermost(error: PenstockError) -> BaseException:
 
 
 def _admin_address(broker: BrokerState) -> str | None:
-    """Return a broker's admin address as reachable from here; None if unknown."""
+    """Return the address of a broker's admin interface as this machine reaches it; None if
+    unknown.
+    """
     return _from_here(broker.admin, "https://" if broker.admin_encrypted else "", broker.node)
 
 
 def known_admins(
     state: State, states: Mapping[int, BrokerState], named: str | None = None
 ) -> list[str]:
-    """Return the given admin interfaces, else all that are reachable from here."""
+    """Return the addresses of admin interfaces to query.
+
+    These are the named ones (`named`, PENSTOCK_ADMIN), or without names all that the brokers report
+    and that this machine can reach.
+    """
     addresses = admin_addresses(state.setting("admin", named, ""))
     return addresses or list(filter(None, map(_admin_address, states.values())))
 
 
 def admin_answers(state: State, admins: Sequence[str], path: str) -> list[Mapping[str, Any]]:
-    """Return the answers of admin interfaces at a path, without failed ones."""
+    """Return the answers of admin interfaces to GET `path`; failed requests are left out."""
     found = []
     for address in admins:
         with suppress(PenstockError):  # the check of its readiness reports it
@@ -244,8 +260,10 @@ def admin_answers(state: State, admins: Sequence[str], path: str) -> list[Mappin
 
 
 def _from_here(listener: str, scheme: str, node: Node) -> str | None:
-    """Return the address of a broker's admin listener from here; None if it is off or out of
-    reach."""
+    """Return an admin listener's address as this machine reaches it.
+
+    None if the listener is off, or on the loopback address of another machine.
+    """
     host, _, port = listener.rpartition(":")
     if port in ("", "0"):
         return None
@@ -269,7 +287,7 @@ def _is_here(host: str) -> bool:
 
 
 def _admin(state: State, address: str) -> list[Finding]:
-    """Check readiness and clock through a given admin interface."""
+    """Check a broker's readiness and clock through an admin interface given with --admin."""
     try:
         asked_ms = SYSTEM_CLOCK.now_ms()
         answer = ask_admin(state, address, "/readyz")
@@ -279,8 +297,8 @@ def _admin(state: State, address: str) -> list[Finding]:
             Finding(
                 f"readiness of {address}",
                 "fail",
-                f"the admin interface at {address} cannot be asked: {_innermost(error)}",
-                "name the one of the broker's ready line with --admin",
+                f"the admin interface at {address} cannot be queried: {_innermost(error)}",
+                "give the address after admin= in the broker's ready line with --admin",
             )
         ]
     clock = _clock(address, answer.date, asked_ms, answered_ms)
@@ -288,39 +306,46 @@ def _admin(state: State, address: str) -> list[Finding]:
 
 
 def _clock(address: str, date: str | None, asked_ms: int, answered_ms: int) -> Finding:
-    """Compare this clock with the date of an HTTP answer."""
+    """Compare this machine's clock with the Date header of an HTTP answer."""
     name = f"clock of {address}"
     try:
         theirs_ms = parsedate_to_datetime(date or "").timestamp() * 1000
     except ValueError:
-        cause = "it answers without a date" if date is None else f"its date is none: {date}"
+        cause = (
+            "its answer has no Date header"
+            if date is None
+            else f"its Date header is invalid: {date}"
+        )
         return Finding(name, "warn", cause)
     skew_seconds = clock_skew_ms(asked_ms, theirs_ms, answered_ms) / 1000
     skewed = skew_seconds > SKEW_WARN_SECONDS
     return Finding(
-        name, "warn" if skewed else "ok", f"differs by about {skew_seconds:.0f} s",
+        name, "warn" if skewed else "ok",
+        f"differs from this machine's clock by about {skew_seconds:.0f} s",
         SKEW_CURE if skewed else "",
     )  # fmt: skip
 
 
 def clock_skew_ms(asked_ms: float, date_ms: float, answered_ms: float) -> float:
-    """Return the certain difference between a clock and ours, from the date in its HTTP answer.
+    """Return the milliseconds by which two clocks differ at least; 0 if they may agree.
 
-    The date has whole seconds, and was written between request and answer: only a difference
-    beyond that counts, however long the answer took.
+    The other clock's date comes from an HTTP answer. It has whole seconds, and was written at an
+    unknown time between request and answer. Only a difference beyond this uncertainty counts.
     """
     return max(asked_ms - (date_ms + 1000), date_ms - answered_ms, 0.0)
 
 
 def _ready(address: str, answer: Answer) -> Finding:
-    """Return the finding of a `/readyz` answer."""
+    """Return the finding of an answer to `/readyz`."""
     name = f"readiness of {address}"
     try:
         checks = [(str(item["name"]), item["cause"]) for item in answer.body["checks"]]
         found_id = int(answer.body["node_id"])
     except (ValueError, KeyError, TypeError):
-        cause = f"status {answer.status}, and no answer as a broker gives it"
-        return Finding(name, "warn", cause, "name a broker's admin address")
+        cause = f"the answer, with status {answer.status}, is not that of a broker"
+        return Finding(
+            name, "warn", cause, "give the address of a broker's admin interface with --admin"
+        )
     name = f"readiness of broker {found_id}"
     wrong = [f"{check}: {cause}" for check, cause in checks if cause]
     if not wrong:

@@ -1,7 +1,7 @@
-"""`penstock doctor`: reports problems with cause and fix.
+"""Command `penstock doctor`: reports problems of an installation, with cause and fix.
 
-A finding is `ok`, `warn`, `fail`, or `skip` (nothing to check). Status 0: no failure, perhaps
-warnings; 1: a failure; 2: the command line is wrong.
+A finding is `ok`, `warn`, `fail`, or `skip` (not checked). The exit status is 1 if a check failed,
+2 if the command line is invalid, and otherwise 0, even with warnings.
 """
 
 from __future__ import annotations
@@ -32,18 +32,39 @@ from penstock.client.replicas import outage
 
 
 @click.command("doctor", short_help="Find problems, and show how to fix them.")
-@path_option("--config file", "The broker's TOML file: database, store, TLS.")
-@click.option("--data-dir", help="The broker's directory (log.dirs).")
-@click.option("--local", is_flag=True, help="Only this machine: no broker, database or store.")
+@path_option(
+    "--config file",
+    "TOML file with a broker's settings: checks its database, object store, listeners and secret"
+    " files.",
+)
+@click.option("--data-dir", help="Data directory of the broker. Default: the setting log.dirs.")
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Check only this machine, without connecting to brokers, the database or the object"
+    " store.",
+)
 @click.option(
     "--admin", metavar="HOST:PORT,…",
-    help="Admin interfaces to ask for readiness and clock (PENSTOCK_ADMIN); else as brokers say.",
+    help="Admin interfaces whose brokers' readiness and clock are checked (PENSTOCK_ADMIN)."
+    " Default: those that the brokers report.",
 )  # fmt: skip
-@click.option("--agent", "socket", metavar="PATH", help="A host agent's socket.")
-@path_option(
-    "--agent-config agent_file", "A host agent's TOML file: checks the access to its HTTP front."
+@click.option(
+    "--agent",
+    "socket",
+    metavar="PATH",
+    help="Socket file of a host agent. Default: /var/run/penstock/host.sock, if it exists.",
 )
-@click.option("--outbox", "root", metavar="DIRECTORY", help="An outbox's root.")
+@path_option(
+    "--agent-config agent_file",
+    "TOML file with a host agent's settings: checks the access to its HTTP front.",
+)
+@click.option(
+    "--outbox",
+    "root",
+    metavar="DIRECTORY",
+    help="Root directory of an outbox to check (PENSTOCK_OUTBOX_ROOT). Default: none.",
+)
 @client_options
 def doctor(
     state: State,
@@ -55,13 +76,16 @@ def doctor(
     agent_file: Path | None,
     root: str | None,
 ) -> None:
-    """Check brokers, their dependencies and this machine concurrently; each check has a time limit.
+    """Check brokers, their dependencies and this machine, and show how to fix each problem.
 
-    Checks cover: every broker's advertised address, readiness and clock; partitions (leaders,
-    in-sync replicas, damaged records), tiering, compaction and consumer groups; the database and
-    the object store of --config or the environment; a host agent; an outbox; certificates, secret
-    files and unauthenticated access in the configurations; the data directory; requirements of
-    pipelines. Exits with status 1 if a check failed, else 0, warnings included.
+    Of brokers it checks advertised addresses, readiness, clocks, partitions, damaged records,
+    tiering, compaction and consumer groups. Of the installation it checks the database and the
+    object store of --config or the environment, a host agent, an outbox, certificates, secret
+    files, and listeners without authentication. Of this machine it checks the data directory,
+    limits, and what pipelines need.
+
+    Checks run concurrently, each with a time limit. Exits with status 1 if a check failed, and
+    otherwise with 0, even with warnings.
     """
     local_checks, findings = _here(file, data_dir, local=local)
     local_checks += [agent(socket), outbox(root), *_host_checks(agent_file), *programs()]
@@ -80,11 +104,11 @@ def doctor(
 
 
 def _ignore(_: str) -> None:
-    """Discard a line about waiting: findings name the causes."""
+    """Discard a line about a wait, since findings name the causes."""
 
 
 def _of_brokers(state: State, admin: str | None) -> list[Finding]:
-    """Return findings about the brokers and admin interfaces."""
+    """Return the findings about brokers, over Kafka's protocol and their admin interfaces."""
     cluster, states, findings = reach(state)
     addresses = known_admins(state, states, admin)
     named = addresses if state.setting("admin", admin, "") else ()
@@ -101,15 +125,19 @@ def _of_brokers(state: State, admin: str | None) -> list[Finding]:
 def _here(
     file: Path | None, data_dir: str | None, *, local: bool
 ) -> tuple[list[Check], list[Finding]]:
-    """Return the checks of a broker's configuration; skipped if none is given."""
+    """Return the checks of a broker's configuration on this machine, and findings about the
+    configuration.
+
+    Checks are skipped if no configuration is given.
+    """
     findings: list[Finding] = []
     flags = {} if data_dir is None else {"log.dirs": Given(data_dir, "flag --data-dir")}
-    reason = "not checked: no configuration of a broker is named"
+    reason = "not checked: no broker's configuration is given"
     given = file is not None or bool(read_environment(os.environ))
     try:
         configuration = configure(file=file, environment=os.environ, flags=flags)
     except PenstockError as error:
-        fix = "mend it: a broker does not start with it"
+        fix = "correct the configuration: a broker does not start with it"
         findings = [Finding("configuration", "fail", str(error), fix)]
         configuration = configure(file=None, environment={}, flags=flags)
         given, reason = False, "not checked: the configuration cannot be read"
@@ -122,7 +150,7 @@ def _here(
     ]
     if given:
         return checks, findings
-    fix = "name the broker's file with --config"
+    fix = "give the broker's TOML file with --config"
     for index, check in enumerate(checks):
         if not stored or check.name in BY_CONFIGURATION:
             checks[index] = skipped(check.name, reason, fix)
@@ -130,12 +158,12 @@ def _here(
 
 
 def _host_checks(file: Path | None) -> list[Check]:
-    """Return the checks of the host agent by its file and the environment."""
+    """Return the checks of a host agent's configuration, from its file and the environment."""
     from penstock.apps.host.wiring import configure_host
 
     try:
         return host_checks(configure_host(file=file, environment=os.environ, flags={}))
     except PenstockError as error:
-        fix = "mend it: an agent does not start with it"
+        fix = "correct the configuration: an agent does not start with it"
         wrong = Finding(HOST_HTTP, "fail", str(error), fix)
         return [Check(HOST_HTTP, lambda: [wrong])]

@@ -1,7 +1,7 @@
-"""Findings, and parallel checks with time limits, each on a thread of its own.
+"""Findings, and the concurrent run of checks, each in its own thread and with a time limit.
 
-A call that hangs in the kernel (a lost file system, a resolver) cannot be ended: its finding
-reports it, and its thread ends with the process.
+A call that hangs in the kernel, as on a lost file system, cannot be ended. It is reported as a
+timeout, and its thread ends with the process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from penstock.base.errors import PenstockError
 from penstock.objects.threads import Threads
 
 CHECK_SECONDS: Final = 15.0
-"""How long one check may take; those that ask over a network give up earlier."""
+"""Longest duration of one check. Checks that use the network have shorter timeouts."""
 OUTAGE_SECONDS: Final = 1.0
-"""The same while brokers are known to be unavailable: that is to be reported within 5 s."""
+"""Longest duration of one check if brokers are known to be unavailable, which the command reports
+within 5 s.
+"""
 
 SKEW_WARN_SECONDS: Final = 2.0
 SKEW_CURE: Final = "synchronise the clocks (chrony, systemd-timesyncd)"
@@ -30,7 +32,7 @@ Status = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check; `skip` if the subject is absent or was not checked."""
+    """Result of one check, with cause and fix; `skip` means that the subject was not checked."""
 
     check: str
     status: Status
@@ -40,14 +42,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check; `run` may block, and may raise the error that becomes a finding."""
+    """Check with a name; `run` may block, and an error that it raises becomes a finding."""
 
     name: str
     run: Callable[[], Sequence[Finding]]
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Join some names, with the number of the others."""
+    """Join the first `most` names with commas, and append the number of further names."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -57,7 +59,8 @@ def look(
 ) -> list[Finding]:
     """Run checks concurrently; return their findings in the order of the checks.
 
-    With an `outage` checks have little time, and a timeout is not a failure.
+    `outage` describes brokers that are known to be unavailable. With it a check has
+    `OUTAGE_SECONDS`, and counts as skipped, not failed, if it exceeds them.
     """
     return asyncio.run(_look(checks, OUTAGE_SECONDS if outage else seconds, outage))
 
@@ -75,7 +78,7 @@ async def _one(threads: Threads, check: Check, seconds: float, outage: str) -> S
     except TimeoutError:
         cause, fix = (
             f"no answer within {seconds:g} s",
-            "check whether the service that it queries is blocked",
+            "check whether the queried service hangs",
         )
         if outage:
             cause = f"not checked: {cause}; {outage}"
@@ -83,5 +86,5 @@ async def _one(threads: Threads, check: Check, seconds: float, outage: str) -> S
     except (PenstockError, OSError) as error:
         cause, fix = str(error), ""
     except Exception as error:
-        cause, fix = f"the check itself failed: {error!r}", "report it"
+        cause, fix = f"the check itself failed: {error!r}", "report this as a bug of Penstock"
     return [Finding(check.name, "fail", cause, fix)]

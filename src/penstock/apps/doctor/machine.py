@@ -1,4 +1,6 @@
-"""Machine checks: data directory, open files, and requirements of pipelines."""
+"""Checks of this machine for `penstock doctor`: data directory, limits, requirements of
+pipelines.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ JAVA_SECONDS: Final = 10.0
 
 
 def data_directory(directory: Path) -> list[Check]:
-    """Return the checks of a broker's directory, which need not exist yet."""
+    """Return the checks of a broker's data directory, which need not exist yet."""
     return [
         Check(f"data directory {directory}", lambda: [_writable(directory)]),
         Check("disk space", lambda: [space("disk space", directory)]),
@@ -34,7 +36,7 @@ def data_directory(directory: Path) -> list[Check]:
 
 
 def programs() -> list[Check]:
-    """Return the checks of limits and of the requirements of pipelines."""
+    """Return the checks of the limit of open files, of Java and of PySpark."""
     return [
         Check("open files", lambda: [_files()]),
         Check("Java", lambda: [_java()]),
@@ -51,26 +53,26 @@ def _writable(directory: Path) -> Finding:
     except OSError as error:
         return Finding(
             name, "fail", f"{at}: {error.strerror}",
-            "choose another with --data-dir, or change its owner",
+            "choose another directory with --data-dir, or change the owner of this one",
         )  # fmt: skip
     there = at == directory.expanduser().absolute()
     return Finding(name, "ok", "writable" if there else "can be created")
 
 
 def space(name: str, directory: Path) -> Finding:
-    """Check the free space of a directory, or of its future location."""
+    """Check the free space of a directory, or of its nearest existing parent."""
     free = shutil.disk_usage(existing(directory)).free
     status: Status = "ok"
     if free < FREE_BYTES_WARN:
         status = "fail" if free < FREE_BYTES_FAIL else "warn"
     return Finding(
         name, status, f"{free / (1 << 30):.1f} GiB free",
-        "" if status == "ok" else "free some, or lower retention.bytes and retention.ms",
+        "" if status == "ok" else "free disk space, or lower retention.bytes and retention.ms",
     )  # fmt: skip
 
 
 def sync(name: str, directory: Path) -> Finding:
-    """Measure a sync in a directory, or in its future location."""
+    """Measure syncs in a directory, or in its nearest existing parent."""
     at = existing(directory)
     try:
         times = sync_times_ms(at, SYNC_ROUNDS)
@@ -83,8 +85,8 @@ def sync(name: str, directory: Path) -> Finding:
     slow = median_ms > SYNC_WARN_MS
     return Finding(
         name, "warn" if slow else "ok",
-        f"median of {len(times)} syncs {median_ms:.2f} ms, worst {times[-1]:.2f} ms",
-        "every acknowledged write waits for it: use a faster disk" if slow else "",
+        f"median of {len(times)} syncs {median_ms:.2f} ms, longest {times[-1]:.2f} ms",
+        "every acknowledged write waits for a sync: use a faster disk" if slow else "",
     )  # fmt: skip
 
 
@@ -92,13 +94,17 @@ def _files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = 0 <= soft < FILES_WARN
     return Finding(
-        "open files", "warn" if few else "ok", f"limit {soft}, could be raised to {hard}",
-        f"ulimit -n {FILES_WARN} or more, or LimitNOFILE= in the service" if few else "",
+        "open files", "warn" if few else "ok", f"limit {soft}, which can be raised to {hard}",
+        (f"raise it to {FILES_WARN} or more, with ulimit -n or with LimitNOFILE= in the systemd"
+        " unit") if few else "",
     )  # fmt: skip
 
 
 def _java() -> Finding:
-    name, fix = "Java", f"for Spark pipelines: install a Java runtime, {JAVA_MINIMUM} or newer"
+    name, fix = (
+        "Java",
+        f"for Spark pipelines, install a Java runtime of version {JAVA_MINIMUM} or newer",
+    )
     home = os.environ.get("JAVA_HOME")
     command = f"{home}/bin/java" if home else "java"
     try:
@@ -125,7 +131,7 @@ def _spark() -> Finding:
     if find_spec("pyspark") is None:
         return Finding(
             "Spark", "warn", "pyspark is not installed",
-            "for pipelines: pip install 'penstock[spark]'",
+            "for Spark pipelines, run pip install 'penstock[spark]'",
         )  # fmt: skip
     from importlib.metadata import version
 

@@ -1,8 +1,8 @@
-"""Checks of partitions and consumers: missing leaders, out-of-sync replicas, unreadable batches.
+"""Checks of partitions and consumer groups for `penstock doctor`.
 
-For every partition that a group has not read to its end, the next batches after its committed
-offset are checked, as many as one fetch returns. A consumer that is stuck at a batch that cannot be
-read gets the way past it.
+They find missing leaders, replicas out of sync, and batches that cannot be read. For every
+partition that a group has not read to its end, the batches of one fetch from the committed offset
+are checked. If a batch cannot be read, the finding has the command that moves the group past it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 NAME: Final = "partitions"
 NAMED_MAX: Final = 5
-"""Partitions that one finding names; the others are counted."""
+"""Most partitions that one finding names; further ones are only counted."""
 
 
 class Trouble(NamedTuple):
-    """Problem that several partitions share."""
+    """Problem that several partitions share; one finding reports all of them."""
 
     state: str
     gone: tuple[int, ...]
-    """Brokers that are not registered, of those that should have a copy."""
+    """Brokers with an assigned replica that are not registered."""
     behind: tuple[int, ...]
-    """Brokers that are, and whose copies are not in sync."""
+    """Registered brokers whose replicas are out of sync."""
     needed: int
 
 
 def partitions(state: State) -> Check:
-    """Check that every partition has a leader and all of its replicas in sync."""
+    """Return the check that every partition has a leader and all of its replicas in sync."""
     return Check(NAME, lambda: _look(state))
 
 
@@ -57,20 +57,24 @@ def _look(state: State) -> list[Finding]:
         return [_finding(trouble, names) for trouble, names in sorted(alike.items())] + others
     count = sum(len(topic.partitions) for topic in found.topics.values())
     return [
-        Finding(NAME, "ok", f"{count}, all have leaders, all replicas in sync"),
+        Finding(
+            NAME,
+            "ok",
+            f"{counted(count, 'partition')}; all have leaders, and all replicas are in sync",
+        ),
         *others,
     ]
 
 
 def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
-    """Report brokers whose roles exclude the replicas that they have."""
+    """Report brokers that hold replicas although their roles exclude it."""
     return [
         Finding(
             "roles",
             "warn",
-            f"broker {broker_id} has broker.roles = {','.join(state.roles)}, and replicas of"
-            f" {counted(len(held), 'partition')}, as of {held[0]}",
-            f"penstock broker drain {broker_id}, or give it the role {PERSISTENCE}",
+            f"broker {broker_id} has broker.roles = {','.join(state.roles)}, but holds replicas of"
+            f" {counted(len(held), 'partition')}, such as {held[0]}",
+            f"penstock broker drain {broker_id}, or add {PERSISTENCE} to its broker.roles",
         )
         for broker_id, state in sorted(client.broker_states().items())
         if state.roles is not None
@@ -80,7 +84,7 @@ def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
 
 
 def _held(client: Client, found: ClusterMetadata, broker_id: int) -> list[str]:
-    """Return the partitions with replicas on a broker's disk."""
+    """Return the partitions with a replica on a broker's disk; diskless topics have none."""
     held = []
     for name, topic in sorted(found.topics.items()):
         here = [
@@ -99,8 +103,9 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
     status: Status = "warn" if trouble.state == "behind" else "fail"
     state = {
         "stopped": "no leader",
-        "refusing": f"fewer than the {trouble.needed} replicas in sync that must acknowledge",
-        "behind": "copies that are not in sync",
+        "refusing": f"fewer replicas in sync than the {trouble.needed} that must acknowledge a"
+        " record",
+        "behind": "not fully replicated",
     }[trouble.state]
     reasons = []
     if trouble.gone:
@@ -108,11 +113,15 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
     if trouble.behind:
         reasons.append(f"the replicas on brokers {_listed(trouble.behind)} are out of sync")
     cure = (
-        f"start broker {' and '.join(map(str, trouble.gone))}, each with its own directory; with"
-        " an empty one it copies the log from the other replicas"
+        (
+            f"start broker {' and '.join(map(str, trouble.gone))}, each with its own data"
+            " directory; with an empty directory it copies the log from the other replicas"
+        )
         if trouble.gone
-        else "they catch up without help; if not, check that those brokers reach the leader at"
-        " its replication.listener, and read their logs"
+        else (
+            "wait until they catch up. If they do not, check that their brokers can connect to"
+            " the leader's replication.listener, and read their logs"
+        )
     )
     return Finding(NAME, status, f"{where}: {state}; {', '.join(reasons)}", cure)
 
@@ -123,13 +132,13 @@ def _listed(brokers: Sequence[int]) -> str:
 
 GROUPS_MAX: Final = 100
 PARTITIONS_MAX: Final = 200
-"""Groups, and partitions of them that are behind, that one look covers."""
+"""Limits of one check: groups, and partitions that these groups have not read to the end."""
 
 CONSUMERS: Final = "consumers"
 
 
 def consumers(state: State) -> Check:
-    """Check that a group's next batches can be read."""
+    """Return the check that all groups can read their next batches."""
     return Check(CONSUMERS, lambda: _read_ahead(state))
 
 
@@ -152,7 +161,7 @@ def _read_ahead(state: State) -> list[Finding]:
 
 
 def _behind(client: Client, groups: list[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield group, topic, partition and committed offset of each lagging group."""
+    """Yield group, topic, partition and committed offset of each partition with records to read."""
     there = {topic.name for topic in client.list_topics(internal=True)}
     ends: dict[str, dict[int, int]] = {}
     for group in groups:
@@ -182,6 +191,7 @@ def _stuck(
             f"group {group} is at offset {offset} of {topic}-{partition}, and the batch"
             f" at offsets {wrong.base_offset} to {wrong.last_offset} cannot be read:"
             f" {wrong.reason}",
-            f"stop the group, penstock group seek {group} -t {topic} -p {partition}"
-            f" --to {follows} --execute; list all such batches with penstock log verify {topic}",
+            f"to skip the batch, stop the group and run penstock group seek {group} -t {topic} -p"
+            f" {partition} --to {follows} --execute; penstock log verify {topic} lists all such"
+            " batches",
         )  # fmt: skip

@@ -1,6 +1,8 @@
-"""Security of a broker's or a host agent's configuration, and of the files that it names.
+"""Security checks for `penstock doctor`: configurations of a broker and a host agent, and their
+files.
 
-Neither is asked. Files are checked as far as this user may read them.
+Only configurations and files are read; neither process is queried. A file is checked as far as this
+user may read it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.security.listeners.settings import ListenerSettings
 
 BY_CONFIGURATION: Final = ("listeners", "ACLs", "admin interface")
-"""Checks whose findings are those of settings alone."""
+"""Checks that depend on settings only, not on files."""
 DAYS_MIN: Final = 30
 NAMED_MAX: Final = 5
 HOST_HTTP: Final = "host agent's HTTP"
@@ -61,7 +63,7 @@ def security_checks(configuration: Configuration) -> list[Check]:
 
 
 def _listeners(configuration: Configuration) -> list[Listener]:
-    """Return the listeners of Kafka's protocol, and the admin interface."""
+    """Return the listeners for Kafka clients, and the admin listener if it is on."""
     broker = configuration.broker
     found = parse_listeners(broker.listeners, broker.listener_security_protocol_map)
     if broker.admin_listener:
@@ -78,16 +80,18 @@ def _one(check: str, status: Status, cause: str, fix: str = "") -> list[Finding]
 
 
 def _certificate(listener: str, settings: ListenerSettings) -> list[Finding]:
-    """Check that a listener's certificate belongs to its key, and its remaining time."""
+    """Check that a listener's certificate matches its key, and how long it is still valid."""
     name = f"certificate of {listener}"
     now_ms = SYSTEM_CLOCK.now_ms()
     try:
         facts = check_keystore(files_of(settings), now_ms)
     except InvalidError as error:
-        return _one(name, "fail", str(error), "mend the files: nothing starts with them")
+        return _one(
+            name, "fail", str(error), "correct the files: the process does not start with them"
+        )
     days = facts.days_left(now_ms)
-    fix = "put a new one in its place: what runs takes it into use"
-    cause = f"{facts.path}: {facts.subject} ends in {days:.0f} days"
+    fix = "replace the file with a new certificate; a running process loads it without a restart"
+    cause = f"{facts.path}: certificate of {facts.subject} expires in {days:.0f} days"
     return _one(name, "ok", cause) if days > DAYS_MIN else _one(name, "warn", cause, fix)
 
 
@@ -105,10 +109,10 @@ def _secret_files(configuration: Configuration, listeners: list[Listener]) -> It
 
 
 def _client_files(path: str) -> Iterator[str]:
-    """Yield a client's options file if it has a password, and the files that its passwords refer
-    to.
+    """Yield the files with secrets of a client: its options file, and files that its passwords
+    refer to.
 
-    An unreadable file counts as one with a password.
+    The options file counts if it contains a password, or if it cannot be read.
     """
     if not path:
         return
@@ -130,20 +134,20 @@ def _key_file(settings: ListenerSettings) -> str:
 
 
 def _files(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Check that files with keys and passwords are not readable by everybody."""
+    """Check that files with keys and passwords are not readable by all users."""
     name = "files with secrets"
     paths = sorted({path for path in _secret_files(configuration, listeners) if path})
     there = [path for path in paths if Path(path).exists()]
     wide = [path for path in there if _readable_by_all(Path(path))]
     if wide:
-        fix = f"take the rights away: chmod o= {' '.join(wide)}"
-        cause = f"readable by everybody: {listed(wide, NAMED_MAX)}"
+        fix = f"remove the permissions of other users: chmod o= {' '.join(wide)}"
+        cause = f"readable by all users: {listed(wide, NAMED_MAX)}"
         return _one(name, "fail", cause, fix)
     return _one(name, "ok", f"{counted(len(there), 'file')}, readable by owner and group at most")
 
 
 def _readable_by_all(path: Path) -> bool:
-    """Return whether others can read a file: its bit and those of the directories above allow
+    """Return whether all users can read a file, by its mode and those of the directories above
     it.
     """
     if not path.stat().st_mode & stat.S_IROTH:
@@ -153,7 +157,7 @@ def _readable_by_all(path: Path) -> bool:
 
 
 def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Check for listeners on all addresses without authentication."""
+    """Check for listeners on all addresses that do not authenticate their clients."""
     name = "listeners"
     kafka = [listener for listener in listeners if listener.name != ADMIN]
     opened = [
@@ -162,13 +166,15 @@ def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> 
         if entry.host in EVERYWHERE and not _authenticates(configuration, entry)
     ]
     if opened:
-        fix = "give them SASL or client certificates, or one address each"
-        cause = f"on all addresses without authentication: {listed(opened, NAMED_MAX)}"
+        fix = "require SASL or client certificates, or bind each of them to one address"
+        cause = f"listeners on all addresses without authentication: {listed(opened, NAMED_MAX)}"
         return _one(name, "warn", cause, fix)
     plain = [item.name for item in kafka if item.protocol == "SASL_PLAINTEXT"]
     if plain:
-        cause = f"passwords and records go unencrypted: {listed(plain, NAMED_MAX)}"
-        return _one(name, "warn", cause, "make them SASL_SSL")
+        cause = (
+            f"listeners that receive passwords and records unencrypted: {listed(plain, NAMED_MAX)}"
+        )
+        return _one(name, "warn", cause, "use SASL_SSL for them")
     return _one(name, "ok", ", ".join(f"{element.name} is {element.protocol}" for element in kafka))
 
 
@@ -179,11 +185,13 @@ def _authenticates(configuration: Configuration, listener: Listener) -> bool:
 
 
 def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Check that ACLs are used, and for which clients they cannot work."""
+    """Check that ACLs are enforced, and find settings with which they have no effect."""
     name, broker = "ACLs", configuration.broker
     if not broker.authorizer_class_name:
-        fix = "set authorizer.class.name where others than you reach the broker"
-        return _one(name, "skip", "there is no authoriser: everybody may do everything", fix)
+        fix = "set authorizer.class.name if other users can connect to the broker"
+        return _one(
+            name, "skip", "authorizer.class.name is not set: all clients may do everything", fix
+        )
     wrong = []
     if broker.allow_everyone_if_no_acl_found:
         wrong.append(
@@ -195,16 +203,23 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
         if listener.name != ADMIN and not _authenticates(configuration, listener)
     ]
     if anonymous:
-        wrong.append(f"clients of {listed(anonymous, NAMED_MAX)} are User:ANONYMOUS")
+        wrong.append(
+            f"clients of {listed(anonymous, NAMED_MAX)} are not authenticated (User:ANONYMOUS)"
+        )
     if str(ANONYMOUS) in super_users_of(broker):
         wrong.append("User:ANONYMOUS is a super user")
     if wrong:
-        return _one(name, "warn", "; ".join(wrong), "leave these out where ACLs are to protect")
-    return _one(name, "ok", "ACLs decide, and everybody has a name")
+        return _one(
+            name,
+            "warn",
+            "; ".join(wrong),
+            "correct these settings, with which ACLs do not protect the cluster",
+        )
+    return _one(name, "ok", "ACLs are enforced, and all clients are authenticated")
 
 
 def _admin(configuration: Configuration) -> list[Finding]:
-    """Check the access to the admin interface."""
+    """Check which clients have access to the admin interface."""
     name, broker = "admin interface", configuration.broker
     if not broker.admin_listener:
         return _one(name, "skip", "it is turned off")
@@ -212,11 +227,15 @@ def _admin(configuration: Configuration) -> list[Finding]:
     local = is_loopback(host)
     wrong = []
     if not broker.authorizer_class_name and not local:
-        wrong.append(f"at {broker.admin_listener} everybody may do everything")
+        wrong.append(f"all clients of {broker.admin_listener} may do everything")
     if broker.authorizer_class_name and broker.admin_loopback_trusted:
-        wrong.append("admin.loopback.trusted: everybody on this machine may do everything")
+        wrong.append(
+            "admin.loopback.trusted: all processes of the broker's machine may do everything"
+        )
     if broker.authorizer_class_name and not local and broker.admin_security_protocol != "SSL":
-        wrong.append("tokens and answers go unencrypted: admin.security.protocol is PLAINTEXT")
+        wrong.append(
+            "tokens and answers are sent unencrypted: admin.security.protocol is PLAINTEXT"
+        )
     if wrong:
         fix = "set authorizer.class.name and admin.security.protocol=SSL, or listen on 127.0.0.1"
         return _one(name, "warn", "; ".join(wrong), fix)
@@ -238,7 +257,7 @@ def host_checks(configuration: HostConfiguration) -> list[Check]:
 
 
 def _host_http(configuration: HostConfiguration) -> list[Finding]:
-    """Check the access to a host agent's HTTP front."""
+    """Check which clients have access to a host agent's HTTP front."""
     host, security = configuration.host, configuration.http_security
     if not host.http_listener:
         return _one(HOST_HTTP, "skip", "none is configured (--agent-config, host.http.listener)")
@@ -247,9 +266,9 @@ def _host_http(configuration: HostConfiguration) -> list[Finding]:
     if not is_loopback(address):
         by_certificate = security.has_tls and security.ssl_client_auth == "required"
         if not host.acl_file and not by_certificate:
-            wrong.append(f"at {host.http_listener} everybody may publish to every topic")
+            wrong.append(f"all clients of {host.http_listener} may publish to every topic")
         if not security.has_tls:
-            wrong.append("records and signed tokens go unencrypted: it has no TLS")
+            wrong.append("records and signed tokens are sent unencrypted: the listener has no TLS")
     if security.sasl_oauthbearer_unsecured_tokens:
         wrong.append("unsigned tokens are accepted: any client can claim any identity")
     secrets = [
@@ -258,11 +277,11 @@ def _host_http(configuration: HostConfiguration) -> list[Finding]:
         if path and Path(path).exists() and _readable_by_all(Path(path))
     ]
     if secrets:
-        wrong.append(f"readable by everybody: {listed(secrets, NAMED_MAX)}")
+        wrong.append(f"readable by all users: {listed(secrets, NAMED_MAX)}")
     if wrong:
         fix = (
             "set host.acl.file and host.http.security.protocol=SSL, or listen on 127.0.0.1;"
-            " take others' rights to its files away"
+            " remove the permissions of other users from its files"
         )
         return _one(HOST_HTTP, "warn", "; ".join(wrong), fix)
     return _one(HOST_HTTP, "ok", f"{host.http_listener}, {security.security_protocol}")

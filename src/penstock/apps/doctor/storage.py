@@ -1,4 +1,7 @@
-"""Storage checks: database, object store, host agent, outbox, certificates; read only."""
+"""Checks of the database, the object store, a host agent and an outbox, for `penstock doctor`.
+
+They only read, apart from a temporary file for timing syncs in an outbox.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,13 @@ if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
 
 PLACE_SECONDS: Final = 3.5
-"""How long a database or an object store has to answer."""
+"""Longest wait for an answer of a database or an object store."""
 
 CONTROL_FILE: Final = "control.sqlite"
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
-_LOST_BY_POWER: Final = "acknowledged commits may be lost if the machine fails: set it to on"
+_LOST_BY_POWER: Final = (
+    "a crash of the database's machine may lose acknowledged commits: set it to on"
+)
 
 
 def installation(configuration: Configuration) -> list[Check]:
@@ -49,16 +54,17 @@ def _database(configuration: Configuration) -> Finding:
     except FileNotFoundError:
         return Finding(
             "database", "skip", f"control.url is not set, and {path} does not exist",
-            "name the broker's file with --config, or its directory with --data-dir",
+            "give the broker's TOML file with --config, or its data directory with --data-dir",
         )  # fmt: skip
     if not whole:
         return Finding(
-            "database", "fail", f"{path} is no SQLite database",
+            "database", "fail", f"{path} is not a SQLite database",
             "restore it from a backup; the broker does not start with it",
         )  # fmt: skip
     return Finding(
         "database", "ok",
-        f"{path}, {path.stat().st_size} bytes, used by brokers; their readiness covers it",
+        f"{path}, {path.stat().st_size} bytes; the readiness of its broker shows whether it is"
+        " usable",
     )  # fmt: skip
 
 
@@ -85,13 +91,13 @@ async def _postgres(url: str) -> Finding:
     ]
     fixes = []
     if not made:
-        facts.append("no broker has made its tables there yet")
+        facts.append("no broker has created its tables yet")
     for name, value in (("synchronous_commit", written), ("fsync", synced)):
         if value == "off":
             facts.append(f"{name} is off")
             fixes.append(_LOST_BY_POWER)
     if skew_seconds > SKEW_WARN_SECONDS:
-        facts.append(f"its clock differs by about {skew_seconds:.0f} s")
+        facts.append(f"its clock differs from this machine's by about {skew_seconds:.0f} s")
         fixes.append(SKEW_CURE)
     return Finding(
         "database", "warn" if fixes else "ok", "; ".join(facts), "; ".join(dict.fromkeys(fixes))
@@ -108,10 +114,12 @@ def _object_store(configuration: Configuration) -> Finding:
         if locations.control_url or not directory.exists():
             cause = "diskless.storage.url is not set"
             if not locations.control_url:
-                cause += f", and no diskless topic has used {directory}"
+                cause += f", and the default {directory} does not exist"
             return Finding("object store", "skip", cause)
         url = directory.absolute().as_uri()
-    fix = "check that it runs and allows access: diskless.storage.url and its options"
+    fix = (
+        "check that the store is running, and that diskless.storage.url and its options are correct"
+    )
     return _within("object store", fix, _looked_at(configuration, url))
 
 
@@ -139,13 +147,14 @@ async def _looked_at(configuration: Configuration, url: str) -> Finding:
     if known:
         return Finding("object store", "ok", said)
     return Finding(
-        "object store", "warn", f"{said}, and has no identity ({KEY})",
-        "none if no broker has used it yet; otherwise it was emptied or is another store",
+        "object store", "warn", f"{said}, but does not have the object that identifies it ({KEY})",
+        "nothing to do if no broker has used the store yet; otherwise it was emptied, or it is"
+        " another store",
     )  # fmt: skip
 
 
 def _within(name: str, fix: str, asked: Coroutine[Any, Any, Finding]) -> Finding:
-    """Run a check with a timeout; turn its error into a finding."""
+    """Run a check with the timeout `PLACE_SECONDS`; return its error as a finding."""
 
     async def bounded() -> Finding:
         async with asyncio.timeout(PLACE_SECONDS):
@@ -162,11 +171,14 @@ def _within(name: str, fix: str, asked: Coroutine[Any, Any, Finding]) -> Finding
     return Finding(name, "fail", cause, fix)
 
 
-# -- agent, outbox, certificates ------------------------------------------------------------
+# -- agent and outbox -----------------------------------------------------------------------
 
 
 def agent(named: str | None) -> Check:
-    """Return the check of a host agent's socket: the given one, else the default if it exists."""
+    """Return the check of a host agent's socket.
+
+    Its path is `named`, else PENSTOCK_HOST_SOCKET_PATH, else the default path if that exists.
+    """
     from penstock.apps.host.command import DEFAULT_SOCKET
 
     path = named or os.environ.get("PENSTOCK_HOST_SOCKET_PATH")
@@ -184,7 +196,8 @@ def _agent(path: str) -> Finding:
     except NotHealthy as error:
         return Finding(
             "host agent", "fail", str(error),
-            f"start one with `penstock host serve --socket {path}`, or read its log",
+            f"start an agent with `penstock host serve --socket {path}`, or read the log of the"
+            " running agent",
         )  # fmt: skip
     if found.state != "serving":
         return Finding(
@@ -196,7 +209,7 @@ def _agent(path: str) -> Finding:
 
 
 def outbox(named: str | None) -> Check:
-    """Return the check of an outbox's tree, if one is given."""
+    """Return the check of an outbox at `named` or PENSTOCK_OUTBOX_ROOT; skipped without either."""
     root = named or os.environ.get("PENSTOCK_OUTBOX_ROOT")
     if not root:
         return skipped("outbox", "no root is given (--outbox, PENSTOCK_OUTBOX_ROOT)")
@@ -212,8 +225,8 @@ def _outbox(root: Path) -> list[Finding]:
         fix = "mount or create it: every writer and reader must see the same directory"
         return [Finding(name, "fail", cause, fix)]
     if not stat.S_ISDIR(mode):
-        cause = "it is no directory"
-        return [Finding(name, "fail", cause, "name the root (--outbox)")]
+        cause = "it is not a directory"
+        return [Finding(name, "fail", cause, "give the outbox's root directory with --outbox")]
     synced = sync(f"{name}, sync", root)
     if synced.status == "fail":
         return [synced]

@@ -1,1 +1,1 @@
-"""`penstock host`: the agent of a host, and its clients."""
+"""Command group `penstock host`: the host agent, and clients of it."""

@@ -1,7 +1,7 @@
-"""`penstock host bench`: throughput of an agent, compared with its raw socket.
+"""Command `penstock host bench`: throughput and round trips of an agent, and of a raw Unix socket.
 
-The raw figures are of the same run and sizes: one process writes to a Unix socket pair and the
-other reads; and one sends 64 bytes that the other returns.
+The raw figures come from the same run, with the same sizes. For throughput one process writes to a
+socket pair and another reads. For round trips one process sends 64 bytes, which the other returns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ECHO: Final = b"x" * 64
 RAW_BYTES: Final = 64 << 20
-"""Between two answers of the process that reads."""
+"""Bytes written to the raw socket for each answer of the reading process."""
 READ_BYTES: Final = 1 << 20
 FRAMES_WAITING_MAX: Final = 64
 ROUND_TRIPS_MAX: Final = 20_000
@@ -35,12 +35,23 @@ ROUND_TRIPS_MAX: Final = 20_000
 
 @click.command("bench", short_help="Measure an agent.")
 @socket_option
-@click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
-@default_option("--partition", 0, "Partition of the chunks.", click.IntRange(min=0))
-@default_option("--size", 65_536, "Payload bytes of one frame.", click.IntRange(1, 8 << 20))
-@default_option("--chunks", 64, "Chunks of one frame.", click.IntRange(1, 4096))
-@default_option("--seconds", 2.0, "Duration of each of the four parts.", Number(0.1, 600))
-@default_option("--ring", 0, "Bytes of shared memory for payloads.", click.IntRange(min=0))
+@click.option(
+    "--topic", default="", help="Topic of the chunks; required if the agent has the log sink."
+)
+@default_option(
+    "--partition", 0, "Partition of the chunks, if a topic is given.", click.IntRange(min=0)
+)
+@default_option("--size", 65_536, "Size of a frame's payload in bytes.", click.IntRange(1, 8 << 20))
+@default_option("--chunks", 64, "Number of chunks in a frame.", click.IntRange(1, 4096))
+@default_option(
+    "--seconds", 2.0, "Duration of each of the four measurements in seconds.", Number(0.1, 600)
+)
+@default_option(
+    "--ring",
+    0,
+    "Size of the ring in shared memory for payloads, in bytes; 0 sends them over the socket.",
+    click.IntRange(min=0),
+)
 @output_option
 def bench(
     state: State,
@@ -52,7 +63,10 @@ def bench(
     seconds: float,
     ring: int,
 ) -> None:
-    """Measure throughput and round trips, and those of the raw socket."""
+    """Measure throughput and round trips of an agent, and compare them with a raw Unix socket.
+
+    The agent passes the chunks to its sink: the log sink appends them to the topic.
+    """
     raw_bytes_per_second = _raw_throughput(size, seconds)
     raw_trips = _raw_round_trips(seconds)
     from penstock.host import HostClient
@@ -86,7 +100,7 @@ class _Target(NamedTuple):
 
 
 def _throughput(client: HostClient, target: _Target, pieces: list[bytes], seconds: float) -> float:
-    """Return payload bytes per second, up to the last acknowledgement."""
+    """Return payload bytes per second, from the first frame to the last acknowledgement."""
     size, sent = sum(map(len, pieces)), 0
     waiting: deque[PublishFuture] = deque()
     now = SYSTEM_CLOCK.monotonic
@@ -112,7 +126,7 @@ def _round_trips(there_and_back: Callable[[], object], seconds: float) -> list[f
 
 
 def _pieces(size: int, count: int) -> list[bytes]:
-    """Return chunks of `size` bytes in total."""
+    """Return up to `count` chunks with `size` bytes in total."""
     count = min(count, size)
     cuts = [size * index // count for index in range(count + 1)]
     return [b"x" * (end - start) for start, end in pairwise(cuts)]

@@ -1,10 +1,10 @@
-"""`penstock host`: the agent that receives chunks from the producers of its host.
+"""Command group `penstock host`: runs, checks and queries the agent of a host.
 
-`serve` writes one line to stdout when producers can connect:
+`serve` runs the agent, and writes one line to stdout when producers can connect:
 
     penstock host ready socket=PATH http=HOST:PORT sink=log
 
-SIGTERM and SIGINT begin the drain, which ends with status 0; a second signal ends it at once.
+On SIGTERM or SIGINT the agent drains and then ends with status 0; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def host() -> None:
 
 
 def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--socket`."""
+    """Add `--socket` to a command, as argument `path`."""
     return click.option(
         "--socket", "path", metavar="PATH", envvar="PENSTOCK_HOST_SOCKET_PATH",
         default=DEFAULT_SOCKET, show_default=True,
-        help="The agent's socket file (PENSTOCK_HOST_SOCKET_PATH).",
+        help="Path of the agent's socket file (PENSTOCK_HOST_SOCKET_PATH).",
     )(command)  # fmt: skip
 
 
@@ -71,27 +71,62 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("serve", short_help="Run an agent.")
-@path_option("--config file", "TOML file with the settings.")
-@click.option("--socket", "path", metavar="PATH", help="The socket file (host.socket.path).")
+@path_option("--config file", "TOML file with settings of the agent. Default: none.")
+@click.option(
+    "--socket",
+    "path",
+    metavar="PATH",
+    help="Path of the socket file for producers (host.socket.path). [default:"
+    " /var/run/penstock/host.sock]",
+)
 @click.option(
     "--sink", type=click.Choice(("null", "memory", "outbox", "log")),
-    help="Destination of chunks (host.sink).",
+    help="Destination of chunks: log appends them to topics, outbox writes files and pointers,"
+    " memory holds them until it is full, null drops them (host.sink). [default: log]",
 )  # fmt: skip
-@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers (bootstrap.servers).")
-@click.option("--outbox-root", metavar="PATH", help="Directory of the outbox (outbox.root).")
-@click.option("--outbox-topic", metavar="TOPIC", help="Topic of its pointers (outbox.topic).")
-@click.option("--http", metavar="HOST:PORT", help="HTTP front (host.http.listener); port 0: any.")
+@click.option(
+    "-b",
+    "--bootstrap",
+    metavar="HOST:PORT,…",
+    help="Brokers for the sinks log and outbox (bootstrap.servers). [default: 127.0.0.1:9092]",
+)
+@click.option(
+    "--outbox-root",
+    metavar="PATH",
+    help="Root directory of the outbox; required for the outbox sink (outbox.root).",
+)
+@click.option(
+    "--outbox-topic",
+    metavar="TOPIC",
+    help="Topic of the outbox's pointers; required for the outbox sink (outbox.topic).",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Address of the HTTP front (host.http.listener); port 0 picks a free port. Default: no"
+    " HTTP front.",
+)
 @click.option(
     "--takeover", is_flag=True,
-    help="Replace an agent that still serves this path (host.socket.takeover).",
+    help="Replace another agent that serves this socket (host.socket.takeover). Otherwise the"
+    " command fails if there is one.",
 )  # fmt: skip
-@click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
 @click.option(
-    "--log-format", type=click.Choice(("text", "json")), default="text", help="Format of log lines."
+    "-X",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any agent setting by name; overrides environment and file. May be repeated.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Format of the log lines on stderr: text, or one JSON object per line. [default: text]",
 )
 @click.option(
     "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="warning",
-    show_default=True,
+    show_default=True, help="Lowest level of the log lines that are written.",
 )  # fmt: skip
 def serve(
     file: Path | None,
@@ -101,10 +136,11 @@ def serve(
     log_level: str,
     **given: str | None,
 ) -> None:
-    """Run an agent until SIGTERM or SIGINT, then drain.
+    """Run an agent until SIGTERM or SIGINT, then drain it.
 
-    A flag overrides the environment (PENSTOCK_HOST_DRAIN_TIMEOUT_MS), which overrides the file,
-    which overrides the default.
+    Settings are given by options, environment variables (PENSTOCK_HOST_DRAIN_TIMEOUT_MS for
+    host.drain.timeout.ms) and the file of --config. An option overrides the environment, and the
+    environment overrides the file.
     """
     from penstock.apps.configuration import Given, misspelt, parse_override
     from penstock.apps.daemon import set_up
@@ -138,7 +174,7 @@ _FLAGS: Final = {
 
 
 def run(configuration: HostConfiguration) -> None:
-    """Serve until a signal arrives.
+    """Run the configured agent until a signal arrives.
 
     Raises:
         PenstockError: the agent cannot start.
@@ -165,8 +201,8 @@ async def _serve(configuration: HostConfiguration) -> None:
         await agent.start()
     except OSError as error:
         raise PortUnavailable(
-            f"cannot listen on {settings.http_listener}: {error.strerror or error};"
-            " choose another with --http HOST:PORT (port 0: any)"
+            f"cannot listen on {settings.http_listener}: {error.strerror or error}; choose another"
+            " address with --http HOST:PORT (port 0 picks a free port)"
         ) from None
     http = address(agent.http.address if agent.http is not None else None)
     click.echo(
@@ -185,7 +221,9 @@ async def _serve(configuration: HostConfiguration) -> None:
 
 
 STOP_MARGIN_MS: Final = 5_000
-"""What a stop may take beyond the drain: the sink's last word, and the last answers."""
+"""Time that a stop may take besides the drain: for the last result of the sink, and the last
+answers to producers.
+"""
 
 
 # health and status
@@ -195,18 +233,21 @@ STOP_MARGIN_MS: Final = 5_000
 @socket_option
 @click.option(
     "--live", is_flag=True,
-    help="Do not ask for the sink: a restart of the agent does not bring back what that stands on.",
+    help="Ignore the sink's state. For liveness probes: a restart of the agent does not repair"
+    " what its sink depends on.",
 )  # fmt: skip
 def health(path: str, live: bool) -> None:
-    """Connect to the agent and PING it: status 0 if it accepts producers and its sink accepts.
+    """Check that an agent accepts producers and that its sink accepts data; the exit status is 0 or
+    1.
 
-    Status 1 otherwise, within a second. The sink's state is a few seconds old at most.
+    The command connects to the agent and sends a PING, which takes less than a second. The state of
+    the sink is at most a few seconds old.
     """
     from penstock.apps.host.probe import BLOCKED, NotHealthy, probe
 
     probed = probe(path)
     if probed.state == BLOCKED and not live:
-        raise NotHealthy(f"socket {path}: the agent's sink does not accept: {probed.reason}")
+        raise NotHealthy(f"socket {path}: the agent's sink does not accept data: {probed.reason}")
     if probed.state not in ("serving", BLOCKED):
         raise NotHealthy(f"socket {path}: the agent is {probed.state}: {probed.reason}")
     if current().json:
@@ -219,15 +260,16 @@ def health(path: str, live: bool) -> None:
 @socket_option
 @click.option(
     "--http", metavar="HOST:PORT", envvar="PENSTOCK_HOST_HTTP_LISTENER",
-    help="Ask the HTTP front, which knows more (PENSTOCK_HOST_HTTP_LISTENER); https://HOST:PORT"
-    " where it has TLS.",
+    help="Query the agent's HTTP front, which reports more than its socket"
+    " (PENSTOCK_HOST_HTTP_LISTENER); https://HOST:PORT if it has TLS. Default: query the"
+    " socket.",
 )  # fmt: skip
 @output_option
 def status(state: State, path: str, http: str | None) -> None:
-    """Show an agent's state, connections, credit and producers.
+    """Show an agent's state, and with --http its connections, credit and producers.
 
-    The credentials of PENSTOCK_CLIENT_CONFIG are sent to an HTTP front over TLS, and without TLS on
-    this machine alone.
+    The credentials of PENSTOCK_CLIENT_CONFIG are sent to an HTTP front with TLS; without TLS they
+    are sent only to this machine.
     """
     if http:
         found = _ask(state, http)

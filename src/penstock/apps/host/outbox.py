@@ -1,4 +1,4 @@
-"""Outbox sink of the host agent, with its own outbox writer."""
+"""Outbox sink of the host agent, which starts and stops its own outbox writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.outbox.writer.writer import OutboxWriter
 
 
 class OwnedOutboxSink(OutboxSink):
-    """Outbox sink that starts and stops its writer."""
+    """Outbox sink that starts and stops its outbox writer."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class OwnedOutboxSink(OutboxSink):
         self.stands_on = f"outbox root {settings.root} or brokers {bootstrap}"
 
     async def start(self) -> None:
-        """Open the root and connect to the cluster.
+        """Open the outbox's root and connect to the cluster.
 
         Raises:
             PenstockError: the root does not exist, or no broker answers.
@@ -41,10 +41,11 @@ class OwnedOutboxSink(OutboxSink):
         await self._writer.start()
 
     async def check(self) -> None:
-        """Check for room here and on the disk, and for the pointers' topic.
+        """Check that the sink and the disk have room for a frame, and that the topic of pointers
+        exists.
 
         Raises:
-            PenstockError: one of them is missing.
+            PenstockError: room or topic is missing.
         """
         await super().check()
         await self._writer.check(self.frame_bytes_max)

@@ -1,8 +1,8 @@
-"""Probe of a host agent: connects to its socket and sends a PING, without an identity.
+"""Probe of a host agent: connects to its socket and sends a PING, without a producer's handshake.
 
-The answer has the sink's last known state, so the probe does not wait for the sink.
+The answer has the last known state of the sink, so the probe does not wait for the sink.
 
-Source: `host-ipc.txt`: a health check that connects, because a file that exists proves nothing.
+Source: `host-ipc.txt`: a health check must connect, because an existing socket file proves nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ from penstock.wire.frames import (
 
 ANSWER_BYTES_MAX: Final = 4096
 TIMEOUT_SECONDS: Final = 0.9
-"""Below a second, so that the shortest time-out of a supervisor's check is never met first."""
+"""Longest duration of a probe: shorter than a second, the shortest timeout of a supervisor's health
+check.
+"""
 BLOCKED: Final = "blocked"
 _TOKEN: Final = 0x70656E73746F636B
 
 
 class NotHealthy(UnavailableError):
-    """No agent serves there, or none that accepts producers; `there`: a process listens."""
+    """No agent answers at the socket, or the agent does not accept producers or data.
+
+    `there` is true if a process listens at the socket.
+    """
 
     code: ClassVar[str] = "network_exception"
 
@@ -49,9 +54,11 @@ class Probed:
 
     path: str
     state: str
-    """serving, draining, refusing, or blocked: the sink accepts nothing."""
+    """`serving`, `draining`, `refusing` (rejects producers), or `blocked` (its sink accepts no
+    data).
+    """
     reason: str
-    """Why it is not serving."""
+    """The agent's reason for another state than `serving`."""
     connect_ms: float
     answer_ms: float
 
@@ -59,7 +66,7 @@ class Probed:
 def probe(
     path: str, *, timeout_seconds: float = TIMEOUT_SECONDS, clock: Clock = SYSTEM_CLOCK
 ) -> Probed:
-    """Connect and send PING.
+    """Connect to an agent, send a PING, and return its answer.
 
     Raises:
         NotHealthy: no process listens, or none answers in time.
@@ -76,7 +83,7 @@ def probe(
             header = _answer(peer, by, clock)
         except TimeoutError:
             raise NotHealthy(
-                f"socket {path}: no answer in {timeout_seconds:g} s", there=True
+                f"socket {path}: no answer within {timeout_seconds:g} s", there=True
             ) from None
         except BlockingIOError:
             raise NotHealthy(
@@ -98,7 +105,15 @@ def probe(
 
 
 def _answer(peer: socket.socket, by: float, clock: Clock) -> Header:
-    """Return the agent's answer to the PING, or raise its refusal."""
+    """Return the agent's answer to the PING: PONG, or DRAIN or HELLO_ACK if it accepts no
+    producers.
+
+    `by` is the time on the clock at which the wait ends.
+
+    Raises:
+        OSError: the agent sent another frame or closed the connection.
+        TimeoutError: there was no answer in time.
+    """
     data = bytearray()
     while len(data) < ANSWER_BYTES_MAX:
         left = by - clock.monotonic()
@@ -117,6 +132,6 @@ def _answer(peer: socket.socket, by: float, clock: Clock) -> Header:
             ):
                 return header
             raise OSError(
-                f"the agent answered PING by a frame of type {int(header.type)}, expected PONG"
+                f"the agent answered PING with a frame of type {int(header.type)}, expected PONG"
             )
     raise OSError(f"received {ANSWER_BYTES_MAX} bytes without a complete answer")

@@ -1,6 +1,6 @@
-"""`penstock host send`: sends lines to the host's agent and reports their outcome.
+"""Command `penstock host send`: sends lines to the host's agent, and reports how many it accepted.
 
-On failure the agent is probed (`host_probe`) for the cause.
+During a long wait and after a failure, the agent is probed (`probe.py`) for the cause.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ if TYPE_CHECKING:
     from penstock.host.client.futures import PublishFuture
 
 FRAMES_WAITING_MAX: Final = 64
-"""Frames whose answers are outstanding before the oldest is waited for."""
+"""Most frames without an answer; then the command waits for the answer to the oldest."""
 
 LINE_BYTES_MAX: Final = 8 << 20
 
-_START: Final = "start one with `penstock host serve`, or name its socket with --socket PATH"
+_START: Final = "start an agent with `penstock host serve`, or give its socket with --socket PATH"
 
 TIMEOUT_SECONDS_MAX: Final = 86_400
 
 NOTICE_SECONDS: Final = 1.0
 REPEAT_SECONDS: Final = 0.5
-"""A wait of this length is explained on standard error, within 2 s: asking why takes some time."""
+"""Seconds of a wait until the agent is probed for the cause: `NOTICE_SECONDS` for the first time,
+then `REPEAT_SECONDS`. With the probe the cause is on stderr within 2 s.
+"""
 
 
 class AgentUnavailable(UnavailableError):
-    """No agent accepts this producer; `fix` says what to do."""
+    """No agent accepts this producer; `fix` is the remedy."""
 
     code: ClassVar[str] = "broker_not_available"
 
@@ -49,9 +51,15 @@ class AgentUnavailable(UnavailableError):
 
 @click.command("send", short_help="Send lines to an agent.")
 @socket_option
-@click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
-@click.option("--partition", type=click.IntRange(min=0), help="Partition. Default: round robin.")
-@default_option("--batch", 500, "Lines of one frame.", click.IntRange(1, 4096))
+@click.option(
+    "--topic", default="", help="Topic of the chunks; required if the agent has the log sink."
+)
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    help="Partition of the chunks. Default: all partitions in turn.",
+)
+@default_option("--batch", 500, "Number of lines in one frame.", click.IntRange(1, 4096))
 @default_option(
     "--timeout", 30.0, "Seconds to wait for an agent, and for each frame to be accepted.",
     Number(0, TIMEOUT_SECONDS_MAX),
@@ -65,9 +73,9 @@ def send(
     timeout: float,
     paths: tuple[Path, ...],
 ) -> None:
-    """Send the lines of standard input, or of files, one chunk each.
+    """Send the lines of standard input, or of files, to the agent; each line is one chunk.
 
-    Exits with status 0 if all were accepted.
+    Exits with status 0 if all lines were accepted.
     """
     from penstock.host import HostClient
 
@@ -113,11 +121,11 @@ def send(
 
 
 def _start(client: HostClient, path: str, timeout: float) -> None:
-    """Wait for an agent.
+    """Wait until an agent accepts this producer.
 
     Raises:
-        AgentUnavailable: no agent accepts this producer; says why.
-        HandshakeRefused: the agent rejects this producer; says why.
+        AgentUnavailable: no agent accepts it within `timeout` seconds; has the cause.
+        HandshakeRefused: the agent rejects this producer; has the reason.
     """
     from penstock.apps.host.probe import NotHealthy, probe
 
@@ -146,7 +154,7 @@ def _ended(future: PublishFuture, seconds: float) -> bool:
 
 
 def _why(path: str) -> str:
-    """Return the agent's own account of why it does not accept."""
+    """Return the agent's state and its reason, as the object of `waiting for`."""
     from penstock.apps.host.probe import BLOCKED, NotHealthy, probe
 
     try:
@@ -154,10 +162,10 @@ def _why(path: str) -> str:
     except NotHealthy as error:
         return str(error)
     if probed.state == BLOCKED:
-        return f"the agent at {path}, whose sink does not accept: {probed.reason}"
+        return f"the agent at {path}, whose sink does not accept data: {probed.reason}"
     if probed.state != "serving":
         return f"the agent at {path}, which is {probed.state}: {probed.reason}"
-    return f"the agent at {path}, which serves"
+    return f"the agent at {path}, which is serving"
 
 
 def _batches(paths: tuple[Path, ...], size: int) -> Iterator[list[bytes]]:
@@ -170,7 +178,7 @@ def _batches(paths: tuple[Path, ...], size: int) -> Iterator[list[bytes]]:
 
 
 def cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
-    """Yield the lines of a file without their ends, `size` at a time; empty ones too.
+    """Yield the lines of a file without their ends, `size` lines at a time, including empty lines.
 
     Raises:
         BadInput: a line is longer than a chunk may be.

@@ -1,4 +1,4 @@
-"""Assembly of a host agent: its configured sink and its server."""
+"""Assembly of a host agent: its configuration, its sink and its server."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def configure_host(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[str, Given],
 ) -> HostConfiguration:
-    """Build the configuration from its sources.
+    """Build the configuration of an agent from all sources.
 
     Raises:
-        InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
+        InvalidConfiguration: the file cannot be read, a name is unknown, or a value is not allowed.
     """
     loaded, _ = load_all(KINDS, file=file, environment=environment, flags=flags)
     return HostConfiguration(
@@ -66,7 +66,7 @@ def configure_host(
 
 
 def build_agent(configuration: HostConfiguration) -> HostAgent:
-    """Create an agent with its sink, not started.
+    """Create an agent with the configured sink, without starting it.
 
     Raises:
         SinkIncomplete: a setting that the sink requires is missing.
@@ -76,7 +76,11 @@ def build_agent(configuration: HostConfiguration) -> HostAgent:
     from penstock.host.server.agent import HostAgent
 
     if configuration.audit.topic:
-        raise InvalidSetting("audit.topic", configuration.audit.topic, "only brokers write one")
+        raise InvalidSetting(
+            "audit.topic",
+            configuration.audit.topic,
+            "must be empty, since only brokers write audit lines to a topic",
+        )
     registry = Registry()
     sink = _SINKS[configuration.host.sink](configuration)
     audit = audit_log(configuration.audit, registry, {"agent": configuration.host.socket_path})
@@ -102,7 +106,7 @@ def _memory(configuration: HostConfiguration) -> ChunkSink:
 
 
 def _log(configuration: HostConfiguration) -> ChunkSink:
-    # Loaded before the socket is there: no producer waits for it, and what forbids it shows now.
+    # Imported before the socket exists: no producer waits for it, and an error appears at start.
     import penstock.kernels.record_writing  # noqa: F401
     from penstock.host.sinks.log import LogSink, LogSinkOptions
 
@@ -125,7 +129,9 @@ def _outbox(configuration: HostConfiguration) -> ChunkSink:
         ("outbox.topic", outbox.topic, "--outbox-topic TOPIC"),
     ):
         if not value:
-            raise SinkIncomplete(f"setting {name}: the outbox sink needs it; give {flag}")
+            raise SinkIncomplete(
+                f"setting {name} is not set, and the outbox sink requires it; give {flag}"
+            )
     return OwnedOutboxSink(
         outbox,
         bootstrap=configuration.sink.bootstrap_servers,
@@ -136,7 +142,7 @@ def _outbox(configuration: HostConfiguration) -> ChunkSink:
 
 
 def _retained_bytes(host: HostSettings) -> int:
-    """Return the bytes that all credit allows: of connections, and of the HTTP front."""
+    """Return the bytes that producers may have unacknowledged: over connections and over HTTP."""
     return host.credit_total_bytes + host.credit_bytes
 
 

@@ -1,7 +1,7 @@
-"""Facts of a host: files of /proc and /sys, ethtool, sockets, a disk's syncs.
+"""Reading of a host's facts: files of /proc and /sys, ethtool, socket buffers, syncs of a disk.
 
-Every function reads a `Tree`, the directory in place of `/`, and returns plain values of
-`penstock.planner.host_check`; an unreadable value is None, with a reason in the tree.
+Most functions read below a `Tree`, a directory that takes the place of `/`. They return values of
+`penstock.planner.host_check`. A value that cannot be read is None, and the tree has the reason.
 """
 
 from penstock.apps.host_reading.files import Tree

@@ -1,7 +1,8 @@
-"""Reader of small files of /proc and /sys below a `Tree`, and of the mount table.
+"""Reading of small files of /proc and /sys, and of the mount table, below a `Tree`.
 
-A tree is the directory in place of `/`, and the reasons for values that could not be read. So the
-same functions read this host, a host mounted in a container, and a test's files.
+A tree is a directory that takes the place of `/`, with the reasons for values that could not be
+read. The same functions can therefore read this host, the files of a host that are mounted in a
+container, and the files of a test.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 FILE_BYTES_MAX: Final = 1 << 20
-"""A longer file is cut off: none of those read here comes near."""
+"""Most bytes that are read from one file; the files read here are far shorter."""
 
 
 @dataclass(slots=True)
 class Tree:
-    """Root of the files to read, with reasons for missing values."""
+    """Directory that takes the place of `/`, with the reasons for values that could not be read.
+
+    `process` is the id of the examined process, or `self`. `unread` has the reasons by fact.
+    """
 
     root: Path = Path("/")
     process: str = "self"
@@ -26,19 +30,21 @@ class Tree:
 
     @property
     def is_here(self) -> bool:
-        """Return whether this is the running host, which offers more than files."""
+        """Whether this is the running host, which can also be queried without files."""
         return self.root == Path("/")
 
     def path(self, name: str) -> Path:
-        """Return the path of a host's file."""
+        """Return the path of a file of the host."""
         return self.root / name.lstrip("/")
 
     def of_process(self, name: str) -> str:
-        """Return the path of a file about the examined process."""
+        """Return the name of a file in /proc about the examined process."""
         return f"/proc/{self.process}/{name}"
 
     def text(self, name: str, fact: str = "") -> str | None:
-        """Return the text of a file; None, with a reason under `fact`, if it is unreadable."""
+        """Return the text of a file; if it cannot be read, record the reason for `fact` and return
+        None.
+        """
         try:
             with self.path(name).open("rb") as file:
                 return file.read(FILE_BYTES_MAX).decode(errors="replace").strip()
@@ -48,7 +54,9 @@ class Tree:
             return None
 
     def number(self, name: str, fact: str = "") -> int | None:
-        """Return the whole number in a file."""
+        """Return the number in a file; if there is none, record the reason for `fact` and return
+        None.
+        """
         text = self.text(name, fact)
         if text is None:
             return None
@@ -58,7 +66,7 @@ class Tree:
         return value
 
     def missing(self, fact: str, why: str) -> None:
-        """Record why a fact is unknown; the first reason is kept."""
+        """Record the reason why a fact is unknown, unless it has one already."""
         self.unread.setdefault(fact, why)
 
 
@@ -70,20 +78,20 @@ def whole(text: str) -> int | None:
 
 
 def pairs(text: str, separator: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield each line as a name and the rest."""
+    """Yield a text's lines, each split at the first separator into a name and the rest."""
     for line in text.splitlines():
         name, *rest = line.split(separator, 1)
         yield name.strip(), rest[0].strip() if rest else ""
 
 
 def numbers(text: str) -> dict[str, int]:
-    """Return the lines `name number` of a text; ignore others."""
+    """Return the lines `name number` of a text as a mapping; ignore other lines."""
     found = {name: whole(rest) for name, rest in pairs(text)}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def cpu_list(text: str) -> list[int]:
-    """Return the CPUs of a list such as `0-3,8`; ignore invalid parts."""
+    """Return the numbers of CPUs in a list such as `0-3,8`; ignore invalid parts."""
     cpus: list[int] = []
     for word in text.split(","):
         first, _, last = word.strip().partition("-")
@@ -101,7 +109,10 @@ CPUS_MAX: Final = 1 << 16
 
 
 class Mount(NamedTuple):
-    """Mount: the visible part of its file system, its mount point and options."""
+    """Mount of a file system.
+
+    `root` is the directory of the file system that is visible at `point`; `kind` is its type.
+    """
 
     root: str
     point: str
@@ -111,7 +122,7 @@ class Mount(NamedTuple):
 
 
 def mounts(tree: Tree) -> Iterator[Mount]:
-    """Yield the mounts visible to the process, in order."""
+    """Yield the mounts that the examined process sees, in the order of the mount table."""
     for line in (tree.text(tree.of_process("mountinfo"), "mount") or "").splitlines():
         left, _, right = line.partition(" - ")
         before, after = left.split(), right.split()
@@ -126,7 +137,7 @@ def mounts(tree: Tree) -> Iterator[Mount]:
 
 
 def mount_of(tree: Tree, directory: str) -> Mount | None:
-    """Return the mount of a directory: the longest matching path, the last of equals."""
+    """Return the mount that has a directory: that with the longest path, or the last of several."""
     best: Mount | None = None
     for mount in mounts(tree):
         above = PurePosixPath(directory).is_relative_to(mount.point)

@@ -1,7 +1,7 @@
-"""Control group limits of a process, version 2 or 1.
+"""Limits of a process by its control groups, version 2 or 1.
 
-A limit holds for a group and its descendants, so the tightest on the path from the process's group
-to the mount counts.
+A limit applies to a group and all of its descendants. Of all groups from that of the process up to
+the mount, the tightest limit therefore counts.
 
 Source: cgroups(7); the kernel's cgroup-v2 and cgroup-v1 documents.
 """
@@ -17,15 +17,17 @@ from penstock.apps.host_reading.files import Mount, Tree, mounts, numbers, whole
 from penstock.planner.host_check import UNLIMITED, ControlGroup
 
 DEPTH_MAX: Final = 64
-"""Groups between a process and the mount."""
+"""Most groups from that of a process up to the mount."""
 
 _V1_UNLIMITED: Final = 1 << 62
-"""Version 1 writes a number of pages near 2**63 where there is no limit."""
+"""Smallest value that means no limit; version 1 writes a number near 2**63 in that case."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Location of one controller's files, innermost group first."""
+    """Folders with one controller's files: that of the process's group, then those of its
+    parents.
+    """
 
     version: str
     folders: tuple[str, ...]
@@ -40,7 +42,7 @@ def read_group(tree: Tree) -> ControlGroup:
     controllers = {name: _place(tree, table, name) for name in ("memory", "cpu", "pids", "io")}
     for name, controller in controllers.items():
         if controller is None:
-            tree.missing(name, f"there is no mounted control group of {name}")
+            tree.missing(name, f"no control group with the controller {name} is mounted")
     memory, cpu, tasks, io = (controllers[name] for name in ("memory", "cpu", "pids", "io"))
     quota_us, period_us = _quota(tree, cpu)
     periods = _statistics(tree, cpu)
@@ -65,7 +67,9 @@ def read_group(tree: Tree) -> ControlGroup:
 
 
 def _place(tree: Tree, table: str, controller: str) -> _Place | None:
-    """Return a controller's folders: of version 1 if it is mounted there, else of version 2."""
+    """Return a controller's folders: of version 1 if it is mounted, else of version 2, else
+    None.
+    """
     rows = [line.split(":", 2) for line in table.splitlines() if line.count(":") >= 2]
     old = {"io": "blkio"}.get(controller, controller)
     for _, names, path in rows:
@@ -83,7 +87,7 @@ def _place(tree: Tree, table: str, controller: str) -> _Place | None:
 
 
 def _controls(tree: Tree, folders: tuple[str, ...], controller: str) -> bool:
-    """Return whether version 2 has this controller and version 1 does not."""
+    """Return whether version 2 has this controller, which version 1 then does not have."""
     listed = tree.text(f"{folders[-1]}/cgroup.controllers") if folders else None
     return listed is not None and controller in listed.split()
 
@@ -93,7 +97,10 @@ def _mount(tree: Tree, fits: Callable[[Mount], bool]) -> Mount | None:
 
 
 def _upwards(tree: Tree, mount: Mount, path: str) -> Iterator[str]:
-    """Yield the folder of a group and its parents; a container may see only part of the path."""
+    """Yield the existing folders of a group and its parents.
+
+    In a container only a part of the group's path may be visible.
+    """
     inside = PurePosixPath(path)
     if mount.root != "/" and inside.is_relative_to(mount.root):
         inside = PurePosixPath("/") / inside.relative_to(mount.root)
@@ -111,7 +118,10 @@ def _limit(text: str | None) -> int | None:
 
 
 def _least(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
-    """Return the tightest value of a limit; UNLIMITED if no group sets one."""
+    """Return the tightest value of a limit; UNLIMITED if no group sets one.
+
+    `new` and `old` are the names of its file in versions 2 and 1.
+    """
     if place is None:
         return None
     name = new if place.version == "v2" else old
@@ -120,7 +130,7 @@ def _least(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
 
 
 def _own(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
-    """Return a number of the innermost group."""
+    """Return the number in a file of the process's own group, by its name in versions 2 and 1."""
     if place is None or not place.folders:
         return None
     return tree.number(f"{place.folders[0]}/{new if place.version == 'v2' else old}")
@@ -137,7 +147,9 @@ def _kills(tree: Tree, place: _Place | None) -> int | None:
 
 
 def _quota(tree: Tree, place: _Place | None) -> tuple[int | None, int | None]:
-    """Return quota and period of the group with the smallest share of a CPU."""
+    """Return CPU quota and period, in microseconds, of the group with the smallest share of a
+    CPU.
+    """
     if place is None:
         return None, None
     found = [_one_quota(tree, place.version, folder) for folder in place.folders]
@@ -160,7 +172,7 @@ def _one_quota(tree: Tree, version: str, folder: str) -> tuple[int | None, int |
 
 
 def _statistics(tree: Tree, place: _Place | None) -> dict[str, int]:
-    """Return periods and throttling of the most throttled group."""
+    """Return the CPU statistics of the group that was throttled most often."""
     if place is None:
         return {}
     found = [numbers(tree.text(f"{folder}/cpu.stat") or "") for folder in place.folders]
@@ -169,7 +181,7 @@ def _statistics(tree: Tree, place: _Place | None) -> dict[str, int]:
 
 
 def _throttles(tree: Tree, place: _Place | None) -> tuple[str, ...]:
-    """Return the I/O limits of any group, as written."""
+    """Return the lines of I/O limits of all groups, each behind the name of its file."""
     if place is None:
         return ()
     names = ("io.max",) if place.version == "v2" else _V1_THROTTLES

@@ -1,6 +1,6 @@
 """Facts of a host: kernel, processors, memory, process limits, clock, and its data directory.
 
-A sync is timed as a log's is: append 4 KiB to an unnamed file and sync its data.
+A sync is timed as a log does it: 4 KiB are appended to a file without a name, and synced.
 
 Source: proc(5), sysfs, adjtimex(2).
 """
@@ -41,7 +41,12 @@ from penstock.planner.host_check import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Scope of a reading: `process` is a process id, or `self`."""
+    """Scope of a reading: the directory, process, interface and socket to examine.
+
+    `root` takes the place of `/`. `process` is a process id, or `self`. An empty `interface` means
+    that of the default route. `sync_rounds` syncs are timed. `requests` are buffer sizes to
+    request.
+    """
 
     data_directory: Path
     root: Path = Path("/")
@@ -53,7 +58,7 @@ class Reading:
 
 
 def read_host(reading: Reading, ask: Ask = ask_ethtool) -> HostFacts:
-    """Read all facts of a host; only the file for timing syncs is written.
+    """Read all facts of a host; nothing is written except a temporary file for timing syncs.
 
     Raises:
         NoInterface: the named interface does not exist.
@@ -102,7 +107,7 @@ _CACHES_MAX: Final = 16
 
 
 def read_sysctls(tree: Tree) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of each readable kernel setting."""
+    """Return the values of the kernel settings in `SYSCTLS` that can be read."""
     found: dict[str, tuple[int, ...]] = {}
     for name in SYSCTLS:
         path = "/proc/sys/" + name.replace(".", "/")
@@ -119,7 +124,7 @@ def read_sysctls(tree: Tree) -> dict[str, tuple[int, ...]]:
 
 
 def read_limits(tree: Tree) -> ProcessLimits:
-    """Return the resource limits of the process."""
+    """Return the resource limits of the examined process."""
     text = tree.text(tree.of_process("limits"), "limits")
     if text is None:
         return ProcessLimits()
@@ -141,7 +146,7 @@ def _limits(words: list[str] | None) -> tuple[int | None, int | None]:
 
 
 def read_processors(tree: Tree) -> Processors:
-    """Return the process's CPUs, the last-level cache of the first, and stolen time."""
+    """Return the process's CPUs, the last-level cache of the first one, and the stolen time."""
     cpus = _cpus(tree)
     cache_bytes, shared_by = _last_cache(tree, cpus[0] if cpus else 0)
     return Processors(
@@ -186,13 +191,13 @@ def _steal(tree: Tree) -> float | None:
         return None
     times = [whole(word) or 0 for word in text.splitlines()[0].split()[1:9]]
     if len(times) < 8 or not sum(times):
-        tree.missing("stat", "/proc/stat has no time of the hypervisor")
+        tree.missing("stat", "/proc/stat does not report stolen time")
         return None
     return times[7] / sum(times)
 
 
 def read_memory(tree: Tree) -> Memory:
-    """Return memory, swap, and the settings of huge pages."""
+    """Return the sizes of memory and swap, and the setting of transparent huge pages."""
     rows = dict(pairs(tree.text("/proc/meminfo", "meminfo") or "", ":"))
     sizes = {name: _kilobytes(text) for name, text in rows.items()}
     swap, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
@@ -213,23 +218,23 @@ def _kilobytes(text: str) -> int | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    """Return the word in brackets of `always [madvise] never`."""
+    """Return the word in brackets, as `madvise` of `always [madvise] never`."""
     if text is None or "[" not in text:
         return None
     return text.partition("[")[2].partition("]")[0]
 
 
 def read_clock(tree: Tree) -> ClockState:
-    """Return the clock's source; on this host also its discipline."""
+    """Return the clock's source and, on this host, whether it is synchronised and its error."""
     source = tree.text(
         "/sys/devices/system/clocksource/clocksource0/current_clocksource", "clocksource"
     )
     if not tree.is_here:
-        tree.missing("adjtimex", "only the host itself can be asked")
+        tree.missing("adjtimex", "only a running host reports it")
         return ClockState(source=source)
     state = ask_clock()
     if state is None:
-        tree.missing("adjtimex", "the kernel does not answer adjtimex")
+        tree.missing("adjtimex", "the kernel does not support adjtimex")
         return ClockState(source=source)
     synchronised, offset_ms, error_ms = state
     return ClockState(
@@ -238,7 +243,9 @@ def read_clock(tree: Tree) -> ClockState:
 
 
 class _Timex(ctypes.Structure):
-    """`struct timex` of 64-bit Linux up to the last field read; the rest is padding."""
+    """`struct timex` of 64-bit Linux up to the last field that is read, and padding for the
+    rest.
+    """
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -257,10 +264,10 @@ _TIME_ERROR: Final = 5
 
 
 def ask_clock() -> tuple[bool, float, float] | None:
-    """Return whether the clock is synchronised, its offset and estimated error in ms; None: no
-    answer.
+    """Return whether the clock is synchronised, its offset and its estimated error in ms.
 
-    With no mode set, adjtimex(2) only reads.
+    None means that the kernel does not report it. adjtimex(2) changes nothing, since no mode is
+    set.
     """
     try:
         ask = ctypes.CDLL(None, use_errno=True).adjtimex
@@ -282,11 +289,11 @@ def page_bytes() -> int:
 SYNC_BYTES: Final = 4096
 SYNC_ROUNDS_MAX: Final = 1_000
 SYNC_SECONDS_MAX: Final = 5.0
-"""A slow disk gets fewer rounds."""
+"""Longest duration of all rounds; a slow disk gets fewer rounds."""
 
 
 def existing(directory: Path) -> Path:
-    """Return the directory, or its nearest existing parent."""
+    """Return a directory as an absolute path, or its nearest parent that exists."""
     path = directory.expanduser().absolute()
     while not path.exists():
         path = path.parent
@@ -294,9 +301,9 @@ def existing(directory: Path) -> Path:
 
 
 def sync_times_ms(directory: Path, rounds: int, clock: Clock = SYSTEM_CLOCK) -> list[float]:
-    """Measure `rounds` syncs of 4 KiB in this directory; return their milliseconds, sorted.
+    """Measure up to `rounds` syncs of 4 KiB in a directory; return their milliseconds, sorted.
 
-    Fewer if they take longer than `SYNC_SECONDS_MAX` together.
+    Stops after `SYNC_SECONDS_MAX`.
 
     Raises:
         OSError: the directory is not writable.
@@ -315,12 +322,12 @@ def sync_times_ms(directory: Path, rounds: int, clock: Clock = SYSTEM_CLOCK) -> 
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """Return the smallest value that `share` of all values do not exceed."""
+    """Return the smallest of sorted values that `share` of all values do not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
 def read_disk(tree: Tree, directory: Path, sync_rounds: int) -> Disk:
-    """Return the facts about a data directory, or about its future location."""
+    """Return the facts about a data directory, or about its nearest parent that exists."""
     at = existing(directory)
     times = _measured(tree, at, sync_rounds)
     mount = mount_of(tree, str(at.resolve()))
@@ -340,14 +347,14 @@ def read_disk(tree: Tree, directory: Path, sync_rounds: int) -> Disk:
 
 
 def file_system(tree: Tree, path: str) -> str | None:
-    """Return the type of a file's file system, also if the file does not exist."""
+    """Return the type of the file system that has a file, or would have it."""
     mount = mount_of(tree, str(existing(Path(path).parent).resolve()))
     return mount.kind if mount else None
 
 
 def _measured(tree: Tree, at: Path, rounds: int) -> list[float]:
     if rounds < 1:
-        tree.missing("sync", "it was not to be measured")
+        tree.missing("sync", "not measured, since 0 rounds were requested")
         return []
     try:
         return sync_times_ms(at, rounds)

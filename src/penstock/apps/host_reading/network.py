@@ -1,8 +1,8 @@
-"""The interface of received packets, its driver's counters, and the kernel's.
+"""Facts of the network interface that receives packets, from its driver and from the kernel.
 
-Files of /sys and /proc have most of it. Only `ethtool` has ring sizes, the possible number of
-queues and the driver's counters: if it is not installed, or the driver does not answer, this is
-noted and nothing is guessed.
+Most of them are in files of /sys and /proc. Only `ethtool` reports ring sizes, the possible number
+of queues and the driver's counters. If it is not installed or the driver does not answer, these
+values are missing, with a reason.
 
 Source: ethtool(8), proc(5), sysfs; the ENA driver's counters.
 """
@@ -36,24 +36,24 @@ _DRIVER_LOSSES: Final = ("rx_overruns", "rx_drops", "rx_no_buffer_count", "rx_ou
 _ALLOWANCES: Final = "_allowance_exceeded"
 
 Ask = Callable[[str, str], str]
-"""The output of `ethtool FLAG INTERFACE`; raises NoEthtool."""
+"""Function that returns the output of `ethtool FLAG INTERFACE`, or raises NoEthtool."""
 
 
 class NoInterface(InvalidError):
-    """The interface does not exist."""
+    """The named network interface does not exist."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NoEthtool(Exception):
-    """`ethtool` is not installed, or does not answer; the message has which."""
+    """`ethtool` is not installed or has failed; the message has the reason."""
 
 
 def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) -> str:
-    """Run ethtool with a timeout.
+    """Return the output of `ethtool FLAG INTERFACE`; `seconds` is the timeout.
 
     Raises:
-        NoEthtool: it is missing or failed.
+        NoEthtool: ethtool is not installed, or has failed.
     """
     command = ["ethtool", flag, interface]
     try:
@@ -69,7 +69,9 @@ def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) 
 
 
 def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Interface | None:
-    """Return the named interface, or that of the default route; `ask` is None without ethtool.
+    """Return the facts of the named interface, or without a name of the default route's.
+
+    `ask` is None if the files are those of another host, where ethtool cannot be used.
 
     Raises:
         NoInterface: the named interface does not exist.
@@ -102,7 +104,7 @@ def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Inte
 
 
 def _default_interface(tree: Tree) -> str | None:
-    """Return the interface of the default route; else the first that is up and no loopback."""
+    """Return the interface of the default route; else the first that is up, except loopback."""
     for line in (tree.text(tree.of_process("net/route")) or "").splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == words[7] == "00000000":
@@ -120,7 +122,7 @@ def _default_interface(tree: Tree) -> str | None:
 def _speed(tree: Tree, place: str) -> int | None:
     megabits = tree.number(f"{place}/speed")
     if megabits is None or megabits <= 0:
-        tree.missing("speed", "the driver does not say how fast its link is")
+        tree.missing("speed", "the driver does not report the speed of its link")
         return None
     return megabits * 1_000_000
 
@@ -144,8 +146,9 @@ def _drops(tree: Tree, place: str, counters: dict[str, int]) -> dict[str, int] |
 
 
 class _Answers:
-    """Answers of ethtool about one interface; reasons for missing ones go into the tree's
-    notebook."""
+    """Answers of ethtool about one interface; reasons for missing answers are stored in the
+    tree.
+    """
 
     def __init__(self, tree: Tree, interface: str, ask: Ask | None) -> None:
         self._tree = tree
@@ -155,7 +158,9 @@ class _Answers:
     def _text(self, flag: str) -> str | None:
         fact = f"ethtool {flag}"
         if self._ask is None:
-            self._tree.missing(fact, "ethtool was not asked: these are files of another host")
+            self._tree.missing(
+                fact, "ethtool cannot be used, since the files are those of another host"
+            )
             return None
         try:
             return self._ask(flag, self._interface)
@@ -164,7 +169,7 @@ class _Answers:
             return None
 
     def now_and_most(self, flag: str, names: tuple[str, ...]) -> tuple[int | None, int | None]:
-        """Return the current and maximum value of the first name that has numbers."""
+        """Return the current and the largest possible value of the first name that has a value."""
         text = self._text(flag)
         if text is None:
             return None, None
@@ -174,11 +179,11 @@ class _Answers:
             value = whole(now.get(name, ""))
             if value:
                 return value, whole(most.get(name, ""))
-        self._tree.missing(f"ethtool {flag}", f"the driver of {self._interface} does not say")
+        self._tree.missing(f"ethtool {flag}", f"the driver of {self._interface} does not report it")
         return None, None
 
     def counters(self) -> dict[str, int] | None:
-        """Return all counters of the driver."""
+        """Return all counters of the driver; None if ethtool does not report them."""
         text = self._text("-S")
         if text is None:
             return None
@@ -188,7 +193,7 @@ class _Answers:
 
 
 def read_softirq(tree: Tree) -> Softirq | None:
-    """Return the columns of softnet_stat (hexadecimal), summed over all CPUs."""
+    """Return the processed, dropped and squeezed packets in softnet_stat, summed over all CPUs."""
     text = tree.text(tree.of_process("net/softnet_stat"), "softnet_stat")
     if text is None:
         return None
@@ -196,17 +201,17 @@ def read_softirq(tree: Tree) -> Softirq | None:
         rows = [[int(word, 16) for word in line.split()[:3]] for line in text.splitlines()]
         processed, dropped, squeezed = (sum(column) for column in zip(*rows, strict=True))
     except ValueError:
-        tree.missing("softnet_stat", "/proc/net/softnet_stat is not as expected")
+        tree.missing("softnet_stat", "/proc/net/softnet_stat has an unknown format")
         return None
     return Softirq(processed=processed, dropped=dropped, squeezed=squeezed)
 
 
 def read_datagrams(tree: Tree) -> Datagrams | None:
-    """Return the two lines `Udp:` of /proc/net/snmp: names and numbers."""
+    """Return the UDP counters of /proc/net/snmp, where one line has names and one the numbers."""
     text = tree.text(tree.of_process("net/snmp"), "snmp")
     rows = [line.split()[1:] for line in (text or "").splitlines() if line.startswith("Udp:")]
     if len(rows) != 2:
-        tree.missing("snmp", "/proc/net/snmp counts no datagrams")
+        tree.missing("snmp", "/proc/net/snmp has no counters of UDP")
         return None
     found = numbers("\n".join([f"{name} {count}" for name, count in zip(*rows, strict=False)]))
     if "RcvbufErrors" not in found:
@@ -219,9 +224,9 @@ def read_datagrams(tree: Tree) -> Datagrams | None:
     )
 
 
-# What the kernel really grants a socket that asks for a buffer: SO_RCVBUF and SO_SNDBUF never fail,
-# a request above the ceiling is cut to it without a word. A socket of each kind asks, is asked what
-# it got, and is closed. Source: socket(7): the kernel doubles the value, and reports the double.
+# Buffer sizes that the kernel grants. Setting SO_RCVBUF or SO_SNDBUF never fails: a value above the
+# kernel's limit is reduced to it without an error. So a socket of each kind sets a size, reads the
+# granted size, and is closed. Source: socket(7): the kernel doubles a value, and reports that.
 
 _OPTIONS: Final = {"SO_RCVBUF": socket.SO_RCVBUF, "SO_SNDBUF": socket.SO_SNDBUF}
 _FAMILIES: Final = {
@@ -232,7 +237,7 @@ _FAMILIES: Final = {
 
 
 class Request(NamedTuple):
-    """Buffer size to request."""
+    """Size of a socket's buffer that is requested from the kernel."""
 
     kind: SocketKind
     option: BufferOption
@@ -240,7 +245,9 @@ class Request(NamedTuple):
 
 
 def read_grants(tree: Tree, requests: Iterable[Request]) -> tuple[Grant, ...]:
-    """Request each buffer; failed ones are omitted, with a reason."""
+    """Request each buffer size and return the granted sizes; failures are left out, with a
+    reason.
+    """
     if not tree.is_here:
         return ()
     found: list[Grant] = []

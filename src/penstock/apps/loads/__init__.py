@@ -1,1 +1,1 @@
-"""Loads and their figures, shared by `penstock bench`, similar commands and `benchmarks/`."""
+"""Loads of benchmarks and their figures, for `penstock bench`, other commands and `benchmarks/`."""

@@ -1,4 +1,4 @@
-"""Loads of measurements, and their figures: data, moments, quantiles, medians, processor time."""
+"""Parts of benchmarks: data, moments of arrival, quantiles, medians and CPU time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of all values does not exceed; 0 without values."""
+    """Return the value that `share` of all values do not exceed; 0 without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def quantiles_ms(stem: str, seconds: Sequence[float]) -> dict[str, float]:
-    """Return `<stem>_p50_ms` and `<stem>_p99_ms` of latencies in seconds."""
+    """Return the figures `<stem>_p50_ms` and `<stem>_p99_ms` of latencies given in seconds."""
     return {
         f"{stem}_p50_ms": percentile(seconds, 0.5) * 1000,
         f"{stem}_p99_ms": percentile(seconds, 0.99) * 1000,
@@ -36,9 +36,9 @@ def quantiles_ms(stem: str, seconds: Sequence[float]) -> dict[str, float]:
 def interleaved(
     contenders: Mapping[str, Callable[[], float]], *, runs: int = 5
 ) -> dict[str, float]:
-    """Run every contender in turn, `runs` times, and return each one's median.
+    """Run all contenders in turn, `runs` times, and return the median of each.
 
-    Interleaving spreads the machine's drift evenly over all of them.
+    If the machine becomes slower or faster over time, all contenders are affected alike.
     """
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(runs):
@@ -48,7 +48,7 @@ def interleaved(
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return a process's user and system seconds; None if the kernel does not report them.
+    """Return the CPU time of a process in seconds; None if the system has no /proc.
 
     Raises:
         UnavailableError: the process has ended.
@@ -62,7 +62,7 @@ def cpu_seconds(pid: int) -> float | None:
             return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
         total = 0
         for task in (process / "task").iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
                 total += int((task / "schedstat").read_text().split()[0])
         return total / 1e9
     except OSError:
@@ -70,7 +70,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def write_plainly(directory: Path, name: str, payload: bytes, durable: bool) -> None:
-    """Create, write, rename; with `durable` sync the file before and the directory after."""
+    """Write a file and rename it; with `durable`, sync the file before and the directory after."""
     temporary = directory / f"{name}.tmp"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -96,7 +96,10 @@ def moments(
     per_second: float,
     uniform: Callable[[], float] = SYSTEM_RANDOMNESS.uniform,
 ) -> list[float]:
-    """Return `count` moments after `begin`, in seconds; `uniform` draws from [0, 1)."""
+    """Return `count` random moments after `begin`, in seconds, at a mean rate of `per_second`.
+
+    They are those of a Poisson process; `uniform` draws numbers from [0, 1).
+    """
     moment, found = begin, []
     for _ in range(count):
         moment -= math.log(1.0 - uniform()) / per_second
@@ -108,12 +111,15 @@ CHUNK_RECORDS: Final = 1_000
 
 
 def noise(size_bytes: int) -> bytes:
-    """Return incompressible bytes."""
+    """Return random bytes, which cannot be compressed."""
     return SYSTEM_RANDOMNESS.bits(8 * size_bytes).to_bytes(size_bytes, "big")
 
 
 def values(value_bytes: int, size_bytes: int) -> Any:
-    """Return a table of about so many bytes; its chunks share memory."""
+    """Return a table with a column `value`: values of `value_bytes`, about `size_bytes` in total.
+
+    Its chunks share memory.
+    """
     import pyarrow as pa
 
     content = noise(CHUNK_RECORDS * value_bytes)
@@ -124,7 +130,7 @@ def values(value_bytes: int, size_bytes: int) -> Any:
 
 
 def one_record(value_bytes: int) -> Pieces:
-    """Return a batch of one record whose value has so many bytes."""
+    """Return an encoded batch with one record, whose value has `value_bytes` bytes."""
     import pyarrow as pa
 
     from penstock.client.producer_partitions import Pieces

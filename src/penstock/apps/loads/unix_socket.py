@@ -1,10 +1,10 @@
-"""Baseline of a Unix stream socket between two processes: receive bytes, or echo them.
+"""Baseline of a Unix stream socket between two processes: throughput, or round trips.
 
     python -m penstock.apps.loads.unix_socket MODE PATH
 
-`take` reads the requested number of bytes into one buffer, again and again, and reports when it has
-them: the limit that a protocol over such a socket cannot exceed. `blocking` echoes from a blocking
-socket, `uvloop` from uvloop: the shortest possible round trips.
+With `take` the process receives a requested number of bytes into one buffer and then answers,
+repeatedly. No protocol over such a socket can exceed this throughput. With `blocking` it echoes
+from a blocking socket, with `uvloop` from uvloop: the shortest possible round trips.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def enlarge(sock: socket.socket) -> None:
 
 
 class RawLimit:
-    """Writer to a process that reads and discards."""
+    """Writer to a process that runs `take`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -61,7 +61,10 @@ class RawLimit:
         self._connection.close()
 
     def write(self, payload: bytes, count: int, read_bytes: int) -> float:
-        """Write `payload` `count` times; return MB/s until the reader has received all."""
+        """Write `payload` `count` times; return MB/s until the reader has received everything.
+
+        `read_bytes` is the size of the reader's buffer.
+        """
         send = self._connection.sendall
         begun = self._order(len(payload) * count, read_bytes)
         for _ in range(count):
@@ -69,7 +72,7 @@ class RawLimit:
         return self._arrived(begun, len(payload) * count)
 
     def write_each(self, payloads: Sequence[bytes], read_bytes: int) -> float:
-        """Write each of many payloads once; see `write`."""
+        """Write each payload once, and return the rate as `write` does."""
         send, size = self._connection.sendall, sum(map(len, payloads))
         begun = self._order(size, read_bytes)
         for payload in payloads:
@@ -77,7 +80,7 @@ class RawLimit:
         return self._arrived(begun, size)
 
     def write_pieces(self, pieces: Sequence[bytes], count: int, read_bytes: int) -> float:
-        """Write a payload gathered from pieces by the kernel; see `write`."""
+        """Write all pieces by one call, `count` times, and return the rate as `write` does."""
         send, size = self._connection.sendmsg, sum(map(len, pieces))
         begun = self._order(size * count, read_bytes)
         for _ in range(count):
@@ -97,7 +100,7 @@ class RawLimit:
 
 
 def take(connection: socket.socket) -> None:
-    """Serve requests until the peer closes."""
+    """Receive requested numbers of bytes and acknowledge each, until the peer closes."""
     memory = memoryview(bytearray(BUFFER_BYTES))
     while order := connection.recv(ORDER.size, socket.MSG_WAITALL):
         left, read_bytes = ORDER.unpack(order)
@@ -110,7 +113,7 @@ def take(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def forked(serve: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
-    """Yield a connection to a forked process that serves its other end until it closes."""
+    """Fork a process that runs `serve` on one end of a socket pair; yield the other end."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in (near, far):
         enlarge(end)
@@ -128,7 +131,7 @@ def forked(serve: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
 
 
 def echo(connection: socket.socket) -> None:
-    """Return received bytes until the peer closes."""
+    """Send received bytes back until the peer closes."""
     while data := connection.recv(ECHO_BYTES):
         connection.sendall(data)
     connection.close()

@@ -1,1 +1,1 @@
-"""Commands on the log: topics, records, groups, configurations, checks."""
+"""Commands for topics, records, groups, configurations, replicas and stored files."""

@@ -1,4 +1,6 @@
-"""`penstock cluster status|advise`: leaders, replicas, partition problems, suggested moves."""
+"""Command group `penstock cluster`: state of brokers and partitions, and advice on moving
+replicas.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ if TYPE_CHECKING:
 READY: Final = "ready"
 _MINIMUM: Final = "min.insync.replicas"
 RATE_MB_S: Final = 50.0
-"""What a broker is taken to copy: half of what `benchmarks/cluster_failover.py` measured."""
+"""Assumed rate at which a broker copies replicas: half of what `benchmarks/cluster_failover.py`
+measured.
+"""
 
 
-@click.group("cluster", short_help="Show brokers and partitions, and suggest moves.")
+@click.group("cluster", short_help="Show brokers and partitions, and suggest replica moves.")
 def cluster() -> None:
-    """Show brokers and partitions, and suggest moves."""
+    """Show brokers and partitions, and suggest moves of replicas."""
 
 
 @cluster.command("status")
@@ -33,11 +37,13 @@ def cluster() -> None:
 def status(state: State) -> None:
     """Show brokers, and partitions without a leader or with replicas out of sync.
 
-    Asks every registered broker whether it can serve, and exits with status 1 if one cannot; the
-    number of its replicas that are out of sync is unknown then. A partition is `stopped` if it has
-    no leader, `refusing` if fewer replicas are in sync than must acknowledge a record, and `behind`
-    if a replica is out of sync. Records that unclean elections discarded are listed if all brokers
-    can serve and an admin interface is reachable.
+    Every registered broker is asked whether it can serve, and the exit status is 1 if one cannot.
+    The number of its replicas that are out of sync is then shown as unknown.
+
+    A partition is `stopped` if it has no leader. It is `refusing` if fewer replicas are in sync
+    than must acknowledge a record, and `behind` if a replica is out of sync. Unclean elections,
+    which may have discarded records, are listed if all brokers can serve and an admin interface is
+    reachable.
     """
     from penstock.apps.doctor.brokers import known_admins
     from penstock.apps.doctor.interfaces import described, given_up
@@ -77,24 +83,33 @@ def status(state: State) -> None:
 
 
 @cluster.command("advise")
-@default_option("--moves", 100, "Most partitions to change.", click.IntRange(1, 10_000))
 @default_option(
-    "--rate", RATE_MB_S, "MB/s that a broker copies, for the estimate of time.",
+    "--moves", 100, "Largest number of partitions to change.", click.IntRange(1, 10_000)
+)
+@default_option(
+    "--rate", RATE_MB_S,
+    "Rate in MB/s at which a broker copies replicas, for the estimate of time.",
     Number(0, min_open=True),
 )  # fmt: skip
 @click.option(
-    "--write", "file", type=click.File("w"), help="Write a file for penstock topic reassign --file."
+    "--write",
+    "file",
+    type=click.File("w"),
+    help="Write the moves to this file, for penstock topic reassign --file.",
 )
 @client_options
 def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
-    """Suggest moves that balance bytes and leaders over brokers, with their cost.
+    """Suggest moves of replicas that balance bytes and leaders over brokers, with their cost.
 
-    Drained brokers (`penstock broker drain`) and brokers without the role end up without replicas,
-    replicas of a partition are spread over all racks, each broker's bytes are within 10 % of the
-    mean, and preferred leaders differ by one at most. `leads` counts current leaders, as in
-    `penstock cluster status`; `preferred` counts preferred ones, which `penstock topic elect`
-    restores at once. A move of a leader alone copies nothing. Nothing is changed. Diskless topics
-    and moving partitions are omitted.
+    Nothing is changed. After the moves, drained brokers (`penstock broker drain`), and brokers
+    whose broker.roles exclude replicas, hold none. The replicas of a partition are spread over all
+    racks. Each broker's bytes are within 10 % of the mean, and the numbers of preferred leaders
+    differ by one at most.
+
+    The column `leads` counts current leaders, as in `penstock cluster status`. The column
+    `preferred` counts preferred leaders, which `penstock topic elect` makes the current ones at
+    once. A move of a leader alone copies nothing. Diskless topics, and partitions that are being
+    moved, are left out.
     """
     from penstock.replication import advice
 
@@ -128,7 +143,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
         "seconds": seconds,
         "unfinished": made.unfinished,
     }
-    more = "; there would be more after these" if made.unfinished else ""
+    more = "; more moves would follow" if made.unfinished else ""
     title = (
         f"estimate: {counted(len(rows), 'move')}, {copied} bytes copied, about {seconds} s at"
         f" {rate:g} MB/s{more}"
@@ -142,7 +157,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
 
 
 def _move(move: Move, rate: float) -> dict[str, Any]:
-    """Return a move as a row, with the time to copy at `rate` MB/s."""
+    """Return a move as a row, with the seconds for copying at `rate` MB/s."""
     return {
         "topic": move.place[0],
         "partition": move.place[1],
@@ -155,7 +170,7 @@ def _move(move: Move, rate: float) -> dict[str, Any]:
 
 
 def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
-    """Yield partitions on brokers' disks that are not moving."""
+    """Yield the partitions with replicas on disks, except those that are being moved."""
     from penstock.replication.advice import Held
 
     ordered, sizes = client.reassignments(), client.partition_sizes()
@@ -172,12 +187,12 @@ def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
 
 
 def _leads(found: ClusterMetadata) -> Counter[int]:
-    """Count the partitions that each broker leads."""
+    """Return the number of partitions that each broker leads."""
     return Counter(part.leader for topic in found.topics.values() for part in topic.partitions)
 
 
 def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[dict[str, Any]]:
-    """Return the registered brokers, and others that are assigned replicas."""
+    """Return a row for each registered broker, and for each other broker with assigned replicas."""
     partitions = [entry for topic in found.topics.values() for entry in topic.partitions]
     leads = _leads(found)
     copies = Counter(replica for partition in partitions for replica in partition.replicas)
@@ -205,7 +220,7 @@ def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[
 
 
 def _state(asked: BrokerState | None) -> tuple[str, str]:
-    """Return a broker's state, and the cause if it cannot serve."""
+    """Return a broker's state in words, and the cause if it cannot serve."""
     from penstock.client.errors import BrokerRefused, ConnectionRefused, TimedOut
 
     if asked is None:
@@ -223,9 +238,10 @@ def _state(asked: BrokerState | None) -> tuple[str, str]:
 
 
 def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:
-    """Yield partitions that lack a leader or replicas; `needed` is the required acknowledgements.
+    """Yield a row for each partition without a leader, or with replicas out of sync.
 
-    Adding replicas do not count, and are named if they are missing.
+    `needed` is the number of replicas that must acknowledge a record. Replicas that a reassignment
+    is adding are ignored, unless their broker is not registered.
     """
     ordered: dict[TopicAndPartition, Reassignment] | None = None
     for name, topic in sorted(found.topics.items()):

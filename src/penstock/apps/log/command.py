@@ -1,4 +1,4 @@
-"""`penstock log`: inspects stored records; `penstock log tiers`: parts of tiered topics."""
+"""Command group `penstock log`: shows, checks and repairs stored records, and shows tiers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _COMMANDS: Final = {
     "log", cls=LazyGroup, entries=_COMMANDS, short_help="Show, check and repair stored batches."
 )
 def log() -> None:
-    """Show stored batches.
+    """Show, check and repair stored batches.
 
-    They come from a running broker (TOPIC), a directory of Penstock or Apache Kafka (--data-dir),
-    or the object store of diskless topics (--objects).
+    They are read from a running broker (TOPIC), from a data directory of Penstock or Apache Kafka
+    (--data-dir), or from the object store of diskless topics (--objects).
     """
 
 
@@ -34,12 +34,13 @@ def log() -> None:
 @admin_option
 @client_options
 def tiers(state: State, topic: str | None, admin: str | None) -> None:
-    """Show which part of each tiered partition is on its brokers, and which in the archive.
+    """Show which part of each tiered partition is on its brokers, and which is in the archive.
 
-    A partition begins at `start`, is in the archive up to `tiered to`, and on the broker from
-    `local from` on; both have the part between the last two. `lag` is the part to be copied, known
-    by the leader. `failures` counts attempts since the last success, with the last error. The
-    figures come from the admin interface of each broker, for its own replicas.
+    The column `start` is the first offset of a partition. The archive has the offsets below `tiered
+    to`, and the broker has those from `local from` on; offsets between these two are in both. `lag`
+    is the part that is not archived yet, which only the leader reports. `failures` counts failed
+    attempts since the last success, and `error` is the last failure. Each broker reports its own
+    replicas over its admin interface. Without TOPIC all tiered topics are shown.
     """
     from penstock.apps.doctor.brokers import admin_answers, known_admins
 
@@ -50,7 +51,9 @@ def tiers(state: State, topic: str | None, admin: str | None) -> None:
     path = "/v1/tiers" if topic is None else f"/v1/tiers?topic={topic}"
     answers = admin_answers(state, known_admins(state, states, admin), path)
     if not answers:
-        raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
+        raise NoAdminInterface(
+            "no broker's admin interface answers: give one with --admin HOST:PORT"
+        )
     rows: list[dict[str, Any]] = [
         {
             **row,
@@ -65,11 +68,16 @@ def tiers(state: State, topic: str | None, admin: str | None) -> None:
     asked = {answer["node_id"] for answer in answers}
     missing = sorted(states.keys() - asked)
     if missing:
-        state.notice(f"penstock: brokers {', '.join(map(str, missing))} were not asked")
+        state.notice(
+            f"penstock: no admin interface of brokers {', '.join(map(str, missing))} answered"
+        )
     for answer in answers:
         more = answer["partition_count"] - len(answer["partitions"])
         if more:
-            state.notice(f"penstock: broker {answer['node_id']} has {more} more: name a topic")
+            state.notice(
+                f"penstock: broker {answer['node_id']} has {more} more partitions: give a TOPIC to"
+                " show them"
+            )
     columns = (
         "partition=place", "broker", "role", "start=start_offset", "tiered to=tiered_end",
         "local from=local_start", "end=end_offset", "tiered_bytes", "local_bytes",

@@ -1,4 +1,4 @@
-"""`penstock consume`: prints the records of a topic, with kcat's option letters.
+"""Command `penstock consume`: prints the records of a topic, with the option letters of kcat.
 
 Without `-e` and `-c` it follows the log until it is interrupted.
 """
@@ -31,25 +31,47 @@ if TYPE_CHECKING:
 
 @click.command("consume", short_help="Read records of a topic.")
 @click.argument("name", required=False, metavar="[TOPIC]")
-@click.option("-t", "topic", metavar="TOPIC", help="Topic, instead of the argument.")
-@click.option("-p", "partitions", multiple=True, type=int, help="Partition. Default: all.")
+@click.option("-t", "topic", metavar="TOPIC", help="Topic to read, instead of the argument TOPIC.")
+@click.option(
+    "-p",
+    "partitions",
+    multiple=True,
+    type=int,
+    help="Partition to read. May be repeated. Default: all partitions.",
+)
 @click.option(
     "-o", "offsets", multiple=True, metavar="WHERE",
-    help="Start: beginning, end, an offset, -N, s@ms; or the end: e@ms. Default: beginning.",
+    help="Start: beginning, end, an offset, -N (N before the end), or s@MS (timestamp in ms since"
+    " 1970). A second -o e@MS stops at that timestamp. Default: beginning.",
 )  # fmt: skip
-@click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
-@click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option(
-    "-f", "layout", metavar="FORMAT", help="Fields %t %p %o %k %s %h %T %K %S. Default: %s\\n"
+    "-e",
+    "exit_at_end",
+    is_flag=True,
+    help="Stop at the present end of the log, instead of waiting for new records.",
+)
+@click.option("-c", "count", type=click.IntRange(min=1), help="Stop after this number of records.")
+@click.option(
+    "-f",
+    "layout",
+    metavar="FORMAT",
+    help="Format of a record: %t topic, %p partition, %o offset, %k key, %s value, %h"
+    " headers, %T timestamp in ms, %K and %S bytes of key and value. Default: %s\\n",
 )
 @click.option(
-    "-K", "delimiter", metavar="TEXT", help="Print the key and this separator before the value."
+    "-K", "delimiter", metavar="TEXT", help="Print the key and this separator before each value."
 )
-@click.option("-J", "as_json", is_flag=True, help="Print each record as one line of JSON.")
-@click.option("-q", "quiet", is_flag=True, help="Print nothing on stderr.")
+@click.option(
+    "-J",
+    "as_json",
+    is_flag=True,
+    help="Print each record as a JSON object on one line, in kcat's form.",
+)
+@click.option("-q", "quiet", is_flag=True, help="Print no notices on stderr, only errors.")
 @click.option(
     "--isolation", type=click.Choice(("read_uncommitted", "read_committed")),
     default="read_committed", show_default=True,
+    help="Whether records of open and aborted transactions are printed (read_uncommitted) or not.",
 )  # fmt: skip
 @client_options
 def consume(
@@ -66,7 +88,10 @@ def consume(
     quiet: bool,
     isolation: str,
 ) -> None:
-    """Print the records of a topic."""
+    """Print the records of a topic.
+
+    Without -e and -c the command waits for new records until it is interrupted.
+    """
     chosen = topic or name
     if chosen is None:
         raise click.UsageError("name a topic: penstock consume TOPIC, or -t TOPIC")
@@ -95,11 +120,11 @@ def consume(
 
 
 def _say_nothing(line: str) -> None:
-    """Discard a line for stderr."""
+    """Discard a notice."""
 
 
 def _taken(client: WatchedClient, batches: Iterator[Any], *, follows: bool) -> Iterator[Any]:
-    """Yield the batches; count only the time of fetches as waiting for brokers."""
+    """Yield the batches; report only the time of fetches as a wait for brokers."""
     client.silence.idle = "no new records" if follows else ""
     for batch in batches:
         client.progress += batch.num_rows
@@ -122,11 +147,13 @@ def _range(
     exit_at_end: bool,
     isolation: int,
 ) -> tuple[dict[int, int], dict[int, int] | None]:
-    """Return the first offset, and the end offset (exclusive), per partition."""
+    """Return start and end offsets by partition; the end is exclusive, or None to follow the
+    log.
+    """
     starts = [at for at in positions if at.kind != "end_time"]
     stops = [at for at in positions if at.kind == "end_time"]
     if len(starts) > 1 or len(stops) > 1:
-        raise click.UsageError("-o: at most one start and one e@milliseconds")
+        raise click.UsageError("-o may be given once as a start, and once as an end (e@MS)")
     wanted = list(partitions) or None
     at = starts[0] if starts else At("beginning")
     start = resolve(client, topic, at, wanted, isolation)

@@ -1,4 +1,4 @@
-"""`penstock log dump`: prints stored files, batches and objects as text or JSON lines."""
+"""Command `penstock log dump`: prints stored batches, records and files, as text or JSON lines."""
 
 from __future__ import annotations
 
@@ -31,19 +31,24 @@ _KINDS: Final = ("batches", "indexes", "snapshots", "epochs", "journal", "all")
 
 
 @click.command("dump", short_help="Show batches, records, indexes, snapshots, journal.")
-@click.option("--deep", is_flag=True, help="Show the records too.")
-@default_option("--what", "batches", "With --data-dir: the files to show.", click.Choice(_KINDS))
+@click.option("--deep", is_flag=True, help="Show also the records of each batch.")
+@default_option(
+    "--what",
+    "batches",
+    "Kind of files to show; other kinds than batches require --data-dir.",
+    click.Choice(_KINDS),
+)
 @click.option(
     "--file", "paths", multiple=True, type=click.Path(path_type=Path),
-    help="One file: segment, index, snapshot, checkpoint or journal.",
+    help="Show only this file: a segment, index, snapshot, checkpoint or journal. May be repeated.",
 )  # fmt: skip
 @range_options
 @place_options
 def dump(chosen: Chosen, deep: bool, what: str, paths: tuple[Path, ...], wanted: Range) -> None:
-    """Show stored batches by their headers, with --deep their records.
+    """Show stored batches by their headers, and with --deep also their records.
 
-    Segments of a running broker can be read; nothing is changed. With --output json every batch,
-    record or entry is one line. Bytes that are not UTF-8 are shown as U+FFFD.
+    Nothing is changed, and segments of a running broker can be read. With --output json every
+    batch, record or index entry is one line. Bytes that are not UTF-8 are shown as U+FFFD.
     """
     out = _Out(chosen.state.json, deep)
     if paths:
@@ -80,7 +85,7 @@ def _dump_file(out: _Out, path: str, wanted: Range) -> None:
 
 
 def _other_files(chosen: Chosen, what: str) -> Iterator[str]:
-    """Yield the requested files of all partitions, and the stores' own."""
+    """Yield the paths of the requested files of all partitions, then checkpoints and journals."""
     from penstock.storage.inspection.stores import journal_files
     from penstock.storage.names import CHECKPOINT_FILE
 
@@ -110,7 +115,7 @@ def _files_of(files: PartitionFiles, what: str) -> Iterator[str]:
 
 
 class _Out:
-    """Writer to stdout, as text or JSON lines."""
+    """Writer to stdout, as text or as JSON lines."""
 
     def __init__(self, as_json: bool, deep: bool) -> None:
         self._json = as_json
@@ -122,7 +127,7 @@ class _Out:
             click.echo(text)
 
     def rows(self, path: str) -> None:
-        """Yield the content of a file that is no segment."""
+        """Write the content of a file that is not a segment."""
         from penstock.storage.inspection.dumping import rows_of
 
         self.head(path)
@@ -132,7 +137,7 @@ class _Out:
     def batch(
         self, where: TopicPartition, header: Any, position: int, place: str, read: Any
     ) -> None:
-        """Yield one batch, with its records if they are wanted."""
+        """Write one batch by its header, and with `deep` also its records."""
         from penstock.base.errors import PenstockError
         from penstock.records import verify_crc
         from penstock.storage.inspection.dumping import batch_row

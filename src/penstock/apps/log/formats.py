@@ -1,10 +1,10 @@
-r"""Formats of printed records: kcat's format strings and JSON envelope.
+r"""Output formats of records: kcat's format strings, and kcat's JSON objects.
 
     %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)
     %K key bytes   %S value bytes   %% percent   \n \r \t \0 \xNN escapes
 
-A format is compiled once into literals and columns; a batch is then printed by joining columns.
-Only texts in a JSON envelope, which have to be quoted, are made one by one.
+A format is compiled once into literals and fields. A batch is printed by joining whole columns.
+Only texts in JSON are converted one by one, because they have to be quoted.
 
 Source: kcat's `format.c`, `json.c` and its manual page.
 """
@@ -39,13 +39,13 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Compiled format: literal bytes, and letters of fields."""
+    """Compiled format: literal bytes, and the letters of fields."""
 
     parts: tuple[bytes | str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that the format needs."""
+        """Columns of a batch that the format needs."""
         names = {name for part in self.parts if isinstance(part, str) for name in _COLUMNS[part]}
         return tuple(sorted(names)) or ("offset",)
 
@@ -54,7 +54,7 @@ def parse_format(text: str) -> Format:
     """Compile a format string.
 
     Raises:
-        click.UsageError: an unknown letter, or a percent sign at the end.
+        click.UsageError: it has an unknown letter, or ends with a percent sign.
     """
     parts: list[bytes | str] = []
     for index, piece in enumerate(re.split(r"(%.|%$)", text, flags=re.DOTALL)):
@@ -66,7 +66,10 @@ def parse_format(text: str) -> Format:
         elif len(piece) == 2 and piece[1] in _LETTERS:
             parts.append(piece[1])
         else:
-            raise click.UsageError(f"format {text!r}: unknown field {piece!r}; known: %{_LETTERS}")
+            raise click.UsageError(
+                f"format {text!r}: unknown field {piece!r}; a percent sign must be followed by one"
+                f" of {_LETTERS}"
+            )
     return Format(tuple(parts))
 
 
@@ -83,7 +86,7 @@ def _unescape(text: str) -> bytes:
 
 
 def render(batch: Any, layout: Format, topic: str) -> memoryview:
-    """Format all records of a batch."""
+    """Return the records of a batch in a format."""
     fields = [
         part if isinstance(part, bytes) else _FIELDS[part](batch, topic) for part in layout.parts
     ]
@@ -91,7 +94,7 @@ def render(batch: Any, layout: Format, topic: str) -> memoryview:
 
 
 def _joined(rows: int, fields: Sequence[Any]) -> memoryview:
-    """Join the fields of each row; a field is an array, or a constant."""
+    """Return the joined fields of all rows; a field is an array, or a constant for all rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -99,7 +102,7 @@ def _joined(rows: int, fields: Sequence[Any]) -> memoryview:
     columns = [
         pa.scalar(field, kind) if isinstance(field, bytes) else field.cast(kind) for field in fields
     ]
-    # An empty column gives the number of rows where all fields are literals.
+    # If all fields are constants, this column of empty values determines the number of rows.
     columns.append(pa.array([b""], kind).take(pa.repeat(0, rows)))
     joined = pc.binary_join_element_wise(
         *columns, pa.scalar(b"", kind), null_handling="replace", null_replacement=""
@@ -136,7 +139,7 @@ def _headers(batch: Any, topic: str) -> Any:
 
 
 def _pairs(lists: Any, keys: Any, between: bytes, values: Any) -> Any:
-    """Return each list's pairs of key and value, with commas between them."""
+    """Return for each list its pairs of key and value, joined by commas."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -172,9 +175,9 @@ _TIMESTAMP_TYPES: Final = {0: "create", 1: "logappend"}
 
 
 def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryview:
-    """Return each record as kcat's envelope, one object a line; `broker` is the partition's leader.
+    """Return each record as a JSON object on one line, in kcat's form.
 
-    Bytes that are not UTF-8 become U+FFFD.
+    `broker` is the leader of the record's partition. Bytes that are not UTF-8 become U+FFFD.
     """
     partitions = batch.column("partition")
     fields = [
@@ -207,7 +210,7 @@ def _named(numbers: Any, name: Callable[[int], str]) -> Any:
 
 
 def _json_texts(column: Any) -> Any:
-    """Return keys or values as quoted texts, or null."""
+    """Return keys or values as JSON strings, or null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -227,7 +230,9 @@ def _texts(column: Any) -> list[str]:
 
 
 def _json_headers(lists: Any) -> Any:
-    """Return a member with alternating keys and values, for records with headers."""
+    """Return the JSON member `headers`, which has keys and values in turn; empty without
+    headers.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,6 @@
-"""`penstock group`: list, describe with lag, seek, offset-delete, delete."""
+"""Command group `penstock group`: lists, describes and deletes groups, and changes their
+offsets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def group() -> None:
 @group.command("list")
 @client_options
 def list_groups(state: State) -> None:
-    """List groups."""
+    """List all groups, with type and state."""
     with state.client() as client:
         groups = client.list_groups()
     rows = [
@@ -47,7 +49,7 @@ def list_groups(state: State) -> None:
 @click.argument("name")
 @client_options
 def describe(state: State, name: str) -> None:
-    """Show a group's state, members, committed offsets and lag."""
+    """Show a group's state, members, committed offsets and lag in records."""
     with state.client() as client:
         found = client.describe_group(name)
         offsets = _lag(client, name, found)
@@ -111,11 +113,31 @@ def _lag(client: Client, name: str, found: GroupDescription) -> list[dict[str, A
 @group.command("seek")
 @click.argument("name")
 @click.option(
-    "-t", "--topic", "topics", multiple=True, help="Default: all topics with offsets of the group."
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Topic whose offsets change. May be repeated. Default: all topics with committed"
+    " offsets of the group.",
 )
-@click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
-@click.option("--to", required=True, help="beginning, end, an offset, -N, or @milliseconds.")
-@click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
+@click.option(
+    "-p",
+    "--partitions",
+    multiple=True,
+    type=int,
+    help="Partition whose offset changes. May be repeated. Default: all partitions.",
+)
+@click.option(
+    "--to",
+    required=True,
+    help="New position: beginning, end, an offset, -N (N before the end), or @MS (the first"
+    " record at or after a timestamp in ms since 1970).",
+)
+@click.option(
+    "--execute",
+    is_flag=True,
+    help="Commit the new offsets; without this option they are only shown.",
+)
 @client_options
 def seek(
     state: State,
@@ -125,13 +147,15 @@ def seek(
     to: str,
     execute: bool,
 ) -> None:
-    """Reset a group's offsets; a dry run unless --execute is given."""
+    """Change a group's committed offsets; without --execute only show the changes."""
     position = parse_position(to.removeprefix("s") if to.startswith("s@") else to)
     with state.client() as client:
         committed = client.committed(name)
         chosen = topics or tuple(sorted({topic for topic, _ in committed}))
         if not chosen:
-            raise click.UsageError(f"group {name} has no offsets: name a topic with --topic")
+            raise click.UsageError(
+                f"group {name} has no committed offsets: give a topic with --topic"
+            )
         changes: dict[tuple[str, int], int] = {}
         for topic in chosen:
             targets = resolve(client, topic, position, list(partitions) or None)
@@ -148,21 +172,27 @@ def seek(
         }
         for (topic, p), offset in sorted(changes.items())
     ]
-    title = f"group {name}" + ("" if execute else " (dry run; --execute does it)")
+    title = f"group {name}" + ("" if execute else " (dry run; add --execute to commit the offsets)")
     show(state, rows, ("topic", "partition", "from", "to"), title=title)
 
 
 @group.command("offset-delete")
 @click.argument("name")
-@click.option("-t", "--topic", required=True)
-@click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
+@click.option("-t", "--topic", required=True, help="Topic whose committed offsets are deleted.")
+@click.option(
+    "-p",
+    "--partitions",
+    multiple=True,
+    type=int,
+    help="Partition whose offset is deleted. May be repeated. Default: all with an offset.",
+)
 @client_options
 def offset_delete(state: State, name: str, topic: str, partitions: tuple[int, ...]) -> None:
-    """Delete a group's offsets of a topic."""
+    """Delete a group's committed offsets of a topic."""
     with state.client() as client:
         chosen = partitions or tuple(p for t, p in client.committed(name) if t == topic)
         if not chosen:
-            raise click.UsageError(f"group {name} has no offsets of topic {topic}")
+            raise click.UsageError(f"group {name} has no committed offsets of topic {topic}")
         client.delete_offsets(name, [(topic, p) for p in chosen])
     text = f"group {name}: {counted(len(chosen), 'offset')} of {topic} deleted"
     say(state, text, group=name, topic=topic, partitions=list(chosen))
@@ -170,10 +200,10 @@ def offset_delete(state: State, name: str, topic: str, partitions: tuple[int, ..
 
 @group.command("delete")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete(state: State, names: tuple[str, ...], yes: bool) -> None:
-    """Delete groups without members, with their offsets."""
+    """Delete groups that have no members, with their committed offsets."""
     if not yes:
         click.confirm(f"delete {', '.join(names)} with all offsets?", abort=True, err=True)
     with state.client() as client:

@@ -1,9 +1,11 @@
-"""Positions in a log, in kcat's syntax.
+"""Positions in a log, as kcat writes them.
 
-beginning | earliest      end | latest      1234       an offset
--10                       ten before the end
-s@ms, @ms                 the first record at or after a time
-e@ms                      (as an end) up to a time
+beginning, earliest    the first record
+end, latest            behind the last record
+1234                   an offset
+-10                    ten offsets before the end
+s@ms, @ms              the first record at or after a timestamp
+e@ms                   the same, as the end of a range
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Kind = Literal["beginning", "end", "offset", "before_end", "time", "end_time"]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Position; `value` is an offset, a count or milliseconds, by kind."""
+    """Position; by its kind, `value` is an offset, a number of offsets, or a timestamp in ms."""
 
     kind: Kind
     value: int = 0
@@ -48,7 +50,7 @@ def parse_position(text: str) -> At:
     """Parse a position.
 
     Raises:
-        click.UsageError: the text is invalid.
+        click.UsageError: the text is not a position.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -68,7 +70,10 @@ def resolve(
     partitions: Sequence[int] | None,
     isolation: int = READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """Return the offset of a position, per partition; the isolation level affects `latest`."""
+    """Return the offset of a position in each partition.
+
+    With the isolation level READ_COMMITTED, the end of a log is before its open transactions.
+    """
     latest = client.list_offsets(topic, "latest", partitions=partitions, isolation=isolation)
     if position.kind == "end":
         return latest

@@ -1,6 +1,7 @@
-"""`penstock produce`: writes lines as records, with kcat's option letters.
+"""Command `penstock produce`: writes lines as records, with the option letters of kcat.
 
-Input is read in large blocks and sent when the next read would wait, for pipes and files alike.
+Input is read in large blocks. Each block is sent before the next one is read, so lines from a pipe
+are sent as soon as they arrive.
 """
 
 from __future__ import annotations
@@ -35,22 +36,52 @@ _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 
 @click.command("produce", short_help="Write records to a topic.")
 @click.argument("name", required=False, metavar="[TOPIC]")
-@click.option("-t", "topic", metavar="TOPIC", help="Topic, instead of the argument.")
 @click.option(
-    "-p", "partition", type=click.IntRange(min=-1), default=-1, help="Partition. Default: by key."
+    "-t", "topic", metavar="TOPIC", help="Topic to write to, instead of the argument TOPIC."
 )
-@click.option("-K", "key_delimiter", metavar="TEXT", help="Separator of key and value in a line.")
-@click.option("-k", "key", help="One key for all records.")
-@click.option("-H", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record.")
-@default_option("-D delimiter", "\\n", "Separator of records.")
-@default_option("-z codec", "none", "Compression.", CODECS)
-@click.option("-Z", "empty_is_null", is_flag=True, help="Write an empty key or value as null.")
 @click.option(
-    "-l", "lines", is_flag=True, help="Accepted as kcat's option; FILE is always read by lines."
+    "-p",
+    "partition",
+    type=click.IntRange(min=-1),
+    default=-1,
+    help="Partition to write to. Default: chosen by the key; records without a key take the"
+    " partitions in turn.",
 )
-@path_option("--file file", "Read from a file.")
-@default_option("--acks", "all", "Acknowledgements to wait for.", click.Choice(("all", "1", "0")))
-@click.option("--rate", type=Number(0, min_open=True), help="Records per second at most.")
+@click.option(
+    "-K",
+    "key_delimiter",
+    metavar="TEXT",
+    help="Separator of key and value in a line. Default: lines have no keys.",
+)
+@click.option("-k", "key", help="Key of all records.")
+@click.option(
+    "-H",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Header of every record. May be repeated.",
+)
+@default_option("-D delimiter", "\\n", "Separator of records in the input.")
+@default_option("-z codec", "none", "Codec with which batches are compressed.", CODECS)
+@click.option("-Z", "empty_is_null", is_flag=True, help="Write empty keys and values as null.")
+@click.option(
+    "-l",
+    "lines",
+    is_flag=True,
+    help="Has no effect: FILE is always read by lines. Accepted because kcat has it.",
+)
+@path_option("--file file", "File to read, before the arguments FILE.")
+@default_option(
+    "--acks",
+    "all",
+    "Acknowledgements to wait for: of all in-sync replicas, of the leader (1), or none (0).",
+    click.Choice(("all", "1", "0")),
+)
+@click.option(
+    "--rate",
+    type=Number(0, min_open=True),
+    help="Largest number of records per second. Default: no limit.",
+)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 @client_options
 def produce(
@@ -70,7 +101,7 @@ def produce(
     rate: float | None,
     paths: tuple[Path, ...],
 ) -> None:
-    """Write the lines of standard input, or of files, as records."""
+    """Write the lines of standard input, or of files, as records of a topic."""
     if topic is not None and name is not None:
         paths, name = (Path(name), *paths), None
     chosen = topic or name
@@ -123,7 +154,7 @@ def _write(
 
 
 def _unwatched(client: WatchedClient, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield the blocks, without counting the wait for input as waiting for brokers."""
+    """Yield the blocks; time spent in waiting for input is not reported as a wait for brokers."""
     client.busy = True
     for block in blocks:
         client.busy = False
@@ -142,7 +173,7 @@ def _headers(texts: tuple[str, ...]) -> list[dict[str, object]]:
 
 
 def _blocks(paths: list[Path], delimiter: bytes) -> Iterator[list[bytes]]:
-    """Yield the records of all sources, one read at a time."""
+    """Yield the records of all sources, in one list for each read."""
     if not paths:
         yield from _records(sys.stdin.buffer, delimiter)
     for path in paths:
@@ -172,7 +203,7 @@ def _cutter(
     headers: list[dict[str, object]],
     empty_is_null: bool,
 ) -> Callable[[list[bytes]], Any]:
-    """Return a function from records to a table of columns."""
+    """Return a function that makes a table of keys, values and headers from a list of records."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -200,7 +231,9 @@ def _cutter(
 
 
 def _split(values: Any, delimiter: bytes) -> tuple[Any, Any]:
-    """Split at the first delimiter into key and value; a record without one has no key."""
+    """Split values at the first delimiter into key and value; a value without one has a null
+    key.
+    """
     import pyarrow.compute as pc
 
     at = pc.find_substring(values, delimiter)
@@ -212,7 +245,9 @@ def _split(values: Any, delimiter: bytes) -> tuple[Any, Any]:
 
 
 class _Progress:
-    """Progress on a terminal: a line on stderr during the run, and one at the end."""
+    """Progress on stderr, if that is a terminal: a line during the run, and a summary at the
+    end.
+    """
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()

@@ -1,7 +1,7 @@
-"""`penstock queue`: share groups as queues: list, describe, oldest, peek, redrive.
+"""Command group `penstock queue`: inspects share groups, and redrives their dead letters.
 
-The state of a group comes from any broker's admin interface; records are read as by any client, so
-nothing is acquired.
+The state of a share group comes from the admin interface of any broker. Records are read like by a
+consumer without a group, so none are acquired.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class NoQueue(InvalidError):
 
 
 class NoDeadLetterTopic(InvalidError):
-    """The share group has no dead letters."""
+    """The share group has no dead letter topic."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NoAdminInterface(UnavailableError):
-    """No admin interface of a broker is reachable."""
+    """No broker's admin interface is reachable."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 admin_option = click.option(
     "--admin", metavar="HOST:PORT,…",
-    help="Admin addresses (PENSTOCK_ADMIN). Default: those that brokers report.",
+    help="Admin interfaces of brokers (PENSTOCK_ADMIN). Default: those that the brokers report.",
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def queue() -> None:
 @queue.command("list")
 @client_options
 def list_queues(state: State) -> None:
-    """List share groups."""
+    """List share groups, with state and dead letter topic."""
     with state.client() as client:
         rows = [
             {
@@ -75,7 +75,7 @@ def list_queues(state: State) -> None:
 @admin_option
 @client_options
 def describe(state: State, name: str, admin: str | None) -> None:
-    """Show how many records wait, are in delivery, and are dead letters.
+    """Show how many records of a share group are available, acquired, or dead letters.
 
     `archiving` counts undeliverable records that are not yet copied to the dead letter topic.
     Records that were never acquired are counted by offsets, which include transaction markers.
@@ -101,7 +101,7 @@ def describe(state: State, name: str, admin: str | None) -> None:
 @admin_option
 @client_options
 def oldest(state: State, name: str, admin: str | None) -> None:
-    """Show the oldest unfinished record of each partition, and its age."""
+    """Show the oldest unfinished record of each partition, and its age in ms."""
     now_ms = SYSTEM_CLOCK.now_ms()
     rows = []
     with state.client() as client:
@@ -118,14 +118,20 @@ def oldest(state: State, name: str, admin: str | None) -> None:
 
 @queue.command("peek")
 @click.argument("name")
-@default_option("-n --count", PEEKED, "Records of each partition.", click.IntRange(1, 10_000))
-@click.option("--dead-letters", is_flag=True, help="Dead letters that were not redriven.")
+@default_option(
+    "-n --count", PEEKED, "Number of records to show of each partition.", click.IntRange(1, 10_000)
+)
+@click.option(
+    "--dead-letters",
+    is_flag=True,
+    help="Show dead letters that were not redriven, instead of unfinished records.",
+)
 @admin_option
 @client_options
 def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | None) -> None:
-    """Show the first unfinished records, without acquiring them.
+    """Show the first unfinished records of each partition, without acquiring them.
 
-    Starts at the oldest one; later ones may be finished already.
+    They begin with the oldest unfinished record; later ones may be finished already.
     """
     with state.client() as client:
         if dead_letters:
@@ -165,16 +171,16 @@ def _peek_dead_letters(state: State, client: Client, name: str, count: int) -> N
 @queue.command("redrive")
 @click.argument("name")
 @default_option(
-    "--limit", REDRIVEN, "Most dead letters to read, the oldest first.",
+    "--limit", REDRIVEN, "Largest number of dead letters to read, the oldest first.",
     click.IntRange(1, 1_000_000),
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show how many dead letters would be returned.")
 @client_options
 def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
-    """Return dead letters to the topics and partitions that they came from, each once.
+    """Return each dead letter once to the topic and partition that it came from.
 
-    Progress is stored with each returned record, in transactions: the same command again continues
-    after it. All groups that read the topics receive the records.
+    Records and progress are written in the same transactions. The command can therefore be
+    interrupted and repeated. All groups that read the topics receive the records.
     """
     from penstock.apps.log.redrive import Redrive
     from penstock.apps.pipeline.replay import whoami
@@ -192,15 +198,17 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
     verb = "would be returned" if dry_run else "were returned"
     title = f"{done.records} dead letters of {name} {verb}, {done.doubles} duplicates skipped"
     if done.lost:
-        title += f", {done.lost} truncated ones stay in {topic}: their records were deleted"
+        title += (
+            f", {done.lost} truncated ones not returned, since their original records were deleted"
+        )
     show(state, rows, ("topic", "records"), title=title, all_as_json=facts)
 
 
-# What these look at
+# State of a share group
 
 
 def letter_topic(client: Client, group: str) -> str | None:
-    """Return a group's configured dead letter topic."""
+    """Return the dead letter topic in a group's configuration; None if it is not set."""
     entries = client.describe_configs("group", group)
     return next(
         (entry.value for entry in entries if entry.name == LETTER_TOPIC and entry.value), None
@@ -211,17 +219,18 @@ def needed_topic(client: Client, group: str) -> str:
     topic = letter_topic(client, group)
     if topic is None:
         raise NoDeadLetterTopic(
-            f"group {group!r} has no dead letters: no topic is set for them. Set one with"
-            f" `penstock config set group {group} {LETTER_TOPIC}=<topic>`"
+            f"group {group!r} has no dead letter topic. Set one with `penstock config set group"
+            f" {group} {LETTER_TOPIC}=<topic>`"
         )
     return topic
 
 
 def standing(state: State, client: Client, group: str, admin: str | None) -> dict[str, Any]:
-    """Return the positions of a group, with the log end offsets.
+    """Return a share group's state by partition, with the log end offsets.
 
     Raises:
-        NoAdminInterface, NoQueue
+        NoAdminInterface: no broker's admin interface answers.
+        NoQueue: the group has no stored state.
     """
     from urllib.parse import quote
 
@@ -231,9 +240,13 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
     path = f"/v1/queues/{quote(group, safe='')}"
     answer = next(iter(admin_answers(state, addresses, path)), None)
     if answer is None:
-        raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
+        raise NoAdminInterface(
+            "no broker's admin interface answers: give one with --admin HOST:PORT"
+        )
     if not answer["partitions"]:
-        raise NoQueue(f"share group {group!r} has no state; list groups with `penstock queue list`")
+        raise NoQueue(
+            f"share group {group!r} has no stored state; list groups with `penstock queue list`"
+        )
     ends: dict[str, dict[int, int]] = {}
     partitions = []
     for row in answer["partitions"]:
@@ -247,7 +260,7 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
 
 
 def unredriven(client: Client, group: str, topic: str | None) -> int:
-    """Count dead letters that were not redriven, of all groups of the topic."""
+    """Return the number of dead letters in a topic, of all groups, that were not redriven."""
     from penstock.apps.log.redrive import redriven_until
 
     if topic is None or topic not in client.metadata([topic]).topics:
@@ -262,7 +275,7 @@ def unredriven(client: Client, group: str, topic: str | None) -> int:
 def waiting_records(
     client: Client, row: Mapping[str, Any], count: int, columns: list[str]
 ) -> list[dict[str, Any]]:
-    """Return the first records of a partition from the oldest unfinished one."""
+    """Return the first `count` records of a partition, from its oldest unfinished one on."""
     start, end = row["start_offset"], row["log_end_offset"]
     if start >= end:
         return []
@@ -277,7 +290,7 @@ def waiting_records(
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys and values as text of bounded length."""
+    """Return a row with keys and values as texts of at most `VALUE_CHARS` characters."""
     return {
         name: value.decode(errors="backslashreplace")[:VALUE_CHARS]
         if isinstance(value, bytes)

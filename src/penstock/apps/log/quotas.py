@@ -1,4 +1,4 @@
-"""`penstock quota`: limits of clients on each broker."""
+"""Command group `penstock quota`: lists, sets and removes quotas of clients."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ class NoSuchQuota(InvalidError):
 
 
 def entity_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select entities, as one argument."""
+    """Add the options that select users, client ids and addresses, as one argument `entity`."""
 
-    @click.option("--user", metavar="NAME", help="The quotas of this user.")
-    @click.option("--client-id", metavar="ID", help="The quotas of this client id.")
-    @click.option("--ip", metavar="ADDRESS", help="The quotas of this address.")
+    @click.option("--user", metavar="NAME", help="Select the quotas of this user.")
+    @click.option(
+        "--client-id",
+        metavar="ID",
+        help="Select the quotas of this client id; with --user, of this client id of that user.",
+    )
+    @click.option("--ip", metavar="ADDRESS", help="Select the quotas of this client address.")
     @click.option(
         "--default",
         "defaults",
         type=click.Choice(_KINDS),
         multiple=True,
-        help="The quotas of all users, client ids or addresses that have none of their own.",
+        help="Select the default quotas: of all users, client ids or addresses that have none of"
+        " their own.",
     )
     @wraps(command)
     def wrapped(defaults: tuple[str, ...], **arguments: Any) -> None:
@@ -49,13 +54,13 @@ def entity_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-@click.group("quota", short_help="Manage quotas of users, client ids, addresses.")
+@click.group("quota", short_help="Manage quotas of users, client ids and addresses.")
 def quota() -> None:
     """Manage quotas of users, client ids and addresses, which apply on each broker.
 
-    producer_byte_rate and consumer_byte_rate are bytes a second, request_percentage is of the time
-    of the broker's event loop, controller_mutation_rate is partitions created and deleted a second;
-    connection_creation_rate, for addresses, is connections a second.
+    producer_byte_rate and consumer_byte_rate are bytes per second. request_percentage is a share of
+    the time of the broker's event loop. controller_mutation_rate is partitions created and deleted
+    per second. connection_creation_rate, only for addresses, is connections per second.
     """
 
 
@@ -84,7 +89,7 @@ def list_quotas(state: State, entity: dict[str, str | None]) -> None:
 @entity_options
 @client_options
 def set_quota(state: State, entity: dict[str, str | None], pairs: tuple[str, ...]) -> None:
-    """Set quotas of a user, a client id, both, or an address."""
+    """Set quotas of a user, of a client id, of both together, or of an address."""
     _check(entity)
     changes: dict[str, float] = {}
     for key, text in parse_pairs(pairs, "argument").items():
@@ -102,14 +107,17 @@ def set_quota(state: State, entity: dict[str, str | None], pairs: tuple[str, ...
 @entity_options
 @client_options
 def remove_quota(state: State, entity: dict[str, str | None], keys: tuple[str, ...]) -> None:
-    """Remove quotas of a user, a client id, both, or an address; all of them if none is named."""
+    """Remove quotas of a user, of a client id, of both together, or of an address.
+
+    Without QUOTA all of them are removed.
+    """
     _check(entity)
     with state.client() as client:
         known = [key for quota in client.list_quotas(entity, strict=True) for key in quota.values]
         missing = [key for key in keys if key not in known]
         if missing or not known:
             raise NoSuchQuota(
-                f"{entity_text(entity)} has no quota {missing[0] if missing else 'that is set'};"
+                f"{entity_text(entity)} has no quota {missing[0] if missing else 'of its own'};"
                 " list quotas with `penstock quota list`"
             )
         client.alter_quotas(entity, remove=keys or known)

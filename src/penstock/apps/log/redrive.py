@@ -1,14 +1,16 @@
-"""Redrive of dead letters: puts each one back to its topic once, and stores the progress.
+"""Redrive of dead letters: returns each one to its original topic once, and stores the progress.
 
 A batch is one transaction: the records, and the committed offset of group
-`penstock-redrive.<group>` in the dead letter topic. An interrupted redrive continues without
-duplicates; a second concurrent one fences the first. Of duplicate dead letters
-(`docs/guides/share-groups.md`) the first goes back, within the last `REMEMBERED` of each partition.
+`penstock-redrive.<group>` in the dead letter topic. An interrupted redrive therefore continues
+without duplicates, and a second redrive fences the first. One record may have several dead letters
+(`docs/guides/share-groups.md`); only the first of them is returned. Duplicates are recognised among
+the last `REMEMBERED` dead letters of each partition.
 
-Records go back unchanged, with headers `penstock.redrive.from` (topic-partition@offset of the dead
-letter), `.by` and `.at` (ms) unless they make it too large, and with the time of the redrive, since
-retention could delete it at once otherwise. A truncated dead letter (`records/columnar/fitting.py`)
-goes back as the original record, or is counted as lost if the log no longer has it.
+Records are returned unchanged, with additional headers: `penstock.redrive.from`
+(topic-partition@offset of the dead letter), `.by` and `.at` (ms). If these make a record too large,
+they are left out. Its timestamp is that of the redrive, since retention could otherwise delete the
+record at once. For a truncated dead letter (`records/columnar/fitting.py`) the original record is
+read from the log and returned. If the log no longer has it, the dead letter is counted as lost.
 
 Source: KIP-447; `spark/pipeline/replay/dead_letters.py` does it for pipelines, as a Spark job.
 """
@@ -43,7 +45,7 @@ Origin = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Dead letter: its position, its headers' facts, and its record."""
+    """Dead letter: its position, the facts in its headers, and the record to return."""
 
     partition: int
     offset: int
@@ -60,9 +62,11 @@ class DeadLetter:
 
 @dataclass(slots=True, kw_only=True)
 class Redriven:
-    """Result of a redrive: records by topic, duplicates, records of other groups.
+    """Result of a redrive: returned records by topic, and counts of dead letters that were not
+    returned.
 
-    `lost` counts truncated dead letters whose original was deleted.
+    `doubles` are duplicates, `others` belong to other groups, and `lost` are truncated dead letters
+    whose original record was deleted.
     """
 
     topics: dict[str, int] = field(default_factory=dict)
@@ -76,7 +80,7 @@ class Redriven:
 
 
 def dead_letters_of(batch: Any) -> Iterator[DeadLetter]:
-    """Yield the share groups' dead letters of a batch; ignore other records."""
+    """Yield the share groups' dead letters in a batch; ignore other records."""
     for row in batch.to_pylist():
         said = {
             header["key"].removeprefix(LETTER_PREFIX): (header["value"] or b"").decode(
@@ -117,14 +121,14 @@ class Redrive:
         self._seen: set[Origin] = set()
 
     def look(self, limit: int) -> Redriven:
-        """Return what `run` would do now."""
+        """Return the result that `run` would have now, without writing anything."""
         done = Redriven()
         for dead_letters, _ in self._batches(limit):
             self._chosen(dead_letters, done)
         return done
 
     def run(self, limit: int) -> Redriven:
-        """Put back at most so many dead letters, the oldest first.
+        """Return at most `limit` dead letters to their topics, the oldest first.
 
         Raises:
             InvalidArgument: the original partition no longer exists.
@@ -133,7 +137,7 @@ class Redrive:
         done = Redriven()
         producer = self._client.transactional(self.name)
         producer.begin()
-        producer.abort()  # what another redrive had under way is over before it is looked
+        producer.abort()  # fences another redrive before the progress is read
         for dead_letters, behind in self._batches(limit):
             chosen = self._chosen(dead_letters, done)
             with producer.transaction():
@@ -156,7 +160,7 @@ class Redrive:
         return int(limit or 0)
 
     def _batches(self, limit: int) -> Iterator[tuple[list[DeadLetter], dict[int, int]]]:
-        """Yield dead letters that were not redriven, and each partition's position after them."""
+        """Yield dead letters that were not redriven, with each partition's offset behind them."""
         start = redriven_until(self._client, self._group, self._topic)
         end = self._client.list_offsets(self._topic, "latest")
         self._remember(start)
@@ -177,7 +181,7 @@ class Redrive:
                 yield list(dead_letters_of(batch)), {partition: at}
 
     def _remember(self, start: Mapping[int, int]) -> None:
-        """Remember the last redriven dead letters."""
+        """Store the origins of the last redriven dead letters, to recognise duplicates."""
         earliest = self._client.list_offsets(self._topic, "earliest")
         before = {at: max(earliest[at], offset - REMEMBERED) for at, offset in start.items()}
         for batch in self._client.iter_arrow(self._topic, start=before, end=dict(start)):
@@ -206,7 +210,7 @@ class Redrive:
         return chosen
 
     def _original(self, dead_letter: DeadLetter) -> DeadLetter | None:
-        """Return the dead letter with the original's key, value and headers; None if it was
+        """Return the dead letter with key, value and headers of the original; None if that was
         deleted.
         """
         topic, partition, offset = dead_letter.origin
@@ -247,12 +251,12 @@ class Redrive:
 
 
 def redrive_group(group: str) -> str:
-    """Return the group whose offsets store a share group's redrive progress."""
+    """Return the group whose committed offsets are the progress of a share group's redrive."""
     return f"penstock-redrive.{group}"
 
 
 def redriven_until(client: Client, group: str, topic: str) -> dict[int, int]:
-    """Return the offset of each partition's first dead letter that was not redriven."""
+    """Return for each partition the offset of the first dead letter that was not redriven."""
     begins = client.list_offsets(topic, "earliest")
     committed = client.committed(redrive_group(group))
     return {

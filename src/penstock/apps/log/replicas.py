@@ -1,4 +1,4 @@
-"""`penstock topic reassign|elect|replicas`, `penstock broker drain|remove`: move replicas."""
+"""Commands that change replicas: `penstock topic reassign|elect|replicas` and `penstock broker`."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ DISKLESS: Final = "diskless.enable"
 
 
 class Refused(InvalidError):
-    """Part of the request was rejected; the message has every reason."""
+    """The cluster rejected a part of the request; the message has the first reasons."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class Site(NamedTuple):
-    """Broker that may hold partitions."""
+    """Broker that may hold replicas, with its rack."""
 
     broker_id: int
     rack: str | None
 
 
 def sites(found: ClusterMetadata, excluded: Collection[int]) -> list[Site]:
-    """Return the running brokers that may get replicas."""
+    """Return the running brokers that may get replicas, without the excluded ones."""
     nodes = found.nodes.values()
     return [Site(node.node_id, node.rack) for node in nodes if node.node_id not in excluded]
 
@@ -65,7 +65,15 @@ def again(
     ordered: Reassignment | None,
     factor: int | None = None,
 ) -> tuple[int, ...]:
-    """Return a new assignment on these brokers that keeps most replicas and the factor."""
+    """Return new replicas for a partition, on these brokers, that keep as many present ones as
+    possible.
+
+    Replicas that the pending reassignment `ordered` removes do not count as present. `factor` is
+    the number of replicas; None keeps the present number.
+
+    Raises:
+        Refused: there are fewer brokers than replicas.
+    """
     replicas = [own for own in one.replicas if ordered is None or own not in ordered.removing]
     factor = len(replicas) if factor is None else factor
     if not 1 <= factor <= len(brokers):
@@ -81,7 +89,12 @@ def again(
 
 
 def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | None]) -> None:
-    """Order replicas, so many in one call; raises Refused if any is."""
+    """Request the replicas of partitions, at most `ORDERED_AT_ONCE` in one call; None cancels a
+    move.
+
+    Raises:
+        Refused: the cluster rejected the request for a partition.
+    """
     refused: list[str] = []
     partitions = list(target)
     for start in range(0, len(partitions), ORDERED_AT_ONCE):
@@ -98,36 +111,49 @@ def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | Non
 
 def waiting_options(command: Any) -> Any:
     command = click.option(
-        "--no-wait", is_flag=True, help="Do not wait until the moves are complete."
+        "--no-wait",
+        is_flag=True,
+        help="Return at once, without waiting until the moves are complete.",
     )(command)
     return default_option(
-        "--timeout limit", 3600.0, "Seconds to wait; pending moves continue afterwards.", Number(0)
+        "--timeout limit",
+        3600.0,
+        "Seconds to wait until the moves are complete; pending moves continue afterwards.",
+        Number(0),
     )(command)
 
 
 def progress(state: State) -> Callable[[int, int], None]:
-    """Return a function that writes progress to stderr."""
+    """Return a function that reports the number of moved partitions on stderr."""
     return lambda done, total: state.notice(f"{done} of {counted(total, 'partition')} moved")
 
 
 @click.command("reassign")
 @click.argument("name", required=False)
 @click.option(
-    "-p", "--partition", "partitions", type=int, multiple=True, help="Partition. Default: all."
+    "-p",
+    "--partition",
+    "partitions",
+    type=int,
+    multiple=True,
+    help="Partition of the topic. May be repeated. Default: all partitions.",
 )
 @click.option(
     "--replicas",
     "brokers",
     metavar="ID,…",
-    help="Ids of brokers; the first is the preferred leader.",
+    help="Ids of the brokers that are to hold the replicas; the first is the preferred leader.",
 )
 @click.option(
     "--factor",
     type=click.IntRange(min=1),
-    help="New replication factor; moves as few replicas as possible.",
+    help="New replication factor; as few replicas as possible are added or removed.",
 )
-@click.option("--cancel", is_flag=True, help="Cancel the pending reassignment.")
-@path_option("--file plan", "JSON file of partitions and their replicas.")
+@click.option("--cancel", is_flag=True, help="Cancel the pending reassignments.")
+@path_option(
+    "--file plan",
+    "JSON file of partitions and their new replicas, instead of NAME and the options above.",
+)
 @waiting_options
 @client_options
 def reassign(
@@ -143,17 +169,20 @@ def reassign(
 ) -> None:
     """Change the replicas of partitions, without interrupting clients.
 
-    Added brokers copy the log and join; then removed replicas are deleted. Acknowledged records are
-    on a quorum of replicas at every moment.
+    Added brokers first copy the log and join the in-sync replicas; then removed replicas are
+    deleted. Acknowledged records are on a quorum of replicas at every moment.
 
-    A file names topics and partitions itself: {"version": 1, "partitions": [{"topic": "orders",
-    "partition": 0, "replicas": [1, 2, 3]}]}, as `penstock cluster advise` and Kafka's
-    kafka-reassign-partitions.sh write it.
+    The file of --file has the form {"version": 1, "partitions": [{"topic": "orders", "partition":
+    0, "replicas": [1, 2, 3]}]}. `penstock cluster advise` and Kafka's kafka-reassign-partitions.sh
+    write such files.
     """
     ways = (brokers is not None) + (factor is not None) + cancel
     if plan is not None:
         if name is not None or partitions or ways:
-            raise click.UsageError("--file names topics, partitions and replicas itself")
+            raise click.UsageError(
+                "--file contains topics, partitions and replicas: omit NAME, --partition,"
+                " --replicas, --factor and --cancel"
+            )
         with state.client() as client:
             _carry_out(state, client, read_plan(plan), no_wait, limit)
         return
@@ -200,7 +229,11 @@ def _carry_out(
 
 
 def read_plan(path: Path) -> dict[TopicAndPartition, Sequence[int]]:
-    """Replicas by topic and partition from Kafka's JSON of a reassignment; raises UsageError."""
+    """Return replicas by topic and partition from a JSON file in the form of Kafka's reassignments.
+
+    Raises:
+        click.UsageError: the file cannot be read, has another form, or names a partition twice.
+    """
     try:
         with path.open("rb") as file:
             rows = json.loads(file.read(PLAN_BYTES_MAX + 1))["partitions"]
@@ -230,18 +263,27 @@ def write_plan(file: IO[str], target: Mapping[TopicAndPartition, Sequence[int]])
 @click.command("elect")
 @click.argument("name")
 @click.option(
-    "-p", "--partition", "partitions", type=int, multiple=True, help="Partition. Default: all."
+    "-p",
+    "--partition",
+    "partitions",
+    type=int,
+    multiple=True,
+    help="Partition of the topic. May be repeated. Default: all partitions.",
 )
-@click.option("--unclean", is_flag=True, help="Elect a remaining replica; records may be lost.")
-@click.option("--yes", is_flag=True, help="Do not ask, with --unclean.")
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="For partitions without a leader, elect a remaining replica even if records are lost.",
+)
+@click.option("--yes", is_flag=True, help="With --unclean: do not ask for confirmation.")
 @client_options
 def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, yes: bool) -> None:
     """Elect the preferred replica of each partition as leader, if it is in sync.
 
-    With --unclean: partitions without a leader, as most of their replicas are lost, get a leader
-    among the replicas that are left. Records that only the lost replicas have are lost too,
-    acknowledged or not; this is recorded (`penstock cluster status`). Lost replicas that return
-    copy the new log.
+    With --unclean, a partition that has no leader because most of its replicas are lost gets a
+    leader among the remaining ones. Records that only the lost replicas have are then lost, even if
+    they were acknowledged; `penstock cluster status` lists such elections. A lost replica that
+    returns copies the new log.
     """
     if unclean and not yes:
         click.confirm(
@@ -273,7 +315,7 @@ def _outcome(error: PenstockError | None) -> str:
 @click.argument("names", nargs=-1)
 @client_options
 def replicas(state: State, names: tuple[str, ...]) -> None:
-    """Show the replicas of topics (all by default), and pending changes."""
+    """Show the replicas of topics (all by default), and pending reassignments."""
     with state.client() as client:
         found = client.metadata(names or None)
         ordered = client.reassignments()
@@ -320,22 +362,27 @@ def _broker_ids(words: str) -> list[int]:
 
 @click.group("broker", short_help="Drain and remove brokers.")
 def broker() -> None:
-    """Remove brokers permanently."""
+    """Drain brokers, and remove them permanently."""
 
 
 @broker.command("drain")
 @click.argument("broker_id", type=click.IntRange(min=0))
-@click.option("--dry-run", is_flag=True, help="Show what would move where.")
-@click.option("--undo", is_flag=True, help="Allow it new replicas again; nothing moves back.")
+@click.option("--dry-run", is_flag=True, help="Only show which replicas would move where.")
+@click.option(
+    "--undo",
+    is_flag=True,
+    help="Allow new replicas on the broker again; replicas that have moved do not return.",
+)
 @waiting_options
 @client_options
 def drain(
     state: State, broker_id: int, dry_run: bool, undo: bool, no_wait: bool, limit: float
 ) -> None:
-    """Move all replicas of a broker to brokers that have none of the partition yet.
+    """Move all replicas of a broker to other brokers, and exclude it from new topics.
 
-    The targets follow the weights of new topics, in other racks where possible. The broker may be
-    stopped. From now on it gets no replicas of new topics (placement.excluded.brokers).
+    Each replica moves to a broker that has no replica of the partition yet, in another rack if
+    possible. Brokers are chosen by weight, as for new topics. The drained broker may be stopped.
+    From now on it gets no replicas of new topics (placement.excluded.brokers).
     """
     if undo and dry_run:
         raise click.UsageError("give one of --dry-run and --undo")
@@ -365,7 +412,11 @@ def drain(
 
 
 def _check_known(client: Client, broker_id: int) -> None:
-    """Raise UnknownBroker for an id that is not registered, excluded, or assigned replicas."""
+    """Reject an id that no registered broker, no excluded broker and no replica has.
+
+    Raises:
+        UnknownBroker: the id is unknown; names the known ones.
+    """
     from penstock.client.errors import UnknownBroker
 
     found = client.metadata()
@@ -379,7 +430,7 @@ def _check_known(client: Client, broker_id: int) -> None:
 
 
 def _away(client: Client, broker_id: int) -> dict[TopicAndPartition, Sequence[int]]:
-    """The replicas that partitions are to have without a broker."""
+    """Return new replicas for all partitions with a replica on a broker, without that broker."""
     found = client.metadata()
     ordered = client.reassignments()
     others = sites(found, {broker_id, *client.unplaceable_brokers()})
@@ -408,7 +459,10 @@ def _leaves(move: object, broker_id: int) -> bool:
 @click.argument("broker_id", type=click.IntRange(min=0))
 @client_options
 def remove(state: State, broker_id: int) -> None:
-    """Remove a broker from the cluster: it must be stopped and hold no replicas."""
+    """Remove a broker from the cluster.
+
+    It must be stopped and hold no replicas; `penstock broker drain` moves them away.
+    """
     with state.client() as client:
         client.unregister_broker(broker_id)
         client.exclude_broker(broker_id, False)

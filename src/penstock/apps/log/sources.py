@@ -1,9 +1,8 @@
-"""Sources of stored batches: files of a directory, a running broker, an object store.
+"""Sources of stored batches: files of a data directory, a running broker, an object store.
 
-All three yield the batches of a partition in order, one at a time, with their location. Files are
-read as they are, also while a broker runs: removed files are skipped, and an incomplete batch at
-the end of the newest segment ends it. A progress bar on stderr shows how
-much was read, if stderr is a terminal.
+Each source yields the batches of a partition in order, with their location. Files are read as they
+are, also while a broker runs: removed files are skipped, and an incomplete batch at the end of the
+newest segment ends the partition. If stderr is a terminal, a progress bar shows how much was read.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 EXTENTS_PER_CALL: Final = 256
 FETCH_WAIT_MS: Final = 2_000
-"""Below what a call may take (`session.API_TIMEOUT_MS`)."""
+"""Longest wait of one fetch; shorter than the timeout of a call (`session.API_TIMEOUT_MS`)."""
 FETCHES_MAX: Final = 5
 
 LONG_MIN: Final = -(2**63)
@@ -47,13 +46,13 @@ Advance = Callable[["BatchHeader"], object]
 
 
 class NoLog(InvalidError):
-    """The directory has no log of a broker."""
+    """The directory contains no log of a broker, or not the selected partition."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NothingSent(UnavailableError):
-    """The broker sent no batch where one is expected."""
+    """The broker returned no batch where one is expected."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -74,7 +73,9 @@ class Range(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Stored batch: its position, and its bytes on demand."""
+    """Stored batch: its header, its location in words and in bytes, and a function that reads
+    it.
+    """
 
     header: BatchHeader
     place: str
@@ -83,20 +84,22 @@ class Batch(NamedTuple):
 
 
 class Source(Protocol):
-    """Source of partitions in order of their names, and of each one's batches."""
+    """Source of partitions, in order of their names, and of the batches of each."""
 
     def partitions(self) -> list[TopicPartition]: ...
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]: ...
 
     def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
-        """Create a progress bar of the batches that are read."""
+        """Show a progress bar; yield the function to call with the header of each batch that was
+        read.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Choice of batches on the command line."""
+    """Selection of batches by the options of a command."""
 
     state: State
     topic: str | None
@@ -112,7 +115,7 @@ class Chosen:
         )
 
     def roots(self) -> list[str]:
-        """Return the directories of partitions below --data-dir.
+        """Return the directories below --data-dir that contain directories of partitions.
 
         Raises:
             NoLog: there is none.
@@ -120,13 +123,13 @@ class Chosen:
         from penstock.storage.inspection.directories import find_roots, is_partition
 
         if self.data_dir is None:
-            raise click.UsageError("name a directory with --data-dir")
+            raise click.UsageError("give a directory with --data-dir")
         if not self.data_dir.is_dir():
             raise NoLog(f"--data-dir {self.data_dir}: the directory does not exist")
         if is_partition(self.data_dir):
             raise NoLog(
-                f"--data-dir {self.data_dir}: is the directory of a partition;"
-                " give its parent directory, and -p"
+                f"--data-dir {self.data_dir}: is the directory of a partition; give its parent"
+                " directory, and the partition with -p"
             )
         roots = find_roots(self.data_dir)
         if not roots:
@@ -134,7 +137,7 @@ class Chosen:
         return roots
 
     def configuration(self) -> Configuration:
-        """Return the brokers' settings of the object store."""
+        """Return the brokers' configuration, which has the location of their object store."""
         from penstock.apps.configuration import Given, configure, parse_override
 
         flags = dict(parse_override(text) for text in self.broker_settings)
@@ -144,19 +147,30 @@ class Chosen:
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add TOPIC, `-p` and the location options, as a `Chosen` first argument."""
+    """Add TOPIC, `-p` and the options of the source; the command gets a `Chosen` first."""
 
     @click.argument("topic", required=False)
-    @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
+    @click.option(
+        "-p",
+        "partitions",
+        multiple=True,
+        type=int,
+        help="Partition to read. May be repeated. Default: all partitions.",
+    )
     @path_option(
         "--data-dir",
-        "Read files instead of asking a broker: its log.dirs, Penstock's or Apache Kafka's.",
+        "Read the files in this data directory (log.dirs) of Penstock or Apache Kafka, instead of"
+        " querying a broker.",
     )
-    @click.option("--objects", is_flag=True, help="Read diskless topics from their object store.")
-    @path_option("--config", "With --objects: the brokers' TOML file.")
+    @click.option(
+        "--objects",
+        is_flag=True,
+        help="Read diskless topics from their object store, instead of querying a broker.",
+    )
+    @path_option("--config", "With --objects: TOML file with the brokers' settings.")
     @click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE",
-        help="With --objects: a broker's setting.",
+        help="With --objects: setting of the brokers; overrides the file. May be repeated.",
     )  # fmt: skip
     @client_options
     @functools.wraps(command)
@@ -179,13 +193,18 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def range_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add `--offsets` and `--times`, as a `Range` argument `wanted`."""
+    """Add `--offsets` and `--times`; the command gets a `Range` as argument `wanted`."""
 
     @click.option(
-        "--offsets", metavar="FROM:TO", help="Range of offsets, without TO; either may be omitted."
+        "--offsets",
+        metavar="FROM:TO",
+        help="Only batches with offsets from FROM to TO - 1; either may be omitted.",
     )
     @click.option(
-        "--times", metavar="FROM:TO", help="Range of timestamps in ms since 1970, with TO."
+        "--times",
+        metavar="FROM:TO",
+        help="Only batches with timestamps from FROM to TO, in ms since 1970; either may be"
+        " omitted.",
     )
     @functools.wraps(command)
     def wrapped(*positional: Any, offsets: str | None, times: str | None, **arguments: Any) -> None:
@@ -211,10 +230,10 @@ def _bounds(option: str, text: str | None, least: int) -> tuple[int, int]:
 
 @contextmanager
 def source_of(chosen: Chosen) -> Iterator[Source]:
-    """Open the selected source.
+    """Open the source that the options select.
 
     Raises:
-        PenstockError: the source cannot be opened, or lacks a partition.
+        PenstockError: the source cannot be opened, or does not have the selected partition.
     """
     with ExitStack() as stack:
         if chosen.objects:
@@ -225,11 +244,11 @@ def source_of(chosen: Chosen) -> Iterator[Source]:
             client = stack.enter_context(chosen.state.client(f"topic {chosen.topic}"))
             yield BrokerSource(client, chosen)
         else:
-            raise click.UsageError("name a TOPIC, or a source: --data-dir or --objects")
+            raise click.UsageError("give a TOPIC, --data-dir or --objects")
 
 
 class FileSource:
-    """Segment files below a directory."""
+    """Source that reads segment files below a data directory."""
 
     def __init__(self, chosen: Chosen) -> None:
         from penstock.storage.inspection.directories import partitions_of
@@ -245,7 +264,7 @@ class FileSource:
         return list(self._found)
 
     def files(self, where: TopicPartition) -> list[PartitionFiles]:
-        """Yield the files of one partition, in each directory that has it."""
+        """Return the files of a partition, for each directory that has it."""
         return self._found[where]
 
     @contextmanager
@@ -287,7 +306,7 @@ def _batches_of(path: str, wanted: Range, *, newest: bool) -> Iterator[Batch]:
 
 
 class BrokerSource:
-    """Batches that a running broker serves."""
+    """Source that fetches batches from a running broker."""
 
     def __init__(self, client: Client, chosen: Chosen) -> None:
         self._client = client
@@ -322,9 +341,9 @@ class BrokerSource:
 
 
 def fetched_from(client: Client, topic: str, partition: int, offset: int) -> RawFetch:
-    """Yield batches from an offset on; none only if none arrive for a while.
+    """Fetch batches from an offset on; the result is empty if none arrive in `FETCHES_MAX` fetches.
 
-    Batches in an object store arrive with a later answer than the first.
+    The answer to a first fetch may be empty while the broker reads batches from an object store.
     """
     for _ in range(FETCHES_MAX):
         fetched = client.fetch_raw(topic, partition, offset, max_wait_ms=FETCH_WAIT_MS)
@@ -334,7 +353,7 @@ def fetched_from(client: Client, topic: str, partition: int, offset: int) -> Raw
 
 
 class ObjectSource:
-    """Extents of diskless partitions, in their objects."""
+    """Source that reads the extents of diskless partitions from their objects."""
 
     def __init__(
         self,
@@ -399,7 +418,7 @@ class ObjectSource:
 def _offsets_progress(
     label: str, spans: Iterable[tuple[int, int]], wanted: Range
 ) -> Iterator[Advance]:
-    """Yield a bar of offsets, since byte sizes are unknown before reading."""
+    """Show a progress bar of offsets, since the bytes to read are not known in advance."""
     total = sum(max(0, min(end, wanted.end) - max(start, wanted.start)) for start, end in spans)
     with progress(label, total, offsets=True) as advance:
         yield lambda header: advance(header.next_offset - header.base_offset)
@@ -427,7 +446,8 @@ def _objects(chosen: Chosen) -> Iterator[Source]:
 
 def no_such_partition(chosen: Chosen) -> NoLog:
     return NoLog(
-        f"--data-dir {chosen.data_dir}: contains no such partition of topic {chosen.topic!r}"
+        f"--data-dir {chosen.data_dir}: contains none of the selected partitions of topic"
+        f" {chosen.topic!r}"
     )
 
 
@@ -448,7 +468,7 @@ Count = Callable[[int], object]
 
 @contextmanager
 def progress(label: str, total: int, *, offsets: bool = False) -> Iterator[Count]:
-    """Return a function that reports how many of all bytes, or offsets, were read."""
+    """Show a progress bar of `total` bytes or offsets; yield the function that advances it."""
     if not sys.stderr.isatty():
         yield lambda size: None
         return

@@ -1,8 +1,8 @@
-"""`penstock log stats`: show what stored partitions consist of.
+"""Command `penstock log stats`: shows what stored partitions consist of.
 
-Figures come from batch headers, and from records if they are opened. Memory is bounded: sizes are
-counted by powers of two, and keys by a HyperLogLog with an error of about 1 %. The cleanliness of
-compacted logs is reported by their leaders or read from the files of a directory.
+Figures come from batch headers, and with --deep also from records. Memory is bounded: sizes are
+counted by powers of two, and keys by a HyperLogLog with an error of about 1 %. The clean offsets of
+compacted logs are reported by their leaders, or read from the files of a data directory.
 """
 
 from __future__ import annotations
@@ -44,19 +44,23 @@ if TYPE_CHECKING:
 
 
 @click.command("stats", short_help="Count bytes, records, codecs, keys, producers.")
-@click.option("--deep", is_flag=True, help="Open records: compression ratio, keys, nulls.")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Read also the records: compression ratio, distinct keys, null keys.",
+)
 @range_options
 @admin_option
 @place_options
 def stats(chosen: Chosen, deep: bool, wanted: Range, admin: str | None) -> None:
-    """Show statistics of each partition from its batches.
+    """Show statistics of each partition from the headers of its batches.
 
-    With --deep records are read: compression, and the number of distinct keys, to about 1 %. JSON
-    has more figures than the table.
+    With --deep the records are read too, for the compression ratio and the number of distinct keys,
+    which has an error of about 1 %. JSON output has more figures than the table.
 
-    For compacted logs `clean to` is the clean offset, from the leader's admin interface or the
-    directory's cleaner-offset-checkpoint, and `dirty` the share of bytes of closed segments above
-    it.
+    For compacted logs, `clean to` is the offset up to which the log is compacted, and `dirty` the
+    share of bytes of closed segments above it. They come from the leader's admin interface, or from
+    the file cleaner-offset-checkpoint of the data directory.
     """
     rows = []
     with source_of(chosen) as source, source.progress("counting", wanted) as advance:
@@ -83,7 +87,7 @@ def stats(chosen: Chosen, deep: bool, wanted: Range, admin: str | None) -> None:
 
 
 class Cleanliness(NamedTuple):
-    """Clean offset of a log, and the share of bytes of closed segments above it."""
+    """Offset up to which a log is compacted, and the share of bytes of closed segments above it."""
 
     clean_offset: int
     dirty_ratio: float
@@ -92,10 +96,10 @@ class Cleanliness(NamedTuple):
 def cleanliness_of(
     chosen: Chosen, source: Source, admin: str | None
 ) -> Mapping[TopicPartition, Cleanliness]:
-    """Return the cleanliness of a source's compacted logs; in files, of logs that were ever
-    compacted.
+    """Return the cleanliness of a source's compacted logs.
 
-    Unreachable admin interfaces and object stores have none.
+    In a data directory these are the logs that were compacted at least once. Logs in object stores,
+    and logs of brokers whose admin interface is not reachable, are left out.
 
     Raises:
         CorruptFile: a directory's checkpoint is damaged.
@@ -130,8 +134,10 @@ def _of_leaders(
 
 
 def _of_files(files: PartitionFiles) -> Cleanliness | None:
-    """Return the cleanliness that a cleaner without a lag would see; None if it never ran on the
-    log."""
+    """Return the cleanliness of a log's files; None if the log was never compacted.
+
+    The minimum lag before compaction is ignored.
+    """
     from penstock.storage.compaction.choosing import Closed, cleanable
     from penstock.storage.compaction.offsets import decode_clean_offsets
     from penstock.storage.names import CLEAN_OFFSETS_FILE, LOG
@@ -148,7 +154,7 @@ def _of_files(files: PartitionFiles) -> Cleanliness | None:
             for base, end in pairwise(files.segments)
         ]
     except FileNotFoundError:
-        return None  # a broker is running, which has removed it meanwhile
+        return None  # a running broker has removed the file
     found = cleanable(
         closed, clean_offset=clean_offset, log_start_offset=0, bound=LONG_MAX, now_ms=0,
         min_lag_ms=0, max_lag_ms=LONG_MAX, first_timestamp=lambda _: -1,
@@ -157,11 +163,11 @@ def _of_files(files: PartitionFiles) -> Cleanliness | None:
 
 
 PRODUCERS_MAX: Final = 1_000_000
-"""Producers that are told apart; beyond, they are at least so many."""
+"""Most producers that are counted; a partition may have more."""
 
 
 class PartitionStatistics:
-    """Statistics of one partition; `add` takes its batches in order."""
+    """Statistics of one partition; `add` is called with its batches in order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -178,7 +184,7 @@ class PartitionStatistics:
         self._keys: DistinctEstimate | None = None
 
     def add(self, header: BatchHeader, batch: bytes | None = None) -> None:
-        """Count a batch; with its bytes its records too.
+        """Count a batch and, if its bytes are given, its records.
 
         Raises:
             CorruptBatch, InvalidRecord: the records cannot be read.
@@ -228,7 +234,9 @@ class PartitionStatistics:
         self._keys.add(murmur2(keys.drop_null()))
 
     def size_at(self, share: float) -> int:
-        """Return a power of two below which that share of the batches are; 0 without any."""
+        """Return a power of two that `share` of the batches' sizes do not exceed; 0 without
+        batches.
+        """
         wanted, seen = share * self.batches, 0
         for bits in sorted(self.sizes):
             seen += self.sizes[bits]
@@ -237,7 +245,7 @@ class PartitionStatistics:
         return 0
 
     def facts(self) -> dict[str, Any]:
-        """Return all figures by name; None for those of records that were not opened."""
+        """Return all figures by name; those of records are None if no records were read."""
         opened = self.opened > 0
         return {
             "partition": self.name,

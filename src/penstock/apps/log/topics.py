@@ -1,6 +1,6 @@
-"""`penstock topic`, `penstock config`: topics, and configurations of topics, brokers and groups.
+"""Command groups `penstock topic` and `penstock config`: topics, and settings of several resources.
 
-`replicas.py` has replicas.
+The commands that change replicas are in `replicas.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ topic.add_command(replicas)
 def alter_topic(
     client: Client, name: str, changes: Mapping[str, str], deletions: Sequence[str] = ()
 ) -> None:
-    """Change a topic's configuration.
+    """Change a topic's settings.
 
     Raises:
         BadInput: a local retention is given for a topic that is not tiered.
@@ -59,7 +59,10 @@ def alter_topic(
 
 
 def check_local_retention(changes: Mapping[str, str], tiered: str | None) -> None:
-    """Reject a local retention without effect, which Kafka's brokers accept silently."""
+    """Reject a local retention for a topic that is not tiered.
+
+    It would have no effect, and Kafka's brokers accept it without an error.
+    """
     for name in _local(changes):
         if tiered != "true":
             raise BadInput(
@@ -75,13 +78,33 @@ def _local(changes: Mapping[str, str]) -> list[str]:
 @topic.command("create")
 @click.argument("names", nargs=-1, required=True)
 @click.option(
-    "-p", "--partitions", type=int, default=-1, help="Number of partitions. Default: the broker's."
+    "-p",
+    "--partitions",
+    type=int,
+    default=-1,
+    help="Number of partitions of each topic. Default: the brokers' num.partitions.",
 )
-@click.option("-r", "--replicas", "factor", type=int, default=-1, help="Default: the broker's.")
 @click.option(
-    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Setting of the topics."
+    "-r",
+    "--replicas",
+    "factor",
+    type=int,
+    default=-1,
+    help="Number of replicas of each partition. Default: the brokers' default.replication.factor.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic exists.")
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting of the topics, such as retention.ms=86400000. May be repeated.",
+)
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Leave a topic that exists already unchanged, instead of failing.",
+)
 @client_options
 def create(
     state: State,
@@ -91,7 +114,7 @@ def create(
     configs: tuple[str, ...],
     if_not_exists: bool,
 ) -> None:
-    """Create topics."""
+    """Create topics with the same settings."""
     pairs = parse_pairs(configs, "--config")
     check_local_retention(pairs, pairs.get(REMOTE_STORAGE))
     created = []
@@ -108,10 +131,10 @@ def create(
 
 
 @topic.command("list")
-@click.option("--internal", is_flag=True, help="Internal topics too.")
+@click.option("--internal", is_flag=True, help="List internal topics too.")
 @client_options
 def list_topics(state: State, internal: bool) -> None:
-    """List topics."""
+    """List topics, with their numbers of partitions and replicas."""
     with state.client() as client:
         topics = client.list_topics(internal=internal)
     rows = [
@@ -128,12 +151,14 @@ def list_topics(state: State, internal: bool) -> None:
 
 @topic.command("describe")
 @click.argument("name")
-@click.option("--all", "everything", is_flag=True, help="Show default settings too.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Show all settings, also those with default values."
+)
 @client_options
 def describe(state: State, name: str, everything: bool) -> None:
-    """Show a topic's partitions, offsets, and configuration that differs from the defaults.
+    """Show a topic's partitions, offsets, and settings that differ from the defaults.
 
-    JSON has all configurations.
+    JSON output always has all settings.
     """
     with state.client() as client:
         found = client.describe_topic(name)
@@ -175,16 +200,26 @@ def describe(state: State, name: str, everything: bool) -> None:
 @topic.command("alter-config")
 @click.argument("name")
 @click.option(
-    "-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Setting to change."
+    "-s",
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting to change. May be repeated.",
 )
 @click.option(
-    "-d", "--delete", "deletions", multiple=True, metavar="KEY", help="Reset to the default."
+    "-d",
+    "--delete",
+    "deletions",
+    multiple=True,
+    metavar="KEY",
+    help="Setting to reset to its default. May be repeated.",
 )
 @client_options
 def alter_config(
     state: State, name: str, changes: tuple[str, ...], deletions: tuple[str, ...]
 ) -> None:
-    """Change a topic's configuration."""
+    """Change settings of a topic."""
     pairs = parse_pairs(changes, "--set")
     if not pairs and not deletions:
         raise click.UsageError("no change given: add --set KEY=VALUE or --delete KEY")
@@ -195,10 +230,15 @@ def alter_config(
 
 @topic.command("add-partitions")
 @click.argument("name")
-@click.option("-n", "--num", type=click.IntRange(min=1), required=True, help="How many to add.")
+@click.option(
+    "-n", "--num", type=click.IntRange(min=1), required=True, help="Number of partitions to add."
+)
 @client_options
 def add_partitions(state: State, name: str, num: int) -> None:
-    """Add partitions to a topic; keys may move to other partitions from then on."""
+    """Add partitions to a topic.
+
+    Records with a given key may be written to a different partition from then on.
+    """
     with state.client() as client:
         total = len(client.describe_topic(name).partitions) + num
         client.create_partitions(name, total)
@@ -207,14 +247,22 @@ def add_partitions(state: State, name: str, num: int) -> None:
 
 @topic.command("trim-prefix")
 @click.argument("name")
-@click.option("-o", "--offset", required=True, help="First offset to keep; 'end' keeps nothing.")
-@click.option("-p", "--partitions", multiple=True, type=int, help="Partition. Default: all.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "-o", "--offset", required=True, help="First offset to keep; end deletes all records."
+)
+@click.option(
+    "-p",
+    "--partitions",
+    multiple=True,
+    type=int,
+    help="Partition to delete from. May be repeated. Default: all partitions.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def trim_prefix(
     state: State, name: str, offset: str, partitions: tuple[int, ...], yes: bool
 ) -> None:
-    """Delete the records before an offset."""
+    """Delete the records of a topic before an offset."""
     before = -1 if offset == "end" else whole_number(offset)
     if before is None:
         raise click.UsageError(f"--offset {offset}: must be a whole number or 'end'")
@@ -234,7 +282,7 @@ def trim_prefix(
 
 @topic.command("delete")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete(state: State, names: tuple[str, ...], yes: bool) -> None:
     """Delete topics with their records and committed offsets."""
@@ -254,19 +302,21 @@ _KINDS = click.Choice(("topic", "broker", "client-metrics", "group"))
 
 @click.group("config", short_help="Manage settings of topics, groups and brokers.")
 def config() -> None:
-    """Manage configurations of topics and groups (by name) and brokers (by id).
+    """Manage settings of topics and groups (by name), and of brokers (by id).
 
-    client-metrics are subscriptions to metrics that clients push, by any name.
+    The kind client-metrics has subscriptions to metrics that clients push; their names are free.
     """
 
 
 @config.command("describe")
 @click.argument("kind", type=_KINDS)
 @click.argument("name")
-@click.option("--all", "everything", is_flag=True, help="Show default values too.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Show all settings, also those with default values."
+)
 @client_options
 def describe_config(state: State, kind: str, name: str, everything: bool) -> None:
-    """Show a configuration; without --all only values that differ from the default."""
+    """Show settings; without --all only those that differ from the defaults."""
     with state.client() as client:
         entries = client.describe_configs(
             cast("ResourceKind", kind), name, documentation=state.json
@@ -284,7 +334,7 @@ def describe_config(state: State, kind: str, name: str, everything: bool) -> Non
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE…")
 @client_options
 def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> None:
-    """Set configurations."""
+    """Change settings."""
     changes = parse_pairs(pairs, "argument")
     with state.client() as client:
         if kind == "topic":
@@ -300,7 +350,7 @@ def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> No
 @click.argument("keys", nargs=-1, required=True, metavar="KEY…")
 @client_options
 def delete_config(state: State, kind: str, name: str, keys: tuple[str, ...]) -> None:
-    """Reset configurations to their defaults."""
+    """Reset settings to their defaults."""
     with state.client() as client:
         client.alter_configs(cast("ResourceKind", kind), name, delete=keys)
     say(state, f"{kind} {name} changed", kind=kind, name=name, deleted=list(keys))

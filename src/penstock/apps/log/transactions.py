@@ -1,4 +1,4 @@
-"""`penstock transaction`: list, describe, abort."""
+"""Command group `penstock transaction`: lists, describes and aborts transactions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def transaction() -> None:
     "states",
     multiple=True,
     metavar="STATE",
-    help="State, such as Ongoing; case does not matter.",
+    help="Only ids in this state, such as Ongoing; case is ignored. May be repeated.",
 )
 @click.option(
     "--running-ms",
     type=click.IntRange(0),
     default=None,
-    help="Only ids whose newest transaction began this long ago or earlier.",
+    help="Only ids whose newest transaction began at least this many milliseconds ago.",
 )
 @client_options
 def list_transactions(state: State, states: tuple[str, ...], running_ms: int | None) -> None:
-    """List transactional ids."""
+    """List transactional ids, with state, producer id and coordinator."""
     with state.client() as client:
         found = client.list_transactions(
             states, running_ms=-1 if running_ms is None else running_ms
@@ -49,7 +49,7 @@ def list_transactions(state: State, states: tuple[str, ...], running_ms: int | N
 @click.argument("name")
 @client_options
 def describe(state: State, name: str) -> None:
-    """Show the producer of a transactional id and its open transaction."""
+    """Show the producer of a transactional id, and the partitions of its open transaction."""
     with state.client() as client:
         found = client.describe_transaction(name)
     rows = [{"topic": topic, "partition": partition} for topic, partition in found.partitions]
@@ -78,7 +78,7 @@ def abort(state: State, name: str) -> None:
         found = client.abort_transaction(name)
     say(
         state,
-        f"{name}: aborted, its producer is fenced",
+        f"transaction of {name} aborted, its producer is fenced",
         id=name,
         producer_epoch=found.producer_epoch,
     )

@@ -1,8 +1,8 @@
-"""`penstock log verify|repair`: finds and repairs unreadable batches and inconsistent files.
+"""Commands `penstock log verify` and `penstock log repair`: find and repair damaged files and
+batches.
 
-`verify` asks a running broker for all batches of a topic, or reads the files of a directory, or
-objects and their index. A consumer that is stuck at a batch can continue after its last offset.
-`repair` changes the files of a stopped broker.
+`verify` reads all batches of a topic from a running broker, the files of a data directory, or
+objects and their index. `repair` changes the files of a stopped broker.
 """
 
 from __future__ import annotations
@@ -32,19 +32,25 @@ if TYPE_CHECKING:
 
 
 @click.command("verify", short_help="Check stored batches and the files beside them.")
-@click.option("--quick", is_flag=True, help="Check only checksums, not records.")
 @click.option(
-    "--notes", is_flag=True, help="Show notes too: gaps and torn ends, which are not errors."
+    "--quick", is_flag=True, help="Check only the checksums of batches, without decoding records."
+)
+@click.option(
+    "--notes",
+    is_flag=True,
+    help="Show also notes: gaps and incomplete last batches, which are not errors.",
 )
 @place_options
 def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
     """Check every stored batch of TOPIC: its checksum, and its records one by one.
 
-    With --data-dir, also of Apache Kafka's, all files are compared: offsets, indexes, indexes of
-    aborted transactions, snapshots, leader epochs, checkpoint and journal must match the batches.
-    Without TOPIC all topics are checked. While a broker runs there, or after a crash,
-    inconsistencies that its next checkpoint or start repairs are notes. With --objects the index of
-    diskless topics is compared with their objects. Exits with status 1 on any problem.
+    With --data-dir, of Penstock or Apache Kafka, all files of the logs are checked. Indexes,
+    snapshots, leader epochs, checkpoint and journal must match the batches. Without TOPIC all
+    topics are checked. While a broker runs, and after a crash, differences that its next checkpoint
+    or start repairs are only notes.
+
+    With --objects the index of diskless topics is compared with their objects. Exits with status 1
+    on any problem.
     """
     from penstock.storage.inspection.findings import BatchVerifier
 
@@ -73,7 +79,8 @@ def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
                 except StoreLocked:
                     live = True
                     click.echo(
-                        f"{root}: a broker is running; the ends of logs are not compared", err=True
+                        f"{root}: a broker is running, so the ends of logs are not compared",
+                        err=True,
                     )
                 verify_store(root, chosen.wanted, verifier, live=live, advance=advance)
     if chosen.topic is not None and not verifier.partitions:
@@ -81,7 +88,7 @@ def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
 
 
 def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
-    """Check batches as fetched by a consumer, then the index against the objects."""
+    """Check batches as a consumer would receive them, then compare the index with the objects."""
     import asyncio
 
     from penstock.apps.diskless.installation import opened, wanted_partitions
@@ -114,7 +121,7 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
 def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
     topic = chosen.topic
     if topic is None:
-        raise click.UsageError("name a TOPIC, or a source: --data-dir or --objects")
+        raise click.UsageError("give a TOPIC, --data-dir or --objects")
     wanted = list(chosen.numbers) or None
     with chosen.state.client() as client:
         starts = client.list_offsets(topic, "earliest", partitions=wanted)
@@ -133,7 +140,9 @@ def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
 def verify_fetched(
     client: Client, topic: str, partition: int, offset: int, verifier: BatchVerifier
 ) -> int | None:
-    """Check the batches of one fetch from `offset`; return the next offset, if any."""
+    """Check the batches of one fetch from `offset`; return the next offset, None after the last
+    one.
+    """
     from penstock.client.errors import BrokerFoundCorruption
     from penstock.records import CorruptBatch, split_batches
     from penstock.storage.inspection.findings import Finding
@@ -157,13 +166,15 @@ def verify_fetched(
         verifier.verify(where, batch, header, "as fetched")
         at += header.size_bytes
     if fetched.next_offset <= offset:
-        verifier.found(Finding(where, offset, -1, "as fetched", "the broker sends no batch"))
+        verifier.found(Finding(where, offset, -1, "as fetched", "the broker returned no batch"))
         return None
     return fetched.next_offset
 
 
 def _after_damage(client: Client, topic: str, partition: int, damaged: int) -> int:
-    """Return the first offset after a damaged one that the broker reads, else the end."""
+    """Return the first offset after a damaged one that the broker can read, else the end of the
+    log.
+    """
     from penstock.client.errors import BrokerFoundCorruption
 
     def is_readable(offset: int) -> bool:
@@ -230,8 +241,8 @@ def _show_words(chosen: Chosen, verifier: BatchVerifier, notes: list[dict[str, o
     )
     if any(item.kind == "batch" for item in verifier.findings):
         click.echo(
-            "A consumer can seek behind a last offset:"
-            " penstock group seek GROUP -t TOPIC -p PARTITION --to LAST+1 --execute"
+            "To skip an unreadable batch, move the group behind its last offset: penstock group"
+            " seek GROUP -t TOPIC -p PARTITION --to LAST+1 --execute"
         )
 
 
@@ -247,17 +258,19 @@ def _row(item: Finding) -> dict[str, object]:
 
 
 @click.command("repair", short_help="Rebuild indexes, and quarantine unreadable batches.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do it; otherwise only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show the steps. This is the default.")
+@click.option(
+    "--yes", is_flag=True, help="Perform the steps; without this option they are only shown."
+)
 @place_options
 def repair(chosen: Chosen, dry_run: bool, yes: bool) -> None:
-    """Rebuild files from batches, and set aside batches that cannot be read.
+    """Rebuild files from batches, and quarantine batches that cannot be read.
 
-    For the directory of a broker that was stopped cleanly (--data-dir). Indexes, indexes of
-    aborted transactions and snapshots that `verify` finds wrong are rebuilt. A segment with batches
-    that cannot be read is written again without them; consumers skip these offsets. The former file
-    is kept beside it with the suffix .quarantined: nothing is deleted. If another broker or a
-    backup has the file, restore it from there instead.
+    --data-dir must be the directory of a broker that was stopped cleanly. Indexes and snapshots
+    that `verify` finds wrong are rebuilt. A segment with unreadable batches is written again
+    without them, and consumers skip their offsets. The former file is kept beside it with the
+    suffix .quarantined: nothing is deleted. If another broker or a backup has an intact file,
+    restore that instead.
 
     Without --yes nothing is changed. The command may be stopped at any time, and run again.
     """

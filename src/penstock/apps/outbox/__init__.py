@@ -1,1 +1,1 @@
-"""`penstock outbox`: payloads as files, pointers on a topic."""
+"""Command group `penstock outbox`: payloads as files, and pointers to them on a topic."""

@@ -1,8 +1,9 @@
-"""`penstock outbox bench`: cost of an outbox compared with plain files, in one run.
+"""Command `penstock outbox bench`: compares writes through an outbox with writes of plain files.
 
-Both write the same payloads with the same concurrency into temporary directories below the root.
-*Plain* is create, write, sync, rename, sync the directory, in threads. The outbox adds the batch
-directory, checksum, admission and, with a topic, the pointer. Rounds alternate.
+Both ways write the same payloads with the same concurrency, in alternating rounds, into temporary
+directories below the outbox's root. A plain write creates, writes and syncs a file, renames it, and
+syncs the directory; it runs in a thread. The outbox adds a directory for each batch, a checksum,
+admission control and, with a topic, the pointer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Start = Callable[[int, bytes], "Future[Any]"]
 
 @dataclass(slots=True)
 class _Measured:
-    """Results of one way of writing: durations of its rounds, and every write's latency."""
+    """Results of one way of writing: the seconds of its rounds, and the latency of every write."""
 
     name: str
     seconds: float = 0.0
@@ -40,10 +41,14 @@ class _Measured:
 
 @click.command("bench", short_help="Compare outbox writes with plain files.")
 @outbox_options(topic_required=False)
-@default_option("--size", "1m", "Bytes of a payload.")
-@default_option("--count", 96, "Payloads to write in each way.", click.IntRange(1, PAYLOADS_MAX))
-@default_option("--concurrency", 8, "Writes at a time.", click.IntRange(1, 256))
-@click.option("--no-sync", is_flag=True, help="Write without sync in both ways.")
+@default_option("--size", "1m", "Size of a payload in bytes; k, m and g are suffixes.")
+@default_option(
+    "--count", 96, "Number of payloads to write in each way.", click.IntRange(1, PAYLOADS_MAX)
+)
+@default_option(
+    "--concurrency", 8, "Number of writes in progress at a time.", click.IntRange(1, 256)
+)
+@click.option("--no-sync", is_flag=True, help="Do not sync files, in both ways.")
 @client_options
 def bench(
     state: State,
@@ -54,10 +59,10 @@ def bench(
     concurrency: int,
     no_sync: bool,
 ) -> None:
-    """Measure outbox writes against plain write, sync and rename of the same payloads.
+    """Measure outbox writes, and plain writes, syncs and renames of the same payloads.
 
-    With -t pointers are published too, to payloads that are removed at the end: name a topic of no
-    other use.
+    With -t pointers are published too. Their payloads are deleted at the end, so give a topic that
+    has no other use.
     """
     size_bytes = parse_size(size, "--size")
     payload = noise(MEBIBYTE) * (size_bytes // MEBIBYTE + 1)
@@ -69,7 +74,7 @@ def bench(
     rows = [_row(way, size_bytes, ways[0].seconds) for way in ways]
     facts: dict[str, Any] = {"size_bytes": size_bytes, "count": count, "concurrency": concurrency}
     facts |= {"synced": not no_sync, "ways": rows}
-    title = f"{count} payloads of {size_bytes} bytes, {concurrency} under way"
+    title = f"{count} payloads of {size_bytes} bytes, {concurrency} writes at a time"
     show(state, rows, title=title, all_as_json=facts)
 
 
@@ -108,7 +113,7 @@ def _run(
 
         starts: list[Start] = [plain, through_outbox]
         for start in starts:
-            start(count, payload).result()  # both have made their directories and threads
+            start(count, payload).result()  # creates directories and threads
         for number in range(ROUNDS):
             numbers = range(count * number // ROUNDS, count * (number + 1) // ROUNDS)
             for way, start in zip(ways, starts, strict=True):
@@ -119,7 +124,7 @@ def _run(
 def _measure(
     way: _Measured, start: Start, numbers: range, payload: bytes, concurrency: int
 ) -> None:
-    """Keep so many writes in flight, waiting for the oldest first."""
+    """Write payloads with `concurrency` writes in progress, waiting for the oldest first."""
     began = SYSTEM_CLOCK.monotonic()
     under_way: list[tuple[float, Future[Any]]] = []
     for number in numbers:

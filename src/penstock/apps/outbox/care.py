@@ -1,6 +1,7 @@
-"""`penstock outbox sweep` and `audit`: removes consumed payloads, and reports inconsistencies.
+"""Commands `penstock outbox sweep` and `audit`: remove consumed payloads, and report
+inconsistencies.
 
-The options of all outbox commands are here too: root and topic, durations and sizes.
+The options of all outbox commands, and the parsers of durations and sizes, are here too.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ Command = Callable[..., Any]
 
 
 def outbox_options(*, topic_required: bool = True) -> Callable[[Command], Command]:
-    """Give a command `--root` and `-t`."""
+    """Return a decorator that adds `--root` and `-t` to a command."""
 
     def wrap(command: Command) -> Command:
         command = click.option(
-            "-t", "--topic", required=topic_required, help="Topic of the pointers."
+            "-t", "--topic", required=topic_required, help="Topic of the outbox's pointers."
         )(command)
         return click.option(
             "--root", required=True, envvar="PENSTOCK_OUTBOX_ROOT", metavar="DIRECTORY",
-            help="The outbox's root (PENSTOCK_OUTBOX_ROOT).",
+            help="Root directory of the outbox (PENSTOCK_OUTBOX_ROOT).",
         )(command)  # fmt: skip
 
     return wrap
 
 
 def parse_duration(text: str, option: str) -> int:
-    """Return the milliseconds of `500ms`, `90s`, `15m`, `24h` or `7d`.
+    """Return a duration, as `500ms`, `90s`, `15m`, `24h` or `7d`, in milliseconds.
 
     Raises:
         click.UsageError: the text is invalid.
@@ -67,7 +68,7 @@ def parse_duration(text: str, option: str) -> int:
 
 
 def parse_size(text: str, option: str) -> int:
-    """Return the bytes of `4096`, `64k`, `1m` or `2g`.
+    """Return a size, as `4096`, `64k`, `1m` or `2g`, in bytes.
 
     Raises:
         click.UsageError: the text is invalid.
@@ -79,23 +80,38 @@ def parse_size(text: str, option: str) -> int:
 
 
 SHOWN_MAX: Final = 100
-"""Single paths that are printed; the counts are of all."""
+"""Most paths that are printed; the counts cover all."""
 
 
 @click.command("sweep", short_help="Remove payloads that all groups have read.")
 @outbox_options(topic_required=False)
 @click.option(
     "--group", "groups", multiple=True,
-    help="Group that must have read a payload. Default: all with offsets of the topic.",
+    help="Group that must have read a payload before it is removed. May be repeated. Default: all"
+    " groups with offsets of the topic.",
 )  # fmt: skip
-@default_option("--retention", "24h", "Age of payloads to remove.")
-@default_option("--orphan-age", "1h", "Age of temporary files and empty directories to remove.")
+@default_option("--retention", "24h", "Age from which payloads are removed, as 30m, 24h or 7d.")
 @default_option(
-    "--grace", "24h", "Age beyond retention from which a payload without pointer is reported."
+    "--orphan-age", "1h", "Age from which temporary files and empty directories are removed."
 )
-@click.option("--remove-unreferenced", is_flag=True, help="Remove payloads without pointer too.")
-@click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
-@click.option("--every", metavar="DURATION", help="Repeat at this interval, until SIGTERM.")
+@default_option(
+    "--grace", "24h", "Time beyond --retention after which a payload without a pointer is reported."
+)
+@click.option(
+    "--remove-unreferenced",
+    is_flag=True,
+    help="Remove also payloads without a pointer, once they are beyond --grace.",
+)
+@click.option(
+    "--execute",
+    is_flag=True,
+    help="Remove the files; without this option they are only counted and listed.",
+)
+@click.option(
+    "--every",
+    metavar="DURATION",
+    help="Repeat at this interval, such as 1h, until SIGTERM. Default: sweep once.",
+)
 @client_options
 def sweep(
     state: State,
@@ -109,12 +125,11 @@ def sweep(
     execute: bool,
     every: str | None,
 ) -> None:
-    """Remove orphaned temporary files, consumed payloads and empty directories; a dry run unless
-    --execute is given.
+    """Remove consumed payloads, temporary files and empty directories of an outbox.
 
-    A payload is removed when the retention has passed and every group has committed an offset
-    beyond all its pointers. Without -t payloads are kept. Exits with status 1 if something could
-    not be removed.
+    Without --execute nothing is removed. A payload is removed when the retention has passed and
+    every group has committed an offset beyond all of its pointers. Without -t payloads are kept.
+    Exits with status 1 if something could not be removed.
     """
     from penstock.outbox.gc.rules import SweepRules
     from penstock.outbox.gc.sweeper import Sweeper
@@ -151,7 +166,10 @@ def sweep(
 
 
 def _again_and_again(sweeper: Sweeper, every_ms: int) -> None:
-    """Sweep, print one line, wait. A kill is safe at any point, so signals just end it."""
+    """Sweep, write the result as a line of JSON, and wait; repeat until a signal.
+
+    A sweep may be killed at any point, so a signal ends it at once.
+    """
     with suppress(KeyboardInterrupt), handled(signal.default_int_handler, (signal.SIGTERM,)):
         while True:
             try:
@@ -193,7 +211,9 @@ def _show_sweep(state: State, report: SweepReport) -> None:
         ("failures", report.walked.failures, None),
     ]
     groups = ", ".join(report.groups) or "none"
-    title = f"groups: {groups}" + ("" if report.executed else " (dry run; --execute does it)")
+    title = f"groups: {groups}" + (
+        "" if report.executed else " (dry run; add --execute to remove files)"
+    )
     write_table(("", "count", "bytes"), rows, title=title)
     _show_failed(report.walked.failed)
 
@@ -207,15 +227,17 @@ def _show_failed(failed: list[str]) -> None:
 @outbox_options()
 @click.option(
     "--group", "groups", multiple=True,
-    help="Group that must read all payloads. Default: all with offsets of the topic.",
+    help="Group whose unread payloads must exist. May be repeated. Default: all groups with"
+    " offsets of the topic.",
 )  # fmt: skip
-@click.option("--checksums", is_flag=True, help="Read every payload and compare its checksum.")
-@default_option("--grace", "5m", "Age below which a payload may be waiting for its pointer.")
+@click.option("--checksums", is_flag=True, help="Read also every payload and compare its checksum.")
+@default_option("--grace", "5m", "Age below which a payload without a pointer is not reported.")
 @client_options
 def audit(
     state: State, root: str, topic: str, groups: tuple[str, ...], checksums: bool, grace: str
 ) -> None:
-    """List pointers without payload, payloads without pointer, and payloads with other content.
+    """List pointers without payload, payloads without pointer, and payloads that differ from the
+    pointer.
 
     Changes nothing. Exits with status 1 on any problem.
     """

@@ -1,4 +1,4 @@
-"""`penstock outbox`: payloads as files, pointers on a topic; write, read, sweep, audit, bench."""
+"""Command group `penstock outbox`: writes, reads, sweeps, audits and measures an outbox."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX: Final = ".penstock-tmp"
 
 
-@click.group("outbox", short_help="Keep payloads in files, and pointers on a topic.")
+@click.group("outbox", short_help="Write payloads as files, and pointers to them on a topic.")
 def outbox() -> None:
-    """Use the filesystem outbox: payloads on a shared file system, pointers on a topic."""
+    """Use an outbox: payloads are files on a shared file system, and pointers to them are on a
+    topic.
+    """
 
 
 outbox.add_command(sweep)
@@ -45,32 +47,47 @@ outbox.add_command(bench)
 )
 @outbox_options(topic_required=False)
 @click.option(
-    "--partition-id", required=True, help="Key of the record, and name of the first directory."
+    "--partition-id",
+    required=True,
+    help="Key of the record, and name of the payload's first directory.",
 )
 @click.option(
     "--batch-id",
-    help="Names the batch; repeat it with --at to retry. The payload becomes a file, whatever its"
-    " size, so that the id cannot be used for another one. Default: random.",
+    help="Id of the batch. To retry a write, repeat it with --at. The payload becomes a file,"
+    " whatever its size, so that the id cannot be used for another payload. Default: random.",
 )
 @click.option(
     "--at",
     "at_ms",
     type=int,
     metavar="MS",
-    help="Time of the batch, which selects the directory. Default: now.",
+    help="Time of the batch in ms since 1970, which selects its directory. Default: now.",
 )
 @default_option(
-    "--event-count", 1, "Number of events in the batch, for readers.", click.IntRange(min=0)
+    "--event-count",
+    1,
+    "Number of events in the batch, which readers receive.",
+    click.IntRange(min=0),
 )
 @default_option(
-    "--codec", "none", "How FILE is compressed already: a label for readers, nothing is compressed"
-    " by it.", CODECS,
+    "--codec", "none",
+    "Codec with which FILE is compressed already. Readers receive it; nothing is compressed by"
+    " it.", CODECS,
 )  # fmt: skip
 @click.option(
-    "--threshold", metavar="SIZE", help="Largest payload to store in the record; -1: none."
+    "--threshold",
+    metavar="SIZE",
+    help="Largest payload to store in the record instead of a file, such as 16k; -1 writes"
+    " all to files. Default: 64k.",
 )
-@click.option("--no-sync", is_flag=True, help="Do not sync: a crash of the machine may lose it.")
-@click.option("--no-publish", is_flag=True, help="Only write the file and print its pointer.")
+@click.option(
+    "--no-sync", is_flag=True, help="Do not sync the file: a crash of the machine may lose it."
+)
+@click.option(
+    "--no-publish",
+    is_flag=True,
+    help="Only write the file and print its pointer, without a record on the topic.",
+)
 @client_options
 def write(
     state: State,
@@ -86,10 +103,10 @@ def write(
     no_sync: bool,
     no_publish: bool,
 ) -> None:
-    """Send each FILE, or standard input, as one batch; print one line of JSON for each.
+    """Send each FILE, or standard input, as one batch, and print one line of JSON for each.
 
-    The line has the pointer's keys, and `inline` if the payload is in the record. It is printed
-    once the batch is written, synced and published.
+    The line has the keys of the pointer, and `inline`, which is true if the payload is in the
+    record. It is printed once the batch is written, synced and published.
     """
     from penstock.outbox.settings import OutboxSettings
     from penstock.outbox.writer.blocking import Outbox
@@ -98,7 +115,7 @@ def write(
     if topic is None and not no_publish:
         raise click.UsageError("name a topic with -t, or add --no-publish")
     if batch_id is not None and len(files) > 1:
-        raise click.UsageError("--batch-id names one batch, and there are several files")
+        raise click.UsageError("--batch-id names one batch, but several files are given")
     if batch_id is not None and threshold not in (None, "-1"):
         raise click.UsageError("--batch-id always writes a file: omit --threshold")
     changes: dict[str, object] = {
@@ -125,7 +142,10 @@ def write(
 
 
 def _payloads(files: tuple[Path, ...], bytes_max: int) -> Iterator[bytes]:
-    """Read the payloads; one byte more than allowed is read, so that too much is noticed."""
+    """Yield the payloads.
+
+    One byte more than allowed is read, so that the writer rejects a payload that is too large.
+    """
     if not files:
         yield sys.stdin.buffer.read(bytes_max + 1)
     for path in files:
@@ -135,7 +155,7 @@ def _payloads(files: tuple[Path, ...], bytes_max: int) -> Iterator[bytes]:
 
 def _shown(result: SendResult | WriteResult, event_count: int, codec: str) -> dict[str, Any]:
     pointer = result.pointer
-    if pointer is None:  # only what was sent can have travelled inline
+    if pointer is None:  # only a published payload can be in the record
         size_bytes, crc = cast("SendResult", result).size_bytes, cast("SendResult", result).crc32c
     else:
         size_bytes, crc = pointer.size_bytes, pointer.crc32c
@@ -154,18 +174,38 @@ def _shown(result: SendResult | WriteResult, event_count: int, codec: str) -> di
 
 @outbox.command("read", short_help="Print or store the payloads of a topic.")
 @outbox_options()
-@click.option("--group", required=True, help="Group whose offsets are used and committed.")
-@click.option("--dead-letter-topic", metavar="TOPIC", help="Default: stop at the first bad record.")
-@click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
+@click.option(
+    "--group",
+    required=True,
+    help="Group that reads: its committed offsets are the start, and are updated.",
+)
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    help="Topic for records that cannot be read. Default: stop at the first of them.",
+)
+@click.option(
+    "-p",
+    "partitions",
+    multiple=True,
+    type=int,
+    help="Partition to read. May be repeated. Default: all partitions.",
+)
 @default_option(
-    "-o start", "earliest", "Start position without a committed offset.",
+    "-o start", "earliest", "Start in partitions without a committed offset.",
     click.Choice(("earliest", "latest")),
 )  # fmt: skip
-@click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
-@click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many batches.")
+@click.option(
+    "-e",
+    "exit_at_end",
+    is_flag=True,
+    help="Stop at the present end of the log, instead of waiting for new records.",
+)
+@click.option("-c", "count", type=click.IntRange(min=1), help="Stop after this number of batches.")
 @click.option(
     "--to", "folder", type=click.Path(path_type=Path, file_okay=False),
-    help="Store payloads as FOLDER/<partition id>/<batch id>.",
+    help="Store payloads as FOLDER/<partition id>/<batch id>. Default: write them to standard"
+    " output.",
 )  # fmt: skip
 @client_options
 def read(
@@ -182,8 +222,8 @@ def read(
 ) -> None:
     """Write the payloads of an outbox to standard output, or to a folder, each batch once.
 
-    Offsets are committed after payloads were written. With `--output json` there is one object a
-    line for each batch; its payload is in it, in base64, unless it goes to a folder.
+    Offsets are committed after the payloads were written. With --output json each batch is an
+    object on one line. It has the payload in base64, unless --to stores the payload as a file.
     """
     from penstock.outbox.reader.consumer import OutboxConsumer
     from penstock.outbox.reader.reader import OutboxReader
@@ -225,7 +265,7 @@ def _follow(consumer: OutboxConsumer, state: State, folder: Path | None, count: 
 
 
 def _store(folder: Path, message: OutboxMessage) -> Path:
-    """Write a payload atomically; the ids were checked to be file names."""
+    """Write a payload to a temporary file and rename it; the ids are valid file names."""
     directory = folder / message.partition_id
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / message.batch_id

@@ -1,1 +1,1 @@
-"""`penstock pipeline`: Spark pipelines defined in files."""
+"""Command group `penstock pipeline`: Spark pipelines that are defined by files."""

@@ -1,7 +1,7 @@
-"""`penstock pipeline`: Spark pipelines as files.
+"""Command group `penstock pipeline`: runs, checks and replays Spark pipelines.
 
-Every command takes the file, or a directory with a `pipeline.toml`. Problems are reported one a
-line, `file:line: where: message; fix`, with status 1.
+Every command takes a pipeline's file, or a directory with a `pipeline.toml`. Each problem of the
+file is reported on one line, `file:line: where: message; fix`, and the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COMMANDS: Final = {
 
 
 class SparkMissing(UnavailableError):
-    """Pipelines require PySpark, which is not installed."""
+    """Pipelines need PySpark, which is not installed."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -61,14 +61,14 @@ class SparkMissing(UnavailableError):
     short_help="Run Spark pipelines, each defined by a file.",
 )
 def pipeline() -> None:
-    """Run Spark pipelines: a file defines sources, steps in SQL and Python, and sinks."""
+    """Run Spark pipelines, each defined by a file: sources, steps in SQL and Python, and sinks."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissing("pipelines need PySpark: pip install 'penstock[spark]'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Pipeline file with the locations of the command line."""
+    """Pipeline file, with the locations on the command line that override those in the file."""
 
     file: Path
     bootstrap: str | None
@@ -79,7 +79,7 @@ class Located:
         """Read and check the file.
 
         Raises:
-            PipelineInvalid: with all problems.
+            PipelineInvalid: the file has problems; has all of them.
         """
         from penstock.spark.pipeline.document import PipelineInvalid
 
@@ -89,7 +89,7 @@ class Located:
         return found.spec
 
     def survey(self) -> Survey:
-        """Read the file as far as possible, with all its problems.
+        """Read as much of the file as possible, and collect its problems.
 
         Raises:
             PipelineInvalid: the file does not exist, or is not TOML.
@@ -100,16 +100,31 @@ class Located:
 
 
 def located(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the location options, as a `State` and a `Located`; write the file's problems to
-    stderr.
+    """Add FILE and the options of locations; the command gets a `State` and a `Located` first.
+
+    If the command raises PipelineInvalid, the problems are written to stderr.
     """
 
     @click.argument("file", type=click.Path(path_type=Path))
-    @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers; wins over the file.")
-    @click.option("--admin", metavar="URL", help="The broker's admin address.")
-    @path_option("--state directory", "State directory.")
-    @click.option("--profile", help="Section of the profile file.")
-    @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
+    @click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT,…",
+        help="Brokers to connect to, as HOST:PORT,…; overrides the file.",
+    )
+    @click.option("--admin", metavar="URL", help="Admin interface of a broker; overrides the file.")
+    @path_option(
+        "--state directory",
+        "Directory of the pipeline's state, such as checkpoints; overrides the file.",
+    )
+    @click.option(
+        "--profile", help="Section of the profile file that has the defaults of these options."
+    )
+    @click.option(
+        "--output",
+        type=click.Choice(("table", "json")),
+        help="Format of results: table for people, json for programs. Default: table.",
+    )
     @functools.wraps(command)
     def wrapped(
         file: Path,
@@ -142,11 +157,13 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("validate", short_help="Check a pipeline file.")
 @located
-@click.option("--static", is_flag=True, help="Skip the checks that need Java: types, names in SQL.")
+@click.option(
+    "--static", is_flag=True, help="Skip the checks that need Java: types, and names in SQL."
+)
 def validate(state: State, where: Located, static: bool) -> None:
-    """Report every problem of a pipeline's file, without a broker and without running it.
+    """Report every problem of a pipeline's file, without a broker and without running the pipeline.
 
-    Exits with status 1 on any problem. Files of Python steps are executed to define their
+    Exits with status 1 on any problem. Files of Python steps are executed, since they define
     functions, unless --static is given.
     """
     problems = _problems(where, static=static)
@@ -194,8 +211,10 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
 @click.command("status", short_help="Show the state of a pipeline.")
 @located
 def status(state: State, where: Located) -> None:
-    """Show a pipeline's queries: live while it runs, else its last state and the broker's
-    offsets.
+    """Show the state of a pipeline's queries.
+
+    While the pipeline is running, its status page is queried. Otherwise its stored state is shown,
+    with the committed offsets and the lag from the broker.
     """
     from penstock.spark.pipeline.status import live, stored
 
@@ -215,7 +234,7 @@ def status(state: State, where: Located) -> None:
 def _show_live(found: dict[str, Any]) -> None:
     from penstock.spark.pipeline.progress import table
 
-    click.echo(f"pipeline {found['pipeline']} runs: process {found['pid']}, {found['admin']}")
+    click.echo(f"pipeline {found['pipeline']} is running: process {found['pid']}, {found['admin']}")
     write_rich(table(found["queries"]))
     for query in found["queries"]:
         for name in ("rejected", "warned", "written"):
@@ -225,9 +244,11 @@ def _show_live(found: dict[str, Any]) -> None:
 
 def _show_stored(state: State, found: dict[str, Any]) -> None:
     queries = found["queries"]
-    click.echo(f"pipeline {found['pipeline']} does not run; state in {found['state_directory']}")
+    click.echo(
+        f"pipeline {found['pipeline']} is not running; its state is in {found['state_directory']}"
+    )
     if not queries:
-        click.echo("it has never run with this state directory")
+        click.echo("the pipeline has never run with this state directory")
         return
     rows = [query | {"unfinished": "yes" if query["unfinished"] else "no"} for query in queries]
     columns = ("query", "group", "batch=batch_id", "unfinished", "held=held_records")
@@ -253,14 +274,15 @@ FENCE: Final = "```"
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--template", metavar="NAME", default="quickstart", show_default=True,
-    help="quickstart, aggregate, cdc or relay.",
+    help="Kind of pipeline: quickstart, aggregate, cdc or relay.",
 )  # fmt: skip
 @output_option
 def init(state: State, directory: Path, template: str) -> None:
-    """Create a small pipeline with sample data, and show how to run it.
+    """Create a small pipeline with sample data in DIRECTORY, and show how to run it.
 
-    quickstart: a topic into a table. aggregate: counts by minute. cdc: changes of a database into a
-    table. relay: topic to topic, exactly once. Existing files are never overwritten.
+    quickstart writes a topic to a table. aggregate counts records by minute. cdc applies changes of
+    a database to a table. relay copies a topic to another topic, exactly once. Existing files are
+    never overwritten.
     """
     from penstock.spark.pipeline.scaffold import init as begin
 
@@ -272,7 +294,7 @@ def init(state: State, directory: Path, template: str) -> None:
 
 
 def _commands(written: tuple[Path, ...]) -> list[str]:
-    """Return the commands of the template's README, in order."""
+    """Return the shell commands in the template's README, in order."""
     commands: list[str] = []
     for path in written:
         if path.name == "README.md":

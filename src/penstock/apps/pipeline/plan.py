@@ -1,4 +1,4 @@
-"""`penstock pipeline plan`: shows the queries of a pipeline without running them."""
+"""Command `penstock pipeline plan`: shows the queries of a pipeline without running them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @click.command("plan", short_help="Show a pipeline's queries without running it.")
 @located
-@click.option("--explain", is_flag=True, help="Show Spark's plan of each step too.")
+@click.option("--explain", is_flag=True, help="Show also Spark's plan of each step.")
 def plan(state: State, where: Located, explain: bool) -> None:
-    """Show a pipeline's queries: what they read and from where, their steps, sinks and rules.
+    """Show a pipeline's queries: sources and start offsets, steps, sinks, and rules.
 
-    Nothing runs, and no broker is needed. A query is one streaming query of Spark; steps run
-    per batch unless they need state between batches.
+    Nothing is run, and no broker is needed. Each query is one streaming query of Spark. A step runs
+    once per batch, unless it needs state between batches.
     """
     from penstock.apps.pipeline.spark import looking_session
     from penstock.spark.pipeline import analysis
@@ -42,7 +42,7 @@ def plan(state: State, where: Located, explain: bool) -> None:
 def described(
     spec: PipelineSpec, queries: tuple[PlannedQuery, ...], *, explain: bool
 ) -> dict[str, Any]:
-    """Return the plan as JSON."""
+    """Return the plan as a JSON document; with `explain` it has Spark's plans."""
     run = spec.run
     return {
         "pipeline": spec.name,
@@ -132,7 +132,7 @@ def _sink(sink: Sink) -> dict[str, Any]:
 
 
 def written(body: dict[str, Any]) -> Iterator[str]:
-    """Yield the plan as lines, from `described`."""
+    """Yield the plan as lines of text; `body` is the document of `described`."""
     yield f"pipeline {body['pipeline']}: {body['file']}"
     yield f"  brokers   {body['bootstrap']}, admin {body['admin_url'] or 'not given'}"
     yield f"  state     {body['state_directory']}"
@@ -149,7 +149,7 @@ def _errors(errors: dict[str, Any]) -> str:
         words.append(f"dead letters to {errors['dead_letters']}")
     if errors["retry_delays_seconds"]:
         delays = ", ".join(f"{seconds:g} s" for seconds in errors["retry_delays_seconds"])
-        words.append(f"tried again after {delays}")
+        words.append(f"retried after {delays}")
     return "; ".join(words)
 
 

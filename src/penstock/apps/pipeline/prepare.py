@@ -1,7 +1,7 @@
-"""`penstock pipeline prepare`: speeds up later starts of Spark on this machine.
+"""Command `penstock pipeline prepare`: speeds up later starts of Spark on this machine.
 
-It runs a small pipeline against a temporary broker and archives the loaded classes of Java; see
-`penstock.spark.java`.
+It runs a small pipeline against a temporary broker, and archives the classes that Java has loaded;
+see `penstock.spark.java`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ dead_letters = "dead"
 
 @click.command("prepare")
 def prepare() -> None:
-    """Archive the loaded classes of Java; print the path of the archive.
+    """Archive the Java classes that Spark loads, and print the path of the archive.
 
-    Run it after an installation, and after a new version of Java or of PySpark, as a user who may
-    write into the package. A start of Spark then takes half the processor time. It takes a minute
-    and 190 MB of disk. Without Java it does nothing.
+    Later starts of Spark then take half the CPU time. Run the command after an installation, and
+    after a new version of Java or PySpark, as a user who may write into the package's folder. It
+    needs Java, a minute, and 190 MB of disk space.
     """
     from penstock.spark import java
 
@@ -59,7 +59,7 @@ def prepare() -> None:
 
 
 def _run(folder: Path, options: str) -> None:
-    """Run the pipeline in a Java process with these options, to the end of both."""
+    """Run the pipeline in a Java process with these options, until both have ended."""
     import pyarrow as pa
 
     from penstock.apps.bench.broker import own_broker

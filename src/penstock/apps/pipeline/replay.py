@@ -1,11 +1,11 @@
-"""`penstock pipeline replay`: send records through a pipeline again, after showing which.
+"""Command `penstock pipeline replay`: sends records through a pipeline again.
 
-    --dead-letters    return them to the topics that they came from
-    --parked          release them; the pipeline tries them again
-    --sink NAME       fill a sink that was added to the pipeline later
+    --dead-letters    return dead letters to the topics that they came from
+    --parked          release parked records, which the pipeline tries again
+    --sink NAME       write older records to a sink that was added to the pipeline later
 
-Without --execute the command only shows the records. Each record is replayed once: the same command
-continues where it was interrupted, and then finds nothing left to do.
+Without --execute the command only shows the records. Each record is replayed once: after an
+interruption the same command continues, and when it is complete it finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -45,31 +45,90 @@ _WORDS: Final = {"dead_letters": "--dead-letters", "everything": "--all", "start
 
 @click.command("replay", short_help="Send records through a pipeline again.")
 @located
-@click.option("--dead-letters", is_flag=True, help="Return dead letters to their topics.")
-@click.option("--rule", metavar="NAME", help="Dead letters of this rule, or `undecodable`.")
-@click.option("--topic", metavar="NAME", help="Dead letters that came from this topic.")
-@click.option("--since", metavar="ISO", help="Dead letters from this time on.")
 @click.option(
-    "--offsets", multiple=True, metavar="P:FROM-TO", help="Dead letters at these offsets."
+    "--dead-letters", is_flag=True, help="Return dead letters to the topics that they came from."
 )
-@click.option("--limit", type=click.IntRange(1), help="Most dead letters to return.")
-@click.option("--again", is_flag=True, help="Include dead letters that were returned before.")
-@click.option("--parked", is_flag=True, help="Release parked records.")
-@click.option("--key", multiple=True, metavar="TEXT", help="Parked records of this key.")
 @click.option(
-    "--key-hex", multiple=True, metavar="HEX", help="Parked records of this key, in hexadecimal."
+    "--rule",
+    metavar="NAME",
+    help="With --dead-letters: only those of this rule, or of `undecodable` records.",
 )
-@click.option("--all", "everything", is_flag=True, help="All parked records.")
-@click.option("--query", metavar="NAME", help="Parked records of this query.")
 @click.option(
-    "--dead-letter", is_flag=True, help="Send them to the dead-letter topic instead of retrying."
+    "--topic", metavar="NAME", help="With --dead-letters: only those that came from this topic."
 )
-@click.option("--sink", metavar="NAME", help="Write older records to a sink that was added later.")
-@click.option("--from", "start", metavar="earliest|ISO|JSON", help="Start of the older records.")
-@click.option("--history", metavar="TABLE", help="A table with the topic's older records.")
-@click.option("--chunk-records", type=click.IntRange(1), help="Records read and written at once.")
-@click.option("--execute", is_flag=True, help="Do it; otherwise only show the records.")
-@click.option("--master", metavar="URL", help="Spark master; default: all cores of this machine.")
+@click.option(
+    "--since",
+    metavar="ISO",
+    help="With --dead-letters: only those from this time on, in ISO 8601; UTC if it has no time"
+    " zone.",
+)
+@click.option(
+    "--offsets",
+    multiple=True,
+    metavar="P:FROM-TO",
+    help="With --dead-letters: only those at these offsets of a partition of the dead-letter"
+    " topic, both included. May be repeated.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help="With --dead-letters: largest number to return. Default: all.",
+)
+@click.option(
+    "--again", is_flag=True, help="With --dead-letters: also those that were returned before."
+)
+@click.option(
+    "--parked", is_flag=True, help="Release parked records, which the pipeline then tries again."
+)
+@click.option(
+    "--key",
+    multiple=True,
+    metavar="TEXT",
+    help="With --parked: only records with this key. May be repeated.",
+)
+@click.option(
+    "--key-hex",
+    multiple=True,
+    metavar="HEX",
+    help="With --parked: only records with this key, in hexadecimal. May be repeated.",
+)
+@click.option("--all", "everything", is_flag=True, help="With --parked: all parked records.")
+@click.option("--query", metavar="NAME", help="With --parked: only records of this query.")
+@click.option(
+    "--dead-letter",
+    is_flag=True,
+    help="With --parked: send the records to the dead-letter topic instead of trying them again.",
+)
+@click.option(
+    "--sink",
+    metavar="NAME",
+    help="Write older records to this sink, which was added to the pipeline later.",
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|ISO|JSON",
+    help="With --sink: start of the older records: earliest, a time in ISO 8601, or offsets as"
+    " JSON. Default: earliest.",
+)
+@click.option(
+    "--history",
+    metavar="TABLE",
+    help="With --sink: table with records that the topic may no longer have.",
+)
+@click.option(
+    "--chunk-records",
+    type=click.IntRange(1),
+    help="With --sink: number of records that are read and written at once. Default: 1000000.",
+)
+@click.option(
+    "--execute", is_flag=True, help="Replay the records; without this option they are only shown."
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
+)
 def replay(
     state: State,
     where: Located,
@@ -80,10 +139,10 @@ def replay(
     master: str | None,
     **options: Any,
 ) -> None:
-    """Return dead letters, release parked records, or backfill a sink that was added later.
+    """Return dead letters, release parked records, or fill a sink that was added later.
 
     Give one of --dead-letters, --parked and --sink. Without --execute the records are only shown.
-    The pipeline may be running.
+    The pipeline may be running meanwhile.
     """
     chosen = {"dead_letters": dead_letters, "parked": parked, "sink": sink is not None}
     if sum(chosen.values()) != 1:
@@ -106,7 +165,7 @@ def _word(name: str) -> str:
 
 
 def whoami() -> str:
-    """Return the user's name for the audit record."""
+    """Return user and host, as USER@HOST, which are stored with a replay."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
@@ -248,7 +307,7 @@ def _parked(
     keys = [text.encode() for text in key]
     keys += [_parsed("--key-hex", entry, bytes.fromhex) for entry in key_hex]
     if everything and keys:
-        raise click.UsageError("give --all or keys, not both")
+        raise click.UsageError("give --all, or keys with --key and --key-hex, not both")
     if execute and not (everything or keys):
         raise click.UsageError("--execute needs --key, --key-hex or --all")
     spec = where.load()
@@ -384,7 +443,8 @@ def _show_progress(state: State, found: Progress, more: str) -> None:
         return
     if not found.chunks:
         click.echo(
-            f"sink {found.sink} has no older records to write: it was there from the beginning"
+            f"sink {found.sink} has no older records to write: it was in the pipeline from the"
+            " beginning"
         )
         return
     write_table(

@@ -1,15 +1,15 @@
-"""`penstock pipeline run`: runs a pipeline until it ends or is stopped.
+"""Command `penstock pipeline run`: runs a pipeline until it ends or is stopped.
 
-On a terminal it shows a live table; otherwise stdout gets JSON lines. The first one has the URL of
-the status page:
+On a terminal it shows a table that is updated; otherwise it writes JSON lines to stdout. The first
+line has the URL of the status page:
 
     {"time_ms": …, "pipeline": "orders", "event": "started", "admin": "http://127.0.0.1:41234", …}
 
-With --once and nothing to do the queries end at once: Spark is not started, and `admin` is null.
+With --once and no new records the queries end at once: Spark is not started, and `admin` is null.
 
-SIGINT and SIGTERM stop the queries between two of their steps, with status 0; a second one ends
-the process at once, which costs nothing but the work of the batch in progress. A query that fails
-permanently ends the run with status 1 and one line that names the query and the cause.
+SIGINT and SIGTERM stop the queries between two of their steps, with status 0. A second signal ends
+the process at once; the next run repeats the batch in progress. A query that fails permanently ends
+the run with status 1, and with one line that has the query and the cause.
 """
 
 from __future__ import annotations
@@ -48,15 +48,33 @@ DEFAULT_LISTEN: Final = "127.0.0.1:0"
 
 @click.command("run", short_help="Run a pipeline.")
 @located
-@click.option("--master", metavar="URL", help="Spark master; default: all cores of this machine.")
-@click.option("--remote", metavar="sc://HOST:PORT", help="Spark Connect server to run on.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
+)
+@click.option(
+    "--remote",
+    metavar="sc://HOST:PORT",
+    help="Spark Connect server to run on, instead of --master.",
+)
 @click.option(
     "--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True,
-    help="Address of the status page; port 0: any.",
+    help="Address of the pipeline's status page; port 0 picks a free port.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Stop at the end of the available records.")
-@click.option("--set", "settings", multiple=True, metavar="spark.KEY=VALUE", help="Spark setting.")
-@click.option("--debug", is_flag=True, help="Show tracebacks and Spark's own log.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Stop when all records that are available at the start were processed.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="spark.KEY=VALUE",
+    help="Spark setting; overrides the file. May be repeated.",
+)
+@click.option("--debug", is_flag=True, help="Print tracebacks, and Spark's own log.")
 def run(
     state: State,
     where: Located,
@@ -69,7 +87,8 @@ def run(
 ) -> None:
     """Run a pipeline until SIGINT or SIGTERM, or with --once to the end of the available records.
 
-    A pipeline continues where it stopped. The status page has /status, /metrics, /livez, /readyz.
+    A run continues where the previous one stopped. The status page has the paths /status, /metrics,
+    /livez and /readyz.
     """
     from penstock.apps.pipeline.spark import parse_settings, running_session
     from penstock.spark.pipeline.at_rest import at_rest
@@ -102,8 +121,8 @@ def run(
 
 
 def _name_outage(state: State, client: Client) -> None:
-    """Report unavailable dependencies of brokers before Spark starts; the run continues after
-    recovery.
+    """Report unavailable dependencies of brokers, for which the command waits before Spark
+    starts.
     """
     from penstock.client.replicas import outage
 
@@ -112,7 +131,10 @@ def _name_outage(state: State, client: Client) -> None:
 
 
 def _refuse_a_second(spec: PipelineSpec) -> None:
-    """Reject a second run before Spark starts; the runner's lock decides."""
+    """Reject a second run of the pipeline before Spark starts.
+
+    If two commands pass this check at the same time, the runner's lock rejects one of them.
+    """
     from penstock.spark.pipeline.runner import PipelineRuns
     from penstock.spark.pipeline.status import live
 
@@ -126,7 +148,7 @@ def _refuse_a_second(spec: PipelineSpec) -> None:
 def _show_at_rest(
     spec: PipelineSpec, states: States, *, json_lines: bool, master: str | None
 ) -> None:
-    """Show a run that has nothing to do: no status page, and Spark is not started."""
+    """Show the queries of a run without new records, for which Spark is not started."""
     display = _display(_facts(spec, master), None, json_lines=json_lines)
     display.show(states)
     display.close()
@@ -175,7 +197,7 @@ def _run(
 def _start_and_wait(runner: PipelineRunner, facts: Run, admin: str, stop: threading.Event) -> None:
     from penstock.spark.pipeline.status import announced
 
-    # The state directory is ours from here on.
+    # Locks the state directory.
     runner.start()
     try:
         with announced(facts, admin):

@@ -1,4 +1,4 @@
-"""Spark sessions of the pipeline commands, on this machine or on a cluster."""
+"""Spark sessions of commands, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ QUIET_LOG: Final = "log4j2.properties"
 SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)\])?")
 _QUIET: Final = {
-    # What runs nothing has nothing to show.
+    # A session that runs no pipeline needs no web page.
     "spark.ui.enabled": "false",
-    # It ends before Java's thorough compiler pays off: half of the processor's time.
+    # The process ends before Java's optimising compiler pays off, which takes half of the CPU time.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _RUN: Final = {
     # Interval after which an idle query is reported.
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
-    # Spark's default starts a process `readlink` for each look at a file that it renames, sixteen
-    # in a batch. The state's directory is on this machine, where this one renames as safely.
+    # Spark's default starts a process `readlink` for each file that it renames, sixteen in a batch.
+    # The state directory is on this machine, where the renames of this class are as safe.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -49,7 +49,7 @@ class SparkFailed(PenstockError):
 
 
 class SparkUnavailable(UnavailableError):
-    """No session could be started: no such master, no answer, a setting that Spark rejects."""
+    """No Spark session could be started: wrong master, no answer, or a rejected setting."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -58,7 +58,7 @@ def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
     """Parse `--set spark.key=value` options.
 
     Raises:
-        click.UsageError: one has no `=`, or its key is not Spark's.
+        click.UsageError: an option has no `=`, or its key does not begin with `spark.`.
     """
     settings: dict[str, str] = {}
     for text in texts:
@@ -78,17 +78,17 @@ def running_session(
     settings: Mapping[str, str],
     loud: bool,
 ) -> Iterator[SparkSession]:
-    """Yield the session of a pipeline; stop it at the end.
+    """Yield the Spark session of a pipeline, and stop it at the end of the context.
 
     Args:
-        master: a master of Spark's, as `spark://host:7077`; None uses every core of this machine.
-        remote: a Spark Connect address instead, `sc://host:port`.
-        settings: override those of the file.
-        loud: leave Spark's own log as it is.
+        master: a Spark master, as `spark://host:7077`; None uses all cores of this machine.
+        remote: a Spark Connect server instead, as `sc://host:port`.
+        settings: Spark settings that override those of the file.
+        loud: whether Spark writes its own log.
 
     Raises:
         SparkUnavailable, JavaMissing: no session can be started.
-        SparkFailed: for errors of Spark within the block.
+        SparkFailed: Spark failed within the context.
     """
     chosen = {**_RUN, **spec.spark, **settings}
     with _session(spec.name, master=master, remote=remote, settings=chosen, loud=loud) as spark:
@@ -97,7 +97,7 @@ def running_session(
 
 @contextmanager
 def looking_session(spec: PipelineSpec) -> Iterator[SparkSession]:
-    """Yield a small session on this machine, which runs no pipeline."""
+    """Yield a small local session, in which a pipeline is checked but not run."""
     settings = {**_QUIET, **spec.spark}
     name = spec.name
     with (
@@ -111,11 +111,11 @@ def looking_session(spec: PipelineSpec) -> Iterator[SparkSession]:
 def job_session(
     application: str, *, master: str | None, settings: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """Yield the session of one job; stop it at the end.
+    """Yield a Spark session for one job, and stop it at the end of the context.
 
     Raises:
         SparkUnavailable, JavaMissing: no session can be started.
-        SparkFailed: for errors of Spark within the block.
+        SparkFailed: Spark failed within the context.
     """
     with _session(application, master=master, remote=None, settings=settings, loud=False) as spark:
         yield spark
@@ -141,7 +141,7 @@ def _session(
     except (Py4JError, PySparkException) as error:
         raise SparkFailed(cause_of(error)) from error
     finally:
-        with suppress(Py4JError, OSError):  # Java may be what failed
+        with suppress(Py4JError, OSError):  # Java itself may have failed
             spark.stop()
 
 
@@ -182,7 +182,10 @@ def _started(
 
 
 def _hush() -> None:
-    """Suppress errors of Spark and PySpark that we report; Java must not have started."""
+    """Suppress log lines of Spark and PySpark about errors that the command reports itself.
+
+    Java must not have started yet.
+    """
     from pyspark.logger import PySparkLogger
 
     for name in _PYSPARK_LOGGERS:

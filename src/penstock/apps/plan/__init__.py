@@ -1,1 +1,1 @@
-"""`penstock plan`: sizes, costs, and checks."""
+"""Command group `penstock plan`: sizes, costs and checks."""

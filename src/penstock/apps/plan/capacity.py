@@ -1,4 +1,4 @@
-"""`penstock plan capacity`: sizes a cluster, with the settings of its brokers and measurements."""
+"""Command `penstock plan capacity`: sizes a cluster, from settings of brokers and measurements."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("capacity")
-@click.option("--config", type=_FILE, help="Settings of the brokers, as serve reads them.")
-@click.option("--calibration", type=_FILE, help="What bench measured on their host.")
+@click.option(
+    "--config",
+    type=_FILE,
+    help="TOML file with the brokers' settings, as for penstock serve. Default: default settings.",
+)
+@click.option(
+    "--calibration",
+    type=_FILE,
+    help="File that penstock bench --write made on the brokers' host. Default: assumed limits.",
+)
 @plan_inputs(CapacityInputs)
 def capacity(
     state: State, inputs: CapacityInputs, config: Path | None, calibration: Path | None
 ) -> Plan:
     """Size a cluster for a load: partitions, brokers, disks, networks, latency, requests.
 
-    Ceilings come from `--calibration`, and are otherwise assumed, as formulas show. Settings come
-    from `--config`, and otherwise are the defaults.
+    Limits of the host come from --calibration. Without it they are assumptions, which --explain
+    shows. Settings come from --config; without it they are the defaults.
     """
     return capacity_plan(inputs, _deployment(config, calibration))
 

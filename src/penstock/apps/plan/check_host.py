@@ -1,8 +1,8 @@
-"""`penstock plan check-host|receive-path`: find the layer of this host that saturates first, or
-size the path from a network interface to an application.
+"""Commands `penstock plan check-host` and `penstock plan receive-path`.
 
-`host_reading` reads the host and `planner.host_check` evaluates it; this file adds the settings of
-a broker and of an agent.
+The first finds the layer of this host that saturates first. The second sizes the path from a
+network interface to an application. `host_reading` reads the host, and `planner.host_check`
+evaluates it; this file adds the settings of a broker and of a host agent.
 """
 
 from __future__ import annotations
@@ -29,22 +29,29 @@ SYNC_ROUNDS_MAX: Final = 1_000
 @click.command("check-host")
 @path_option(
     "--config file",
-    "TOML file of a broker, as `penstock serve` reads it; the environment counts too.",
+    "TOML file with a broker's settings, as for penstock serve; the environment is read too.",
 )
-@path_option("--agent-config", "TOML file of a host agent, as `penstock host serve` reads it.")
-@path_option("--data-dir", "Directory whose syncs are timed. [default: log.dirs]")
+@path_option(
+    "--agent-config", "TOML file with a host agent's settings, as for penstock host serve."
+)
+@path_option("--data-dir", "Directory in which syncs are timed. [default: log.dirs]")
 @default_option(
-    "--sync-rounds", SYNC_ROUNDS, "Syncs of 4 KiB to time in it, in a file without a name; 0 writes"
-    " nothing at all.", click.IntRange(0, SYNC_ROUNDS_MAX),
+    "--sync-rounds", SYNC_ROUNDS,
+    "Number of syncs of 4 KiB to time, in a temporary file without a name; 0 writes nothing.",
+    click.IntRange(0, SYNC_ROUNDS_MAX),
 )  # fmt: skip
-@click.option("--interface", default="", help="Network interface. [default: of the default route]")
+@click.option(
+    "--interface",
+    default="",
+    help="Network interface to check. [default: that of the default route]",
+)
 @click.option(
     "--pid", type=click.IntRange(min=1),
-    help="Process whose limits and control group count. [default: this command's own]",
+    help="Id of the process whose limits and control group are checked. [default: this command]",
 )  # fmt: skip
 @click.option(
     "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("/"),
-    help="Directory that has the host's /proc and /sys, where a container mounts them.",
+    help="Directory with the host's proc and sys, for a container that mounts them. [default: /]",
 )  # fmt: skip
 @plan_inputs(CheckHostInputs)
 def check_host_command(
@@ -59,10 +66,10 @@ def check_host_command(
     pid: int | None,
     root: Path,
 ) -> Plan:
-    """Report which layer of this host breaks first, and the commands that fix it.
+    """Report which layer of this host fails first, and the commands that fix it.
 
-    Nothing is changed: fixes are printed, never run. Settings are those that a broker and a host
-    agent would start with; exits with status 1 if a layer fails.
+    Nothing is changed: the commands are printed, not run. The settings are those with which a
+    broker and a host agent would start. Exits with status 1 if a layer fails.
     """
     from penstock.apps.configuration import configure
     from penstock.apps.host.wiring import configure_host
@@ -98,7 +105,7 @@ def check_host_command(
 
 
 def broker_side(settings: BrokerSettings) -> BrokerSide:
-    """Return the broker settings that concern its host."""
+    """Return the settings of a broker that its host must allow."""
     return BrokerSide(
         max_connections=settings.max_connections,
         admin_max_connections=settings.admin_max_connections,
@@ -118,8 +125,8 @@ _SOCKET_FIELDS: Final = ("socket_receive_buffer_bytes", "socket_send_buffer_byte
 def receive_path(state: State, inputs: ReceivePathInputs) -> Plan:
     """Size windows, socket buffers, rings and timers of a receive path.
 
-    Omitted sizes are planned; given sizes (window, term, so-rcvbuf, so-sndbuf, rmem-max,
-    ring-entries) are judged as the driver and the kernel would judge them.
+    Sizes that are not given are computed. Given sizes (window, term, so-rcvbuf, so-sndbuf,
+    rmem-max, ring-entries) are checked as the driver and the kernel would check them.
     """
     names = {info.attribute: info.name for info in describe(BrokerSettings)}
     receive, send = [names[socket_field] for socket_field in _SOCKET_FIELDS]

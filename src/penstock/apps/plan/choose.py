@@ -1,4 +1,4 @@
-"""`penstock plan choose`: recommends a technology, with reasons and thresholds."""
+"""Command `penstock plan choose`: recommends a technology, with reasons and thresholds."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from penstock.planner.quantities import format_quantity
 from penstock.planner.results import Plan, input_rows
 
 ATTEMPTS_MAX: Final = 5
-"""Answers to one question of which none can be read."""
+"""Most attempts to answer one question."""
 
 _WORDS: Final = {"y": "true", "yes": "true", "n": "false", "no": "false"}
 
 
 @click.command("choose")
-@click.option("--ask", is_flag=True, help="Ask the questions one by one, with their thresholds.")
+@click.option(
+    "--ask", is_flag=True, help="Ask the questions one by one, and show the thresholds of each."
+)
 @plan_inputs(Workload)
 def choose(state: State, inputs: Workload, ask: bool) -> Plan:
     """Recommend a technology: log, queue, outbox, host socket, RPC, engine or processor.
 
-    Each candidate gets a verdict, with every reason for and against and the threshold that decided
-    it. The end lists the single answers that would change the recommendation. Exits with status 1
-    if nothing fits.
+    Each candidate gets a verdict, with the reasons for and against it and the thresholds behind
+    them. At the end, single answers are listed that would change the recommendation. Exits with
+    status 1 if no candidate fits.
     """
     return plan_choice(_asked(inputs) if ask else inputs)
 
 
 def _asked(defaults: Workload) -> Workload:
-    """Ask every question; options and files give the defaults."""
+    """Ask all questions and return the answers; `defaults` come from options and files."""
     answers: dict[str, object] = {name: value for name, value, _, _ in input_rows(defaults)}
     asked = questions()
     for number, question in enumerate(asked, 1):
@@ -62,7 +64,7 @@ def _answer(question: Question, place: str, answers: Mapping[str, object]) -> ob
             click.echo(str(flaw), err=True)
         else:
             return value
-    raise click.UsageError(f"{info.name}: {ATTEMPTS_MAX} answers that cannot be read")
+    raise click.UsageError(f"{info.name}: no valid answer in {ATTEMPTS_MAX} attempts")
 
 
 def _choices(info: SettingInfo) -> str:

@@ -1,4 +1,4 @@
-"""`penstock plan`: sizes, costs, and checks. Commands are imported when they are called."""
+"""Command group `penstock plan`: sizes, costs and checks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ _COMMANDS: Final = {
 def plan() -> None:
     """Size a cluster, compute its cost, check the host.
 
-    Every figure has a formula and a source: `--explain` shows them. `--output json` writes the
-    whole plan, `--plot FILE.svg` draws it, `--inputs FILE.toml` reads inputs from a file.
+    Every figure has a formula and a source, which --explain shows. --output json writes the whole
+    plan, --plot FILE.svg draws it, and --inputs FILE.toml reads its inputs from a file.
     """

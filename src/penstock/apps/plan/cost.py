@@ -1,4 +1,4 @@
-"""`penstock plan cost`: reads price files and gives the planner the date."""
+"""Command `penstock plan cost`: compares monthly costs, from price files and the present date."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ OUR_PRICES: Final = "prices.toml"
 
 
 def our_price_text() -> str:
-    """Return the price file of the package."""
+    """Return the content of the package's price file."""
     return table_text("penstock.planner.cost", OUR_PRICES)
 
 
 def load_prices(path: Path | None, today: date | None = None) -> Prices:
-    """Return the package's prices, overridden by a user's file; prices without a date are today's.
+    """Return the package's prices, overridden by those of a user's file.
+
+    Prices in the user's file that have no date count as today's.
 
     Raises:
         InvalidPlanFile: the file is not TOML, is too large, or has an invalid price.
@@ -37,7 +39,7 @@ def load_prices(path: Path | None, today: date | None = None) -> Prices:
 
 
 def write_prices(path: Path) -> None:
-    """Write the package's price file, to be edited.
+    """Write the package's prices to a new file, for editing.
 
     Raises:
         InvalidPlanFile: the file exists, or cannot be written.
@@ -54,15 +56,16 @@ def write_prices(path: Path) -> None:
 @click.command("cost")
 @click.option(
     "--prices", "prices_file", type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file of prices that take the place of ours: some or all, only what differs.",
+    help="TOML file with prices that replace those of the package; it needs only the prices that"
+    " differ.",
 )  # fmt: skip
 @click.option(
     "--write-prices", "write_prices_file", type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE", help="Write our price file to a new FILE, to edit it, and stop.",
+    metavar="FILE", help="Write the package's prices to a new FILE, for editing, and stop.",
 )  # fmt: skip
 @click.option(
     "--preset", type=click.Choice(list(PRESETS)),
-    help="Begin with the inputs of a published example; other options win over them.",
+    help="Use the inputs of a published example; --inputs and other options override them.",
 )  # fmt: skip
 @plan_inputs(CostInputs, presets={name: one.inputs for name, one in PRESETS.items()})
 def cost(
@@ -72,10 +75,11 @@ def cost(
     write_prices_file: Path | None,
     preset: str | None,
 ) -> Plan:
-    """Compare the monthly cost of ways to carry the data.
+    """Compare the monthly cost of several ways to carry the data.
 
-    Own brokers with replicated disks, tiers or an object store; files on a shared file system with
-    pointers on a log; managed streams. Each bill has its lines, each line its quantity and price.
+    The ways are: own brokers with replicated disks, tiers or an object store; files on a shared
+    file system with pointers on a log; managed streams. Each bill shows its lines, with quantity
+    and price.
     """
     if write_prices_file is not None:
         write_prices(write_prices_file)

@@ -1,4 +1,6 @@
-"""`penstock plan keys TOPIC`: read a topic by columns, and report skew, hot keys and salting."""
+"""Command `penstock plan keys`: reads a topic by columns, and reports skew, hot keys and
+salting.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _COMMITTED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Offsets to read, per partition, and their name."""
+    """Offsets to read in each partition, the sizes of all partitions, and a description."""
 
     start: Mapping[int, int]
     end: Mapping[int, int]
@@ -41,10 +43,14 @@ class _Range:
 @click.argument("topic")
 @click.option(
     "--records", type=click.IntRange(min=1),
-    help=f"Read so many of the newest records, of each partition its part."
+    help="Read about this number of the newest records, in proportion to the partitions' sizes."
     f" [default: {RECORDS_DEFAULT:,}]",
 )  # fmt: skip
-@click.option("--since", metavar="DURATION", help="Read the records of the last 90s, 15min, 2h, …")
+@click.option(
+    "--since",
+    metavar="DURATION",
+    help="Read only records of this last period, such as 90s, 15min or 2h.",
+)
 @click.option("--all", "everything", is_flag=True, help="Read the whole topic.")
 @plan_inputs(KeysInputs)
 def keys(
@@ -55,10 +61,10 @@ def keys(
     since: str | None,
     everything: bool,
 ) -> Plan:
-    """Report the skew of a topic's keys, and the effect of salting and partitions.
+    """Report the skew of a topic's keys, and the effect of salting and of more partitions.
 
-    Committed records are read by columns and counted in bounded memory; nothing is changed. Sizes
-    are those of keys and values, uncompressed.
+    Only committed records are read, and nothing is changed. They are counted in bounded memory.
+    Sizes are those of keys and values, uncompressed.
     """
     if sum([records is not None, since is not None, everything]) > 1:
         raise click.UsageError("give one of --records, --since and --all")
@@ -87,7 +93,9 @@ def _scope(topic: str, chosen: _Range, partitions: int) -> Scope:
 
 
 def _whole(client: Client, topic: str, partitions: int) -> _Range:
-    """Return the range of everything committed now, without partitions that were added since."""
+    """Return the range of all records that are committed now, in the first `partitions`
+    partitions.
+    """
     those = range(partitions)
     start = client.list_offsets(topic, "earliest", partitions=those)
     end = client.list_offsets(topic, "latest", partitions=those, isolation=_COMMITTED)
@@ -115,7 +123,9 @@ def _recent(client: Client, topic: str, partitions: int, since: str) -> _Range:
 
 
 def _newest(client: Client, topic: str, partitions: int, records: int) -> _Range:
-    """Return the newest offsets of each partition, in proportion to its size."""
+    """Return a range of about `records` newest offsets, from each partition in proportion to its
+    size.
+    """
     whole = _whole(client, topic, partitions)
     total = sum(whole.sizes.values())
     if total <= records:

@@ -1,4 +1,4 @@
-"""Shared parts of `penstock plan`: options from declarations, table, JSON, plot."""
+"""Shared parts of `penstock plan`: options of declared inputs; output as table, JSON or plot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.planner.results import (
 
 PLAN_FILE_BYTES_MAX: Final = 1 << 20
 _PRESSING: Final = ("fail", "warn")
-"""Severities of the findings that stand with the answers."""
+"""Severities of findings that are shown with the answers, also without --explain."""
 
 Command = Callable[..., None]
 Document = TypeVar("Document")
@@ -36,11 +36,13 @@ Document = TypeVar("Document")
 def plan_inputs(
     inputs_type: type[Any], presets: Mapping[str, Mapping[str, object]] | None = None
 ) -> Callable[[Callable[..., Plan]], Command]:
-    """Add an option for each declared input to a command, and write the plan that it returns.
+    """Return a decorator that makes a command from a function that returns a plan.
 
-    The function gets `(state, inputs, **its own options)`. `--inputs` (a TOML file, which options
-    override), `--explain` and `--plot` are added. With `presets` the function has an option
-    `preset`: named inputs, which the file and options override. Invalid inputs exit with status 2.
+    The command has an option for each declared input of `inputs_type`, and writes the plan. The
+    function gets `(state, inputs, **its own options)`. The options `--inputs` (a TOML file, which
+    single options override), `--explain` and `--plot` are added. With `presets` the function must
+    have an option `preset`, which names inputs that the file and options override. Invalid inputs
+    exit with status 2.
     """
 
     def decorated(function: Callable[..., Plan]) -> Command:
@@ -85,14 +87,18 @@ _COMMON: Final = (
         "inputs_file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="TOML file of inputs, by the names of these options.",
+        help="TOML file with inputs, under the names of these options, which override it.",
     ),
-    click.option("--explain", is_flag=True, help="Show all inputs, figures, formulas and sources."),
+    click.option(
+        "--explain",
+        is_flag=True,
+        help="Show also all inputs, figures, formulas, sources and findings.",
+    ),
     click.option(
         "--plot",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE.svg|FILE.png",
-        help="Draw the plan's charts.",
+        help="Draw the plan's charts to this file.",
     ),
 )
 
@@ -112,10 +118,10 @@ def _option(info: SettingInfo) -> Callable[[Any], Any]:
 
 
 def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
-    """Parse a plan's file: inputs, prices, a calibration.
+    """Read a file of a plan (inputs, prices or a calibration), and parse it.
 
     Raises:
-        InvalidPlanFile: it cannot be read, is too large, or `parse` raises a ValueError.
+        InvalidPlanFile: the file cannot be read, is too large, or `parse` raises a ValueError.
     """
     try:
         if path.stat().st_size > PLAN_FILE_BYTES_MAX:
@@ -128,7 +134,7 @@ def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
 
 
 def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) -> None:
-    """Write a plan in the requested form, answers first, and draw it on request."""
+    """Write a plan as text, answers first, or as JSON; draw it to the file `plot`."""
     if plot is not None:
         plot.write_bytes(draw(plan, plot.suffix))
     if state.json:
@@ -148,8 +154,8 @@ def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) ->
         _write_details(plan)
     else:
         click.echo(
-            f"--explain: {len(given_rows(plan.inputs))} inputs, {len(plan.figures)} figures with"
-            f" formulas and sources, {len(others)} more findings"
+            f"add --explain for {len(given_rows(plan.inputs))} inputs, {len(plan.figures)} figures"
+            f" with formulas and sources, and {len(others)} more findings"
         )
     if plot is not None:
         click.echo(f"drawn: {plot}")
@@ -161,7 +167,7 @@ def _input_text(row: Sequence[Any]) -> str:
 
 
 def _write_findings(findings: Sequence[Finding]) -> None:
-    """Write sentences, folded on a terminal."""
+    """Write findings as sentences, each with its fix on the next line."""
     for finding in findings:
         click.echo(f"{finding.severity:<4}  {finding.subject}: {finding.cause}")
         if finding.fix:
@@ -191,7 +197,7 @@ def _write_figures(group: str, figures: Sequence[Figure]) -> None:
 
 
 def _write_explanations(figures: Sequence[Figure]) -> None:
-    """Write long formulas below the tables."""
+    """Write the formula and the source of each figure."""
     click.echo("# Formulas and sources")
     group = ""
     for figure in figures:

@@ -1,5 +1,5 @@
-"""`penstock serve --processes N`: several brokers of one machine in one command.
+"""Several brokers of one machine in one command: `penstock serve --processes N`.
 
-`plan.py` computes the settings of each broker, `parent.py` starts and restarts them, `front.py` is
-the one admin address, `admin_text.py` combines several answers.
+`plan.py` computes the settings of each broker. `parent.py` starts and restarts the processes.
+`front.py` is the shared admin address, and `admin_text.py` merges the answers of several brokers.
 """

@@ -1,4 +1,4 @@
-"""Combination of several brokers' answers into one, on the shared admin address."""
+"""Merging of several brokers' answers into one, for the shared admin address."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any
 from penstock.base.metrics import Metrics, Sample, gauges, render
 
 Answers = Mapping[int, Any]
-"""By broker: the body of its answer, or None where it gave none."""
+"""Bodies of answers by node.id; None for a broker that did not answer."""
 
 
 class ProcessMetrics(Metrics, prefix="penstock_process_"):
-    """Metrics of the shared admin address."""
+    """Metrics that the shared admin address adds to those of its brokers."""
 
     up: dict[str, int] = gauges(
         "up",
-        "With several processes: 1 if a broker has answered this scrape, else 0.",
+        "With several processes: 1 if the broker answered this scrape, else 0.",
         "broker",
     )
 
 
 def health(answers: Answers, *, vital: bool) -> dict[str, Any]:
-    """Merge health answers in the form of one: every check with its broker's name.
+    """Merge the brokers' health answers into one; the name of each check begins with its broker.
 
-    A broker that does not answer fails, unless only `vital` checks count: it is restarted.
+    A broker that does not answer counts as a failed check. With `vital`, which is for `/livez`, it
+    does not, because its parent restarts it.
     """
     checks: list[dict[str, Any]] = []
     for broker, body in answers.items():
         if body is None:
-            cause = "it does not answer; if it has ended, its parent restarts it"
+            cause = "the broker does not answer; its parent process restarts it if it has ended"
             checks.append({"name": f"broker {broker}", "ok": vital, "cause": cause})
             continue
         named = body.get("checks", ())
@@ -45,7 +46,7 @@ def groups(answers: Answers) -> dict[str, Any]:
 
 
 def failures(answers: Answers) -> list[str]:
-    """Return what brokers could not load, in sentences."""
+    """Return sentences about files that brokers could not load, and brokers that do not answer."""
     found = []
     for broker, body in answers.items():
         told = ["it does not answer"] if body is None else body.get("failures", ())
@@ -54,9 +55,10 @@ def failures(answers: Answers) -> list[str]:
 
 
 def metrics(answers: Mapping[int, bytes | None], own: Iterable[Sample] = ()) -> bytes:
-    """Merge expositions with the label `broker` on every sample, and the answering brokers.
+    """Merge the metrics of brokers, with the label `broker` on every sample, and samples of its
+    `own`.
 
-    The samples of a metric follow its HELP and TYPE, as the format requires.
+    All samples of a metric follow its HELP and TYPE lines, as the exposition format requires.
     """
     heads: dict[bytes, list[bytes]] = {}
     samples: dict[bytes, list[bytes]] = {}

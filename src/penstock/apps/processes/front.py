@@ -1,22 +1,21 @@
-"""The one admin address of several brokers.
+"""Shared admin address of several brokers: forwards requests to them, and merges their answers.
 
 | path                                   | is answered by                                        |
 |----------------------------------------|-------------------------------------------------------|
-| `/brokers/<node.id>/…`                 | that broker, as if it were asked itself               |
-| `/health`, `/readyz`, `/livez`         | all: good if all are                                  |
-| `/metrics`                             | all, with a label `broker`                            |
-| `/v1/groups`                           | all coordinators                                      |
-| `/v1/security/reload`                  | all, and this address                                 |
-| `/v1/staging…`, `/v1/sinks…`           | the first broker, which has the blobs                 |
-| another that reads                     | the first one that has the answer, as the leader does |
-| another                                | the first one that can be reached                     |
+| `/brokers/<node.id>/…`                 | that broker                                           |
+| `/health`, `/readyz`, `/livez`         | all brokers; healthy if all are                       |
+| `/metrics`                             | all brokers, with a label `broker`                    |
+| `/v1/groups`                           | all brokers, since each of them coordinates groups    |
+| `/v1/security/reload`                  | all brokers, and this address                         |
+| `/v1/staging…`, `/v1/sinks…`           | the first broker, which has the staged blobs          |
+| other paths, GET and HEAD              | the first broker that has the answer, as the leader   |
+| other paths, other methods             | the first broker that can be connected to             |
 
-It has the certificate of the admin listener, reloaded when it changes, and forwards the
-client's identity to brokers (`security.forwarding`).
+The address has the certificate of the admin listener, and reloads it when the file changes. Each
+forwarded request carries the client's identity (`security/forwarding.py`).
 
-Brokers are asked over connections of one request each. An answer is held whole, at most
-`ADMIN_ANSWER_BYTES_MAX`; a request's body is streamed, and the broker
-limits it.
+Each request to a broker has its own connection. An answer is kept in memory, up to
+`ADMIN_ANSWER_BYTES_MAX`. The body of a request is streamed to the broker, which limits its size.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
 
 HEALTH_SECONDS: Final = 5.0
-"""How long a broker is waited for by a look at all."""
+"""Longest wait for each broker, if a request is sent to all brokers."""
 ANSWER_SECONDS: Final = 120.0
-"""How long a broker may take to answer a request that was sent to it alone."""
+"""Longest wait for the answer to a request that is sent to one broker."""
 READ_BYTES: Final = 256 << 10
 _ASK_ANOTHER: Final = frozenset(
     {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -72,7 +71,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Answer(NamedTuple):
-    """Answer of a broker."""
+    """HTTP answer of a broker, with the headers that are returned to the client."""
 
     status: int
     headers: Headers
@@ -84,11 +83,11 @@ class Answer(NamedTuple):
 
 
 Answers = Mapping[int, Answer | None]
-"""By broker; None where there was none in time."""
+"""Answers by node.id; None for a broker that did not answer in time."""
 
 
 class Front:
-    """Shared admin address: application and listener; belongs to the event loop."""
+    """Server of the shared admin address; belongs to the event loop that starts it."""
 
     def __init__(
         self,
@@ -97,7 +96,10 @@ class Front:
         brokers: Mapping[int, Address],
         secret: bytes,
     ) -> None:
-        """`brokers` maps node.id to an address; all share `secret`."""
+        """Create a front of the admin interfaces in `brokers`, by node.id.
+
+        `secret` shows the brokers that a request was forwarded by this front.
+        """
         self._brokers = dict(sorted(brokers.items()))
         self._settings = settings
         self._security = security
@@ -109,7 +111,7 @@ class Front:
         )
 
     async def start(self, address: Address) -> None:
-        """Start listening.
+        """Start listening at an address.
 
         Raises:
             InvalidError: a file of certificates cannot be used.
@@ -143,8 +145,9 @@ class Front:
         )
 
     def _meant(self, app: Starlette) -> Any:
-        """Reject changes meant for another listener, since brokers do not receive the Host
-        header.
+        """Return an application that rejects changes which were meant for another listener.
+
+        Brokers cannot check this, because they do not receive the client's Host header.
         """
 
         async def checked(scope: Any, receive: Any, send: Any) -> None:
@@ -200,7 +203,9 @@ class Front:
     def _merging(
         self, merged: Callable[[Answers], Awaitable[Response]], method: str = "GET"
     ) -> Callable[..., Any]:
-        """Return an endpoint that merges all answers, or returns the first refusal."""
+        """Return an endpoint that merges the answers of all brokers, or returns the first
+        rejection.
+        """
 
         async def endpoint(request: Request) -> Response:
             answers = await self._all(request, method)
@@ -214,7 +219,7 @@ class Front:
         return endpoint
 
     async def _all(self, request: Request, method: str) -> Answers:
-        """Ask each broker; None where it does not answer in time."""
+        """Send a request to all brokers and return their answers."""
 
         headers = self._passed_on(request, {b"authorization"})
 
@@ -228,7 +233,7 @@ class Front:
         return dict(zip(self._brokers, answers, strict=True))
 
     def _passed_on(self, request: Request, kept: Collection[bytes]) -> Headers:
-        """Return a request's forwarded headers, with the client's identity."""
+        """Return the headers of a forwarded request: the `kept` ones and the client's identity."""
         headers = [header for header in request.headers.raw if header[0] in kept]
         return [*headers, *forwarded(request.scope, self._secret)]
 
@@ -254,7 +259,12 @@ class Front:
         return await self._asked(list(self._brokers), request, _target(request))
 
     async def _asked(self, brokers: list[int], request: Request, target: str) -> Response:
-        """Return the answer of the first broker that has one, else the best refusal."""
+        """Forward a request to one broker after the other, until one has a usable answer.
+
+        A read is repeated at the next broker after any failure, and if a broker does not have the
+        resource. A change is repeated only after a refused connection. Without a usable answer, the
+        first rejection or status 503 is returned.
+        """
         headers = self._passed_on(request, _KEPT_HEADERS)
         reads = request.method in ("GET", "HEAD")
         has_body = not reads and not {*request.headers}.isdisjoint(_BODIES)
@@ -290,7 +300,7 @@ async def _groups(answers: Answers) -> Response:
 
 
 def _bodies(answers: Answers) -> dict[int, Any]:
-    """Return the JSON of the answers; None without answer."""
+    """Return the decoded JSON bodies by node.id; None for a broker that did not answer."""
     return {
         broker: None if one is None else msgspec.json.decode(one.content)
         for broker, one in answers.items()
@@ -305,10 +315,11 @@ async def exchange(
     seconds: float,
     body: AsyncIterator[bytes] | None = None,
 ) -> Answer:
-    """Send one request over its own connection, and read the answer.
+    """Send one request over a new connection, and return the answer.
 
     Raises:
-        OSError, TimeoutError, h11.ProtocolError: no answer in time, or none that is HTTP.
+        OSError, TimeoutError, h11.ProtocolError: no answer within `seconds`, or one that is not
+            HTTP.
     """
     own = [(b"host", b"localhost"), (b"connection", b"close"), *headers]
     if body is not None and not any([name == b"content-length" for name, _ in headers]):
@@ -318,7 +329,7 @@ async def exchange(
         reader, writer = await asyncio.open_connection(*address)
         try:
             writer.write(machine.send(h11.Request(method=method, target=target, headers=own)))
-            with suppress(ConnectionError):  # refused early: the response has the reason
+            with suppress(ConnectionError):  # rejected early: the response has the reason
                 await _send(machine, writer, body or _nothing())
             return await _receive(machine, reader)
         finally:

@@ -1,20 +1,22 @@
-"""The parent of several brokers: starts them, starts again those that end, stops all.
+"""Parent process of several brokers: starts them, restarts those that end, and stops all.
 
-It locks the data directory, brings the metadata database up to date while it has it for itself, and
-forks: the brokers, and the front of the admin address, share the memory of everything that was
-imported by then. From there on it waits: for signals, and for children to say that they are ready.
+It locks the data directory, and migrates the database of metadata while no broker uses it. Then it
+forks the brokers and the front of the admin address; these share the memory of all modules that
+were imported before. After that it waits for signals, and for reports of children that they are
+ready.
 
-| event                          | then                                                          |
+| event                          | reaction                                                      |
 |--------------------------------|---------------------------------------------------------------|
-| all are ready                  | the ready line                                                |
-| one ends before that           | all are stopped; its own words say why                        |
-| one ends later                 | it is started again, at once and then after growing pauses    |
-| SIGTERM, SIGINT                | the brokers stop one after the other, then the front          |
-| a second signal                | all are killed                                                |
-| the parent is killed           | the children see that a pipe of theirs is closed, and stop    |
+| all children are ready         | writes the ready line                                         |
+| a child ends before that       | stops all; the child has printed the reason                   |
+| a child ends later             | restarts it, at first at once, then after growing pauses      |
+| SIGTERM, SIGINT                | stops the brokers one after the other, then the front         |
+| a second signal                | kills all                                                     |
+| the parent itself is killed    | the children stop, because a pipe to the parent is closed     |
 
-The lock is the children's, too: a directory is free when the last of them has ended. It has the
-parent's process id in it; who finds it taken, and that process gone, waits for its children.
+The children inherit the lock, so the directory is free when the last of them has ended. The lock
+file has the parent's process id. If the lock is taken but that process has ended, a new parent
+waits for the children of the former one.
 """
 
 from __future__ import annotations
@@ -61,41 +63,45 @@ logger = logging.getLogger(__name__)
 LOCK_FILE: Final = ".processes"
 RESTARTS: Final = Backoff(first_ms=100, ceiling_ms=30_000)
 FORGOTTEN_SECONDS: Final = 60.0
-"""A process that has run for so long is started again at once when it ends."""
+"""Run time, in seconds, after which earlier failures of a process no longer delay its restart."""
 LOOK_SECONDS: Final = 0.05
-"""How often a lock is tried that is about to be given up."""
+"""Interval, in seconds, of attempts to get a lock that is about to be released."""
 STOP_MARGIN_SECONDS: Final = 20.0
-"""What a child gets beyond the waits that it is told, before it is killed."""
+"""Time, in seconds, that a child gets to stop besides twice shutdown.timeout.ms, before it is
+killed.
+"""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _READY: Final = b"1"
 _WAKES_READ: Final = 4096
 
 
 class DirectoryShared(UnavailableError):
-    """The data directory is in use by other processes."""
+    """Other processes use the data directory."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class ProcessEnded(UnavailableError):
-    """A process ended before all were ready, or had to be killed."""
+    """A process ended before all were ready, or was killed because it did not stop."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 @dataclass(slots=True)
 class Child:
-    """Child process.
+    """Child process: a broker, or the front.
 
-    `main` gets the end of a pipe that closes when the parent ends, and a function that reports
-    readiness.
+    `main` runs in the child. It gets the end of a pipe that closes when the parent ends, and a
+    function that reports readiness.
     """
 
     name: str
     main: Callable[[int, Callable[[], None]], None]
     pid: int = 0
     said: int = -1
-    """The end of a pipe that has a byte when the process is ready."""
+    """Read end of a pipe to which the child writes a byte when it is ready; -1 once that is
+    read.
+    """
     ready: bool = False
     started: float = 0.0
     failures: int = 0
@@ -103,10 +109,10 @@ class Child:
 
 
 def run_all(configuration: Configuration) -> None:
-    """Run `configuration.processes` brokers until a signal arrives.
+    """Run `configuration.processes` brokers and their front until a signal arrives.
 
     Raises:
-        PenstockError: they cannot be started together, or one had to be killed.
+        PenstockError: the processes cannot be started together, or one had to be killed.
     """
     _import_all()
     with ExitStack() as keep:
@@ -132,7 +138,7 @@ def _run_all(configuration: Configuration, keep: ExitStack) -> None:
 
 
 def _import_all() -> None:
-    """Import the children's modules once, to share their memory."""
+    """Import the modules of the children before forking, so that they share the memory."""
     for name in (
         "uvloop",
         "uvicorn.protocols.http.h11_impl",
@@ -146,7 +152,13 @@ def _import_all() -> None:
 
 
 def _lock(directory: Path, seconds: float) -> int:
-    """Lock a data directory; wait for children of a dead parent within the timeout."""
+    """Lock a data directory and return the descriptor of the lock file.
+
+    If the parent that had the lock has ended, its children get `seconds` to end too.
+
+    Raises:
+        DirectoryShared: other processes use the directory.
+    """
     path = directory / LOCK_FILE
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = SYSTEM_CLOCK.monotonic() + seconds
@@ -158,8 +170,8 @@ def _lock(directory: Path, seconds: float) -> int:
             if _runs(owner) or SYSTEM_CLOCK.monotonic() >= deadline:
                 os.close(file)
                 raise DirectoryShared(
-                    f"data directory {directory}: process {owner} runs brokers in it;"
-                    " stop that process, or choose another with --data-dir"
+                    f"data directory {directory}: process {owner} runs brokers in it; stop that"
+                    " process, or choose another directory with --data-dir"
                 ) from None
             select.select([], [], [], LOOK_SECONDS)
         else:
@@ -179,29 +191,34 @@ def _runs(process: str) -> bool:
 
 
 class Parent:
-    """Supervisor of the processes."""
+    """Supervisor of child processes."""
 
     def __init__(self, stop_seconds: float) -> None:
-        """`stop_seconds` limits each child's stop."""
+        """Create a supervisor without children; a child that needs more than `stop_seconds` is
+        killed.
+        """
         self._stop_seconds = stop_seconds
         self._children: list[Child] = []
         self._signals = 0
         self._restarts = False
-        """Whether who ends is started again: from when all were ready until they are to stop."""
+        """Whether ended children are restarted: from the time when all were ready until the
+        stop.
+        """
         self._alive, self._held = os.pipe()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
 
     def add(self, name: str, main: Callable[[int, Callable[[], None]], None]) -> None:
-        """Add a process; the last one added is stopped first."""
+        """Add a process; processes are stopped in reverse order."""
         self._children.append(Child(name, main))
 
     def run(self, announce: Callable[[], None]) -> None:
-        """Run until a signal arrives; call `announce` when all are ready.
+        """Start all processes and supervise them until a signal; call `announce` when all are
+        ready.
 
         Raises:
-            ProcessEnded: a process ended before that, or had to be killed.
+            ProcessEnded: a process ended before all were ready, or had to be killed.
         """
         with handled(self._on_signal, (*_SIGNALS, signal.SIGCHLD)):
             before = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -236,7 +253,7 @@ class Parent:
             )
 
     def _wait(self, until: float = inf) -> None:
-        """Wait for a signal, a message of a child, or a due restart."""
+        """Wait for a signal, a report of a child, a due restart, or the time `until`."""
         until = min([until, *[child.due for child in self._children]])
         said = {child.said: child for child in self._children if child.said >= 0}
         left = None if until == inf else max(0.0, until - SYSTEM_CLOCK.monotonic())
@@ -261,7 +278,7 @@ class Parent:
         os.close(says)
 
     def _become(self, child: Child, says: int) -> NoReturn:
-        """Run the child until it ends, without the parent's stack."""
+        """Run `main` of a child in the forked process, and exit when it returns."""
         status = FORCED_STATUS
         try:
             signal.set_wakeup_fd(-1)
@@ -283,7 +300,7 @@ class Parent:
             os._exit(status)
 
     def _reap(self) -> list[Child]:
-        """Return the ended children, with their restart times set."""
+        """Return the children that have ended since the last call; schedule their restarts."""
         ended = []
         for child in self._children:
             if not child.pid:
@@ -306,11 +323,11 @@ class Parent:
         child.due = now + pause_seconds
         how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
         logger.error(
-            "%s (process %d) %s; it is started again in %.1f s", child.name, pid, how, pause_seconds
+            "%s (process %d) %s; restarting it in %.1f s", child.name, pid, how, pause_seconds
         )
 
     def _stop(self) -> list[str]:
-        """Stop all in order; return the names of killed ones."""
+        """Stop all children in reverse order; return the names of those that had to be killed."""
         killed = []
         self._restarts = False
         for child in self._children:
@@ -337,7 +354,7 @@ class Parent:
                 os.kill(child.pid, signal.SIGKILL)
 
 
-# What children do
+# In the child processes
 
 
 def _say_ready(says: int) -> None:
@@ -378,7 +395,7 @@ def _front(
 
 
 def _stop_event(alive: int) -> asyncio.Event:
-    """Return an event set by SIGTERM or by the end of the parent."""
+    """Return an event that SIGTERM or the end of the parent process sets."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def gone() -> None:

@@ -1,17 +1,20 @@
 """Settings of each of several brokers that share a data directory.
 
-| of broker *i* (0, 1, …)    | is                                                              |
-|----------------------------|-----------------------------------------------------------------|
-| node.id                    | that of the settings, + *i*                                     |
-| ports of (advertised) listeners | those of the settings, + *i*; for port 0 a free one         |
-| replication.listener       | the same; 127.0.0.1 and a free port where none is set           |
-| admin.listener             | 127.0.0.1 and a free port without TLS, which the front asks     |
-| directory of its log       | `log` of the first one, as of a process alone; `log-<node.id>`  |
-| sink.staging.directory     | that of the settings; with `-<node.id>` but for the first one   |
+| of broker *i* (0, 1, …)  | value                                                             |
+|--------------------------|-------------------------------------------------------------------|
+| node.id                  | configured value + *i*                                            |
+| listeners                | configured ports + *i*; a free port for port 0                    |
+| advertised.listeners     | configured ports + *i*                                            |
+| replication.listener     | configured port + *i*; by default 127.0.0.1 and a free port       |
+| admin.listener           | 127.0.0.1 and a free port without TLS, for requests of the front  |
+| directory of its log     | `log` for the first broker; `log-<node.id>` for the others        |
+| sink.staging.directory   | configured value; with `-<node.id>` except for the first broker   |
+| audit.log.file           | configured value; with `-<node.id>` except for the first broker   |
 
-Metadata and the objects of diskless topics are everybody's. So a directory of one process serves
-several, and goes back to fewer as soon as those that go hold nothing: partitions of which a broker
-would be missing are named, and nothing is started.
+All brokers share the metadata and the objects of diskless topics. A directory of one broker can
+therefore be served by several. It can be served by fewer again when the removed brokers hold no
+replicas. If a partition has a replica on a broker that would not run, nothing is started, and the
+error names such partitions.
 """
 
 from __future__ import annotations
@@ -45,16 +48,18 @@ PORT_MAX: Final = 65_535
 
 
 class BrokersMissing(InvalidError):
-    """Partitions have replicas on brokers that would not run."""
+    """Partitions have replicas on brokers that the command would not start."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class Plan:
-    """Configurations of the brokers."""
+    """Configurations of several brokers, and the addresses of their admin interfaces."""
 
     def __init__(self, configuration: Configuration, keep: ExitStack) -> None:
-        """Plan `configuration.processes` brokers; `keep` holds the found free ports.
+        """Compute the configurations of `configuration.processes` brokers.
+
+        `keep` reserves the chosen free ports until it is closed.
 
         Raises:
             InvalidConfiguration, InvalidSetting: a setting cannot be shared or incremented.
@@ -67,26 +72,30 @@ class Plan:
         self._keep = keep
         self._trusted = configuration.broker.admin_loopback_trusted
         self.secret = SYSTEM_RANDOMNESS.bits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
-        """By which brokers know what comes from the front."""
+        """Secret that shows the brokers which requests the front has forwarded."""
         self.brokers = tuple(
             [self._broker(configuration, place) for place in range(configuration.processes)]
         )
         admin = configuration.broker.admin_listener
         self.admin = _address(self._bound("admin.listener", admin, 0)) if admin else None
-        """Where the front listens, if it does."""
+        """Address of the front; None if the admin interface is off."""
         self.admins = {
             entry.broker.node_id: _address(entry.broker.admin_listener)
             for entry in self.brokers
             if admin
         }
-        """Where the brokers answer it."""
+        """Addresses of the brokers' admin interfaces, by node.id."""
         _check_ports([item.broker for item in self.brokers], admin)
 
     def _broker(self, configuration: Configuration, place: int) -> Configuration:
         settings = configuration.broker
         node_id = settings.node_id + place
         if node_id > INT_MAX:
-            raise InvalidSetting("node.id", settings.node_id, f"must leave room for {node_id}")
+            raise InvalidSetting(
+                "node.id",
+                settings.node_id,
+                f"must leave room for {node_id}, the id of a later process",
+            )
         suffix = f"-{node_id}" if place else ""
         staging = settings.sink_staging_directory or str(configuration.directory / "staging")
         broker = replace(
@@ -120,7 +129,7 @@ class Plan:
         )
 
     def _bound(self, setting: str, text: str, place: int) -> str:
-        """Return an address; a port 0 becomes a reserved free one."""
+        """Return a listener's address for broker `place`; port 0 becomes a reserved free port."""
         name, separator, place_text = text.rpartition("://")
         host, port = parse_address(place_text, setting=setting)
         if port:
@@ -133,7 +142,7 @@ class Plan:
         return f"{name}{separator}{place_text.rpartition(':')[0]}:{kept.getsockname()[1]}"
 
     def ready_line(self) -> str:
-        """Return the line that reports readiness: the first listener of each broker."""
+        """Return the ready line, with the first listener of each broker and the front's address."""
         kafka = [settings.broker.listeners[0].rpartition("://")[2] for settings in self.brokers]
         note = trusted_note(self._trusted and self.admin is not None)
         return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}{note}"
@@ -144,13 +153,15 @@ def _address(text: str) -> Address:
 
 
 def _up(setting: str, text: str, place: int) -> str:
-    """Return an address with an incremented port; 0 stays."""
+    """Return an address whose port is increased by `place`; port 0 stays."""
     head, _, port = text.rpartition(":")
     number = whole_number(port, PORT_MAX)
     if not number:
         return text
     if number + place > PORT_MAX:
-        raise InvalidSetting(setting, text, f"must leave room for port {number + place}")
+        raise InvalidSetting(
+            setting, text, f"must leave room for port {number + place} of a later process"
+        )
     return f"{head}:{number + place}"
 
 
@@ -164,19 +175,21 @@ def _check_ports(brokers: Iterable[BrokerSettings], admin: str) -> None:
                 raise InvalidSetting(
                     "listeners",
                     thing,
-                    f"is the address of {taken[thing]} and of {user}: leave room for one port"
-                    " per process",
+                    f"is the address of {taken[thing]} and of {user}: leave as many ports between"
+                    " two listeners as there are processes",
                 )
             taken[thing] = user
 
 
 def check_held(brokers: Collection[int], directory: Path) -> None:
-    """Migrate the metadata, and check that no partition needs another broker's log.
+    """Migrate the database of metadata, and check that all replicas are on the brokers that will
+    run.
 
     Raises:
-        ControlUnavailable, IncompatibleDatabase: the database cannot be opened, as when another
-            process holds it.
-        BrokersMissing: partitions need brokers; names them and the required number of processes.
+        ControlUnavailable, IncompatibleDatabase: the database cannot be opened, for example because
+            another process uses it.
+        BrokersMissing: replicas are on other brokers; names them and the required number of
+            processes.
     """
     try:
         image = asyncio.run(prepare(directory / CONTROL))
@@ -202,8 +215,8 @@ def check_held(brokers: Collection[int], directory: Path) -> None:
 
 def _fix(missing: Collection[int], first: int) -> str:
     if min(missing) < first:
-        return f"start it with node.id = {min(missing)}, as before"
+        return f"start it with node.id = {min(missing)}"
     return (
-        f"start it with --processes {max(missing) - first + 1}, or move them to other brokers"
-        " while these run"
+        f"start it with --processes {max(missing) - first + 1}, or move the replicas to other"
+        " brokers with `penstock broker drain` while all of them run"
     )

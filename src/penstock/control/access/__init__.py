@@ -1,4 +1,4 @@
-"""Access control in the control plane: ACL bindings and password verifiers, and their changes."""
+"""ACL bindings and SCRAM credentials, stored as entity configs in the metadata image."""
 
 from penstock.control.access.acls import bindings_of, change_acls
 from penstock.control.access.credentials import (

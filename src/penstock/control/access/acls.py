@@ -1,4 +1,7 @@
-"""ACL bindings as entities of the image; an entity's name is the binding's stored form."""
+"""ACL bindings, stored as entity configs of kind `acl` in the metadata image.
+
+The name of each entity is the text form of its binding (`AclBinding.text`).
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROW: Final = {"version": "1"}
-"""Content of a row, beside its name."""
+"""Config stored for each binding. The binding itself is the entity's name."""
 ATTEMPTS_MAX: Final = 10
-"""Attempts to compute a change while concurrent changes invalidate it."""
+"""Attempts to write a change. A concurrent change of the same entities fails an attempt."""
 
 Change = Callable[[Sequence[AclBinding]], tuple[Iterable[AclBinding], Iterable[AclBinding]]]
-"""Function from all bindings to the added and the removed ones."""
+"""Function that takes all bindings and returns (bindings to add, bindings to remove)."""
 
 
 def bindings_of(image: MetadataImage) -> list[AclBinding]:
-    """Return the bindings of an image, in order. Bindings of a newer Penstock are left out."""
+    """Return the bindings of an image, sorted.
+
+    Logs and skips a binding that cannot be parsed, such as one that a newer Penstock has stored.
+    """
     found: list[AclBinding] = []
     for kind, name in image.entity_configs:
         if kind == ACL:
@@ -40,11 +46,12 @@ def bindings_of(image: MetadataImage) -> list[AclBinding]:
 async def change_acls(control: ControlPlane, change: Change) -> None:
     """Add and remove bindings in one write. Adding a binding that exists has no effect.
 
-    `change` may be called several times; the result of the last call counts.
+    Calls `change` again, with the new bindings, after each concurrent change.
 
     Raises:
-        StaleConfigs: others changed the same bindings again and again.
-        InvalidError: there would be too many bindings, or too long ones.
+        StaleConfigs: the same bindings changed concurrently during each of `ATTEMPTS_MAX` attempts.
+        InvalidError: there would be more than `ENTITY_CONFIGS_MAX` bindings, or a binding is too
+            long.
     """
     for attempt in range(ATTEMPTS_MAX):
         known = bindings_of(await control.image())

@@ -1,4 +1,7 @@
-"""SCRAM credentials as entities of the image: one per user, with a text per mechanism."""
+"""SCRAM credentials, stored as entity configs of kind `scram` in the metadata image.
+
+There is one entity per user. Its config maps each mechanism to the text form of a credential.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,16 @@ if TYPE_CHECKING:
 USER_CHARS_MAX: Final = 249
 
 Credentials = Mapping[str, Mapping[str, ScramCredential]]
-"""Credentials by user and mechanism."""
+"""Credentials by user, then by mechanism."""
 CredentialChange = Callable[[Credentials], Mapping[str, Mapping[str, ScramCredential]]]
-"""Function from all credentials to the new ones of some users; an empty map removes a user."""
+"""Function that takes all credentials and returns the new credentials of the users to change.
+
+An empty map removes a user.
+"""
 
 
 class ClusterUsers:
-    """`Credentials` of the newest image."""
+    """Lookup of SCRAM credentials in the newest metadata image, for authentication."""
 
     def __init__(self, image: Callable[[], MetadataImage | None]) -> None:
         self._image = image
@@ -54,25 +60,25 @@ class ClusterUsers:
 
 
 def check_user(name: str) -> None:
-    """Reject a name that no user may have.
+    """Reject an invalid user name.
 
     Raises:
         InvalidCredential: it is empty, too long, reserved for brokers, or has control characters.
     """
     if name == USER:
-        raise InvalidCredential(f"{USER} is the name by which brokers call each other")
+        raise InvalidCredential(f"the user name {USER} is reserved for connections between brokers")
     if not name:
         raise InvalidCredential("the name of a user must not be empty")
     if len(name) > USER_CHARS_MAX:
         raise InvalidCredential(
-            f"the name of a user has {len(name)} characters, allowed are {USER_CHARS_MAX}"
+            f"the name of a user has {len(name)} characters; the limit is {USER_CHARS_MAX}"
         )
     if has_control_characters(name):
         raise InvalidCredential("the name of a user has control characters")
 
 
 def credentials_of(image: MetadataImage) -> dict[str, dict[str, ScramCredential]]:
-    """Return the stored verifiers of all passwords, by user and mechanism."""
+    """Return the SCRAM credentials of an image, by user, then by mechanism."""
     return dict(_users_of(image))
 
 
@@ -85,11 +91,11 @@ def _users_of(image: MetadataImage) -> Iterator[tuple[str, dict[str, ScramCreden
 async def change_credentials(control: ControlPlane, change: CredentialChange) -> None:
     """Change the credentials of users in one write.
 
-    `change` may be called several times; the result of the last call counts.
+    Calls `change` again, with the new credentials, after each concurrent change.
 
     Raises:
-        StaleConfigs: others changed the same users again and again.
-        InvalidError: there would be too many users, or too long names.
+        StaleConfigs: the same users changed concurrently during each of `ATTEMPTS_MAX` attempts.
+        InvalidError: there would be more than `ENTITY_CONFIGS_MAX` users, or a name is too long.
     """
     for attempt in range(ATTEMPTS_MAX):
         known = credentials_of(await control.image())

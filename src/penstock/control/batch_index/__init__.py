@@ -1,1 +1,1 @@
-"""Diskless data: objects, extents, producers, switches; their rules and their rows."""
+"""Metadata of diskless topics: objects, extents, idempotent producers, and migrations of topics."""

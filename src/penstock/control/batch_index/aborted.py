@@ -1,8 +1,9 @@
-"""Rows of transactions in diskless partitions: open ones and aborted ones.
+"""Statements for the transactions of diskless partitions, open or aborted.
 
-An open transaction is stored with its producer. Aborted ones are stored by the offsets of their
-markers, as in a segment's transaction index. All transactions below the last stable offset of a row
-were decided when it was written, so a reader of offsets below that needs no later row.
+An open transaction is stored in the row of its producer. An aborted one has a row of its own, with
+the offset of its marker, as in a segment's transaction index. This row also has the last stable
+offset at the time of the marker. All transactions below it had ended by then, so a reader of lower
+offsets needs no later row.
 
 Source: Kafka's `AbortedTxn` and `TransactionIndex`.
 """
@@ -41,7 +42,10 @@ _from: Final = rows(
     " LEFT JOIN diskless_aborted a ON a.partition_id = p.partition_id AND a.last_offset >= $3"
     " WHERE p.topic_id = $1 AND p.number = $2 ORDER BY a.last_offset LIMIT $4"
 )
-"""A single statement reads one state: an open transaction never appears to be decided."""
+"""Reads a partition's row and its aborted transactions in one snapshot.
+
+With two statements, a transaction that is aborted between them would be missing from both results.
+"""
 
 drop_below = changed("DELETE FROM diskless_aborted WHERE partition_id = $1 AND last_offset < $2")
 drop = changed(
@@ -54,7 +58,11 @@ drop = changed(
 def open_in(
     found: Mapping[PartitionKey, PartitionRow], keys: Iterable[PartitionKey]
 ) -> Operation[dict[PartitionKey, dict[int, int]]]:
-    """Return the first offsets of open transactions, by partition and producer, in offset order."""
+    """Return the first offset of each open transaction, by partition, then by producer id.
+
+    Producers are in the order of these offsets. `found` has the rows of partitions; keys without a
+    row are skipped.
+    """
     asked = [key for key in keys if key in found]
     begun: dict[PartitionKey, dict[int, int]] = {key: {} for key in asked}
     if asked:
@@ -69,7 +77,7 @@ def _first_offset(row: Any) -> int:
 
 
 def aborted_from(key: PartitionKey, offset: int, limit: int) -> Operation[Aborted]:
-    """Return a partition's aborted transactions whose markers are at or above an offset."""
+    """Return up to `limit` aborted transactions whose markers are at or above `offset`."""
     found = yield _from(*key, offset, limit)
     row = PartitionRow._make(found[0][:8]) if found else EMPTY
     transactions = tuple(

@@ -1,19 +1,20 @@
-"""Rules of object commits: from loaded rows and a written object to new rows and an answer.
+"""Rules of object commits: pure functions from an object's entries to new rows and results.
 
-Pure functions that all implementations of the control plane share.
+All implementations of the control plane share them.
 
-Entries of a partition become one extent if their bytes and their offsets adjoin. A rejected entry,
-a duplicate, or a change of the timestamp type between them starts a new extent. Entries are placed
-in order, so a duplicate within one object is detected too. A marker's timestamp does not count, as
-no record has it.
+**Extents.** Consecutive entries of a partition become one extent if their bytes adjoin. A rejected
+entry, a duplicate, or a change of the timestamp type between them starts a new extent. Entries are
+processed in order, so a duplicate within one object is detected, too. The timestamp of a
+transaction marker is not counted, because no record has it.
 
-The transaction that has locked a partition's row places entries one after the other, whichever
-object and broker they come from. So a marker's decision is final: a later batch of that transaction
-finds the producer's epoch raised (version 2), or its verification expired
-(`records.idempotence.check_verified`), and is rejected.
+**Transactions.** A commit locks the row of each partition, so entries of one partition are
+processed one after the other, whichever broker wrote them. After a marker, later batches of the
+same transaction are rejected. With transaction version 2, the marker has raised the producer's
+epoch. Before that version, it invalidates their verification
+(`records.idempotence.check_verified`).
 
-The last stable offset never falls: transactions begin at the log's end, and a marker raises it in
-the transaction that makes the marker readable.
+**Last stable offset.** It never falls. A transaction begins at the log's end, and a marker raises
+the last stable offset in the commit that makes the marker readable.
 
 Source: Aiven's Inkless (`CommitFileJob`); Kafka's `ProducerAppendInfo` and `ProducerStateManager`
 (`ongoingTxns`); KIP-98.
@@ -61,9 +62,9 @@ from penstock.records.transactions import AbortedTransaction, Marker
 
 
 class CommitPlan(NamedTuple):
-    """Rows that a commit writes, and its answer with the new extents.
+    """Rows that the commit of an object writes, and the results that it returns.
 
-    `references` is the number of extents in the object; an object without any becomes DELETING.
+    `references` is the number of extents in the object. An object without extents becomes DELETING.
     """
 
     answer: CommitAnswer
@@ -85,8 +86,9 @@ def check_commit(commit: ObjectCommit) -> None:
     for entry in entries:
         if entry.byte_offset < end or entry.size_bytes <= 0:
             raise InvalidCommit(
-                f"object {commit.object_id}: an entry of {entry.size_bytes} bytes at byte"
-                f" {entry.byte_offset}, the one before it ends at {end}"
+                f"object {commit.object_id}: the entry at byte {entry.byte_offset} has"
+                f" {entry.size_bytes} bytes, and the entry before it ends at byte {end}. Entries"
+                " must not be empty or overlap."
             )
         end = entry.byte_offset + entry.size_bytes
         if entry.marker is not None and (entry.offset_count, entry.producer_id) != (
@@ -94,8 +96,9 @@ def check_commit(commit: ObjectCommit) -> None:
             entry.marker.producer_id,
         ):
             raise InvalidCommit(
-                f"object {commit.object_id}: the marker at byte {entry.byte_offset} takes"
-                f" {entry.offset_count} offsets, and is of producer {entry.producer_id}"
+                f"object {commit.object_id}: the marker at byte {entry.byte_offset} has"
+                f" {entry.offset_count} offsets and producer {entry.producer_id}, expected 1"
+                f" offset and producer {entry.marker.producer_id}"
             )
         if layout_totals(entry.layout) != (entry.size_bytes, entry.offset_count):
             raise InvalidCommit(
@@ -105,7 +108,8 @@ def check_commit(commit: ObjectCommit) -> None:
             )
     if end > commit.size_bytes:
         raise InvalidCommit(
-            f"object {commit.object_id}: entries up to byte {end} of {commit.size_bytes}"
+            f"object {commit.object_id}: the entries end at byte {end}, but the object has"
+            f" {commit.size_bytes} bytes"
         )
 
 
@@ -135,11 +139,12 @@ def plan_commit(
     now_ms: int,
     begun: Mapping[PartitionKey, Mapping[int, int]] = MappingProxyType({}),
 ) -> CommitPlan:
-    """Return the changes of an object's commit; producers without a row are left out.
+    """Return the rows and results of an object's commit.
 
-    `begun` has the first offsets of open transactions of `marked_keys`, by producer, in order.
-    `partitions` has the rows of writable partitions; entries for others are rejected.
-    `now_ms` is the control plane's time, by which idle producers expire.
+    `partitions` has the rows of writable partitions; entries of other partitions are rejected.
+    `producers` has the stored states of producers. `begun` has the first offset of each open
+    transaction of the partitions in `marked_keys`, by producer id in offset order. `now_ms` is the
+    control plane's time, which is stored as the time of the producers' last append.
     """
     planner = _Planner(topic_of, partitions, producers, begun, commit.now_ms, now_ms)
     placed = tuple([planner.place(entry) for entry in commit.entries])
@@ -180,19 +185,22 @@ def _extended(
 
 
 class _Transactions:
-    """First offset of the first open transaction of a partition, and newly aborted ones."""
+    """Open transactions of one partition, and the transactions that this commit aborts."""
 
     __slots__ = ("_begun", "aborted", "aborted_offset", "open_offset")
 
     def __init__(self, row: PartitionRow, begun: Mapping[int, int]) -> None:
-        """`begun` has the first offsets of open ones by producer; only markers need it."""
+        """`begun` has the first offset of each open transaction, by producer id.
+
+        It is empty if the commit has no marker for the partition.
+        """
         self._begun = dict(begun)
         self.open_offset = row.open_offset
         self.aborted_offset = row.aborted_offset
         self.aborted: list[AbortedTransaction] = []
 
     def begins(self, producer_id: int, offset: int) -> None:
-        """Record the first batch of a transaction, at the end of the log."""
+        """Record that a producer's transaction begins at `offset`, the end of the log."""
         self._begun[producer_id] = offset
         if self.open_offset < 0:
             self.open_offset = offset
@@ -274,7 +282,7 @@ class _Planner:
         if row is None:
             refused = write_refusal(self.topic_of(entry.topic_id), *key)
             if refused is None:
-                raise BugError(f"partition {key} is written to without its row")
+                raise BugError(f"partition {key} is writable, but its row was not loaded")
             return AppendResult(-1, -1, -1, error=refused[0], message=refused[1])
         runs = self.runs.get(key)
         base_offset = runs[-1].next if runs else row.high_watermark
@@ -295,7 +303,10 @@ class _Planner:
         return AppendResult(base_offset, append_ms, row.log_start_offset)
 
     def _sequenced(self, entry: BatchEntry, base_offset: int) -> ProducerBatch | None:
-        """Return the original of a duplicate, or None after remembering a new entry."""
+        """Return the original batch of a duplicate.
+
+        Otherwise update the producer's state and return None.
+        """
         key = (entry.topic_id, entry.partition, entry.producer_id)
         before = self.written.get(key) or self.known.get(key)
         epoch, first, last = entry.producer_epoch, entry.base_sequence, entry.last_sequence
@@ -317,7 +328,10 @@ class _Planner:
         return stored
 
     def _decided(self, entry: BatchEntry, marker: Marker, base_offset: int) -> ProducerBatch | None:
-        """Return the original of a repeated marker, or None after remembering a new one."""
+        """Return `NO_BATCH` for a repeated marker.
+
+        Otherwise update the producer's state and return None.
+        """
         key = (entry.topic_id, entry.partition, entry.producer_id)
         before = self.written.get(key) or self.known.get(key)
         if check_marker(before, marker, entry.verified_from):

@@ -1,18 +1,24 @@
-"""Objects of diskless topics: methods of the control plane for their leases, commits and ends.
+"""Methods of the control plane for the objects of diskless topics: leases, commits and deletion.
 
 An object's row goes PENDING → COMMITTED → DELETING → gone, or PENDING → DELETING → gone. Keys are
-never reused. Ages of rows are measured by the control plane's clock (the database's, if there is
-one), never by a broker's.
+never reused. The age of a row is measured by the database's clock; SQLite uses the broker's.
 
-**A commit** is one transaction of six round trips to PostgreSQL (five without idempotent
-producers), whatever the number of partitions: `BEGIN` with the shared lock of metadata; the
-object's row, locked, with the image's stamp and the database's time; the partitions' rows, locked
-in the order of their ids to avoid deadlocks; the states of producers and, for markers, the open
-transactions; all writes, in one statement; `COMMIT`. Rows of new partitions are added before, once.
-If the outcome of COMMIT is unknown, repeating the commit returns the first answer or makes it.
+**A commit** is one transaction, whatever the number of partitions. Its round trips to PostgreSQL:
 
-**A sink's commit** is one transaction, too: it locks the query's row, then its objects by id, then
-partitions as above; it writes one statement per object, and the row last.
+1. `BEGIN`, with the shared lock of metadata
+2. lock the object's row; read the image's stamp and the database's time
+3. lock the partitions' rows, in the order of their ids to avoid deadlocks
+4. read the states of idempotent producers, if the object has any
+5. read the open transactions, if the object has transaction markers
+6. write all rows, in one statement
+7. `COMMIT`
+
+The first commit to a partition takes two more round trips, which add the partition's row. If the
+outcome of COMMIT is unknown, the caller repeats the commit. The repetition returns the stored
+result, or makes the commit if it had not taken effect.
+
+**A sink's commit** is one transaction, too. It locks the query's row, then its objects by id, then
+partitions as above. It writes one statement per object, and the query's row last.
 """
 
 from __future__ import annotations
@@ -69,21 +75,24 @@ _write = Together(
 
 
 class DisklessObjects(Metadata):
-    """Methods of `ControlPlane` for objects."""
+    """Methods of `ControlPlane` for the objects of diskless topics."""
 
     _randomness: Randomness
 
     def _notify(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
-        """Notify other brokers of changed partitions."""
+        """Notify other brokers of the new watermarks of partitions."""
 
     @query
     def store_identity(self) -> Operation[StoreIdentity | None]:
-        """Return the identity of the adopted object store; None before the adoption."""
+        """Return the stored identity of the object store, or None if none is stored."""
         return objects.store()
 
     @operation()
     def adopt_store(self, identity: StoreIdentity) -> Operation[StoreIdentity]:
-        """Adopt a store unless one is adopted; return the adopted one, which never changes."""
+        """Store the identity of the object store unless one is stored; return the stored identity.
+
+        A stored identity never changes.
+        """
         yield objects.adopt_store(*identity)
         return (yield from objects.store()) or identity
 
@@ -91,11 +100,11 @@ class DisklessObjects(Metadata):
     def lease_objects(
         self, *, broker_id: int, incarnation: UUID, count: int
     ) -> Operation[list[ObjectLease]]:
-        """Reserve keys for objects, as rows PENDING.
+        """Reserve keys for `count` objects, and add a PENDING row for each.
 
         Raises:
             StaleBroker: another incarnation owns the broker's id, or it is not registered.
-            TooLarge: more than `OBJECT_LEASES_PER_CALL_MAX`.
+            TooLarge: `count` is not between 1 and `OBJECT_LEASES_PER_CALL_MAX`.
         """
         nonce = self._randomness.bits(32)
         known = yield from self._images.current()
@@ -112,7 +121,7 @@ class DisklessObjects(Metadata):
     def lease_segment(
         self, topic_id: UUID, partition: int, *, base_offset: int
     ) -> Operation[ObjectLease]:
-        """Reserve the key of a sealed segment that begins at an offset, as a PENDING row."""
+        """Reserve a key for a sealed segment that begins at `base_offset`; add a PENDING row."""
         nonce = self._randomness.bits(32)
         object_id = yield objects.allocate_ids(1)
         key = rules.segment_key(object_id, nonce, topic_id, partition, base_offset)
@@ -122,7 +131,9 @@ class DisklessObjects(Metadata):
 
     @operation()
     def renew_leases(self, object_ids: Sequence[int]) -> Operation[None]:
-        """Reset the age of PENDING rows whose objects take long to write.
+        """Reset the age of PENDING rows.
+
+        The sweeper therefore does not mark objects whose writing takes long.
 
         Raises:
             ObjectLeaseLost: a row is not PENDING any more.
@@ -134,15 +145,18 @@ class DisklessObjects(Metadata):
         yield objects.renew_leases([(object_id,) for object_id in object_ids])
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
-        """Assign offsets to the entries of a written object, all in one transaction.
+        """Assign offsets to the entries of a written object, in one transaction.
 
-        An entry is rejected on its own, by the rules of idempotent producers and of transactions,
-        or because its topic (which must have `diskless.enable`) or its partition does not exist. An
-        object without accepted entries is marked DELETING.
+        Entries are rejected one by one: by the rules of idempotent producers and of transactions,
+        or if the topic or partition does not exist, or if the topic is not diskless. An object
+        without accepted entries is marked DELETING. A repeated call returns the first result.
 
         Raises:
-            ObjectLeaseLost: its row is DELETING or gone; write the object again under another key.
-            TooLarge: more than `OBJECT_ENTRIES_MAX` entries.
+            ObjectLeaseLost: the object's row is DELETING or gone; write the object again under
+                another key.
+            CommitForgotten: the object was committed, and the stored result has been deleted since.
+            TooLarge: the object has more than `OBJECT_ENTRIES_MAX` entries.
+            InvalidCommit: the entries overlap, or contradict their layouts or the object's size.
         """
         commit_rules.check_commit(commit)
 
@@ -175,17 +189,18 @@ class DisklessObjects(Metadata):
     async def commit_sink_objects(
         self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
     ) -> SinkAnswer:
-        """Commit all objects of a sink's batch and save its row as done: both or nothing.
+        """Commit all objects of a sink's batch and save its row as done, in one transaction.
 
-        The row is saved as by `ControlPlane.save_sink_commit`, with the offsets of its targets.
-        Objects are placed in their order. A repetition gets the first answer.
+        Saves the row as `ControlPlane.save_sink_commit` does, with the offsets of its targets.
+        Offsets are assigned in the order of `commits`. A repeated call returns the first result.
 
         Raises:
             StaleSink: the row is at another version, or `record` cannot follow it.
             EntryRefused: a topic or partition does not exist, or is not diskless.
             ObjectLeaseLost: an object is DELETING or gone; write all objects again.
-            TooLarge: more than `SINK_OBJECTS_MAX` objects, or as `commit_object`.
-            InvalidCommit: no object, or entries of an idempotent producer.
+            TooLarge: more than `SINK_OBJECTS_MAX` objects, or an error of `commit_object`.
+            InvalidCommit: no object, entries of an idempotent producer, or an error of
+                `commit_object`.
         """
         sink_rules.check_sink_objects(record, commits)
         ids = [commit.object_id for commit in commits]
@@ -225,13 +240,13 @@ class DisklessObjects(Metadata):
 
     @query
     def highest_object_id(self) -> Operation[int]:
-        """Return the highest id that was ever leased; 0 before the first."""
+        """Return the highest object id that was ever leased, or 0."""
         highest: int = yield objects.highest_id()
         return highest
 
     @query
     def object_totals(self) -> Operation[list[ObjectTotals]]:
-        """Return the number and bytes of objects, by state and kind."""
+        """Return the number of objects and their total bytes, by state and kind."""
         return [
             ObjectTotals(state, kind, count, int(size_bytes))
             for state, kind, count, size_bytes in sorted(map(tuple, (yield objects.totals())))
@@ -241,7 +256,7 @@ class DisklessObjects(Metadata):
     def referenced_keys(
         self, *, after: str, limit: int
     ) -> Operation[list[tuple[str, ObjectLease]]]:
-        """Return (state, lease) of up to `limit` rows with a key above `after`, by key."""
+        """Return (state, lease) of up to `limit` objects whose keys follow `after`, by key."""
         return [
             (state, ObjectLease(object_id, key))
             for state, object_id, key in (yield objects.keys_after(after, limit))
@@ -251,9 +266,10 @@ class DisklessObjects(Metadata):
     def mark_for_deletion(
         self, *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
     ) -> Operation[list[MarkedObject]]:
-        """Mark expired PENDING rows, and COMMITTED objects long without extents, as DELETING.
+        """Mark unneeded objects as DELETING; return up to `limit` DELETING objects.
 
-        Returns all marked objects. A later commit of a marked object is rejected.
+        Marks objects that were PENDING for `pending_grace_ms`, and COMMITTED objects that have had
+        no extents for `unreferenced_grace_ms`. A later commit of a marked object is rejected.
         """
         left = limit - len((yield from objects.deleting(limit)))
         left -= yield objects.mark_pending(pending_grace_ms, left)
@@ -263,7 +279,7 @@ class DisklessObjects(Metadata):
 
     @operation()
     def forget_objects(self, object_ids: Sequence[int]) -> Operation[None]:
-        """Drop the rows of DELETING objects whose bytes are deleted; repeatable."""
+        """Delete the rows of DELETING objects whose bytes are deleted. Idempotent."""
         ids = [(object_id,) for object_id in object_ids]
         yield objects.forget(ids)
         yield objects.forget_answers(ids)

@@ -1,4 +1,4 @@
-"""Rows of extents, and the statements that find them."""
+"""SQL statements for the extents of diskless partitions, and conversion of their rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST: Final = (
     "coalesce((SELECT max(x.base_offset) FROM diskless_extents x"
     " WHERE x.partition_id = {partition} AND x.base_offset <= {offset}), 0)"
 )
-"""Base offset of the extent that holds an offset; evaluated once, not for each row."""
+"""Base offset of the extent that holds an offset. The subquery is evaluated once, not per row."""
 
 _ID: Final = "(SELECT partition_id FROM diskless_partitions WHERE topic_id = $1 AND number = $2)"
 
@@ -58,14 +58,20 @@ find = Scan(
     WHERE p.topic_id = $1 AND p.number = $2 ORDER BY e.base_offset
     """,  # noqa: S608
 )
-"""Takes (topic id, partition, offset), and the extents per row, which SQLite does not limit.
+"""Reads partitions and their extents.
 
-A single statement reads one state: a commit's extents and high watermark appear together.
+Takes rows of (topic id, partition, offset), and the number of extents to read per row, which
+PostgreSQL alone applies.
+
+A single statement reads one snapshot: a commit's extents and its high watermark appear together.
 """
 
 
 def stamp_of(found: Any) -> UUID | None:
-    """Return the image's stamp in a row of `find`; None in SQLite, which has one owner."""
+    """Return the image's stamp in a row of `find`.
+
+    SQLite has none there: its cached image is current.
+    """
     return None if found[0] is None else uuid_of(found[0])
 
 
@@ -74,7 +80,7 @@ def partition_of(found: Any) -> PartitionRow:
 
 
 def has_extent(found: Any) -> bool:
-    """Return whether a row of `find` has an extent; later rows of the same scan always do."""
+    """Return whether a row of `find` has an extent. Only a partition's first row may lack one."""
     return found[9] is not None
 
 
@@ -116,7 +122,7 @@ _drop = changed(
 
 
 def extents_from(partition_id: int, offset: int, limit: int) -> Operation[list[Extent]]:
-    """Return a partition's extents, beginning with the one that holds `offset`."""
+    """Return up to `limit` extents of a partition, from the extent that holds `offset` on."""
     return list(map(Extent._make, (yield _from(partition_id, offset, limit))))
 
 

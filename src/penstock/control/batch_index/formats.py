@@ -1,15 +1,16 @@
-"""Binary columns of diskless topics: answers of commits, and batches of producers.
+"""Encodings of binary columns in the tables of diskless topics.
 
-An answer is MessagePack, an array of three: the version 1; the entries' results; the partitions,
-each an array of topic id (16 bytes), partition, watermarks and extents. Results, watermarks and
-extents are arrays of the fields of `AppendResult`, `Watermarks` and `Extent`, in their order.
+**The result of a commit** is a MessagePack array of three: the version 1; the results of the
+entries; the partitions. A partition is an array of topic id (16 bytes), partition, watermarks and
+extents. Results, watermarks and extents are arrays of the fields of `AppendResult`, `Watermarks`
+and `Extent`, in their order.
 
-A share in a topic that becomes diskless is MessagePack, too, an array of two: the version 1; the
-partitions, maps of the fields of `MigratedPartition`, whose objects, extents and producers are
-arrays of their own fields.
+**The copied partitions of a migration's participant** are a MessagePack array of two: the version
+1; the partitions. A partition is a map of the fields of `MigratedPartition`. Its objects, extents
+and producers are arrays of their own fields.
 
-The batches of a producer, oldest first, are 28 bytes each, little endian; none after a marker that
-has raised its epoch:
+**The last batches of an idempotent producer**, oldest first, are 28 bytes each, little endian. A
+producer has none after a marker that has raised its epoch.
 
     at  bytes  field
      0      4  first sequence
@@ -35,7 +36,7 @@ from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch
 
 SWITCH_SHARE_BYTES_MAX: Final = 64 << 20
-"""Encoded size of one participant's share in such a topic."""
+"""Encoded bytes of the copied partitions of one participant in a migration."""
 
 ANSWER_VERSION: Final = 1
 SHARE_VERSION: Final = 1
@@ -75,7 +76,7 @@ def encode_answer(answer: CommitAnswer) -> bytes:
 
 
 def decode_answer(data: bytes) -> CommitAnswer:
-    found = _decoded(_DECODER, data, what="a kept answer", version=ANSWER_VERSION)
+    found = _decoded(_DECODER, data, what="the stored result of a commit", version=ANSWER_VERSION)
     keys = [(UUID(bytes=partition.topic_id), partition.partition) for partition in found.partitions]
     return CommitAnswer(
         placed=found.placed,
@@ -92,21 +93,23 @@ def encode_partitions(partitions: tuple[MigratedPartition, ...]) -> bytes:
     data = _ENCODER.encode((SHARE_VERSION, partitions))
     if len(data) > SWITCH_SHARE_BYTES_MAX:
         raise MigrationRefused(
-            f"the index of one broker's partitions has {len(data)} bytes, the limit is"
-            f" {SWITCH_SHARE_BYTES_MAX}"
+            f"the copied partitions of one broker take {len(data)} bytes in the database, the"
+            f" limit is {SWITCH_SHARE_BYTES_MAX}"
         )
     return data
 
 
 def decode_partitions(data: bytes) -> tuple[MigratedPartition, ...]:
-    return _decoded(_SHARE_DECODER, data, what="a share", version=SHARE_VERSION).partitions
+    return _decoded(
+        _SHARE_DECODER, data, what="a migration participant", version=SHARE_VERSION
+    ).partitions
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes, *, what: str, version: int) -> T:
     try:
         found = decoder.decode(data)
     except msgspec.DecodeError as cause:
-        raise DatabaseDamaged(f"{what} of {len(data)} bytes is damaged: {cause}") from cause
+        raise DatabaseDamaged(f"{what} is damaged ({len(data)} bytes): {cause}") from cause
     if found.version != version:
         raise DatabaseDamaged(f"{what} has version {found.version}, not {version}")
     return found
@@ -118,5 +121,8 @@ def encode_batches(batches: tuple[ProducerBatch, ...]) -> bytes:
 
 def decode_batches(data: bytes) -> tuple[ProducerBatch, ...]:
     if len(data) % _BATCH.size:
-        raise DatabaseDamaged(f"the batches of a producer have {len(data)} bytes")
+        raise DatabaseDamaged(
+            f"the stored batches of a producer have {len(data)} bytes, not a multiple of"
+            f" {_BATCH.size}"
+        )
     return tuple([ProducerBatch._make(fields) for fields in _BATCH.iter_unpack(data)])

@@ -1,11 +1,11 @@
-"""Rules of the batch index: results of finds, extents that retention drops, and valid swaps.
+"""Rules of the batch index for lookups, retention and swaps of segments: pure functions.
 
-Pure functions that all implementations of the control plane share.
+All implementations of the control plane share them.
 
-Retention drops whole extents from the start while the first remaining one is below the log start,
-is too old, or can go without reducing the partition below the allowed size. An extent without
-timestamps is as old as the next one that has some. Extents above the last stable offset stay: they
-belong to an open transaction, or were committed after one began.
+Retention drops whole extents from the start of a partition, while one of these is true of the first
+remaining extent: it is below the log start; it is too old; the partition stays at or above the
+allowed size without it. An extent without timestamps is as old as the next extent that has some. An
+extent above the last stable offset is kept, because a transaction was open when it was committed.
 
 Source: Kafka's `UnifiedLog.deleteOldSegments` (its order of rules and their bounds).
 """
@@ -41,7 +41,10 @@ from penstock.records.extents import Extent
 def found_without_extents(
     request: FindRequest, topic_of: TopicOf, row: PartitionRow
 ) -> Found | None:
-    """Return the answer of a find that needs no extent, or None if it needs some."""
+    """Return the result of a lookup that needs no extents, or None.
+
+    Such a result is an error, or is for an offset at the high watermark.
+    """
     topic_id, partition, offset, _ = request
     refused = refusal(topic_of(topic_id), topic_id, partition)
     if refused is not None:
@@ -53,7 +56,10 @@ def found_without_extents(
 
 
 def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Extent]) -> Found:
-    """Return the answer made of extents from the requested offset on; consumes only needed ones."""
+    """Return the result of a lookup, with the extents from the requested offset on.
+
+    Consumes only as many `candidates` as `request.max_bytes` needs.
+    """
     taken: list[Extent] = []
     size_bytes = 0
     for extent in candidates:
@@ -75,7 +81,7 @@ def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Extent])
 
 
 def bytes_from(extent: Extent, offset: int) -> int:
-    """Return the size of an extent's batches from the one that holds an offset."""
+    """Return the bytes of an extent from the batch that holds `offset` to the extent's end."""
     left, following = extent.size_bytes, extent.base_offset
     if offset <= following:
         return left
@@ -113,7 +119,10 @@ def plan_retention(
     max_bytes: int | None,
     limit: int,
 ) -> RetentionPlan:
-    """Plan the retention of a partition's first `limit + 1` extents, by offset."""
+    """Return the extents that retention drops from a partition, and the partition's new row.
+
+    `first` has the partition's first `limit + 1` extents, by offset; at most `limit` are dropped.
+    """
     count, left_bytes, start = 0, row.size_bytes, row.log_start_offset
     stable = row.watermarks.last_stable_offset
     old = _old(first, before_timestamp)
@@ -150,7 +159,7 @@ def without(row: PartitionRow, dropped: Sequence[Extent]) -> PartitionRow:
 
 
 def _replaced(row: PartitionRow, gone: Sequence[Extent], sealed: Sequence[Extent]) -> PartitionRow:
-    """Return a partition's row after sealed segments, or nothing, replaced extents."""
+    """Return a partition's row after the extents `sealed`, or none, replaced the extents `gone`."""
     wal_bytes = [extent.size_bytes for extent in gone if extent.kind == "wal"]
     change_bytes = sum([extent.size_bytes for extent in sealed]) - sum(
         [extent.size_bytes for extent in gone]
@@ -170,10 +179,10 @@ def references(extents: Iterable[Extent]) -> dict[int, int]:
 
 
 def is_swapped(swap: SegmentSwap, state: ObjectState) -> bool:
-    """Return whether a swap was made already.
+    """Return whether a swap has been committed before.
 
     Raises:
-        InvalidCommit: the extents do not adjoin, or cover other offsets.
+        InvalidCommit: the new extents do not adjoin, or do not cover the replaced offsets.
         ObjectLeaseLost: the sweeper marked the object, or its row is gone.
     """
     _check_swap(swap)
@@ -188,11 +197,11 @@ def _check_swap(swap: SegmentSwap) -> None:
     replaced, extents = swap.replaced, swap.extents
     reason = None
     if not replaced or not extents:
-        reason = "nothing to replace, or nothing to replace it with"
+        reason = "the swap names no extents to replace, or no new extents"
     elif not adjoin(replaced) or not adjoin(extents):
-        reason = "extents that do not adjoin"
+        reason = "the extents do not adjoin"
     elif _offsets(replaced) != _offsets(extents):
-        reason = f"offsets {_offsets(extents)} in the place of {_offsets(replaced)}"
+        reason = f"offsets {_offsets(extents)} cannot replace offsets {_offsets(replaced)}"
     else:
         reason = next(filter(None, [_flaw(swap, extent) for extent in extents]), None)
     if reason is not None:
@@ -201,14 +210,14 @@ def _check_swap(swap: SegmentSwap) -> None:
 
 def _flaw(swap: SegmentSwap, extent: Extent) -> str | None:
     if extent.object_id != swap.object_id or extent.kind != "segment":
-        return f"an extent of object {extent.object_id}, {extent.kind}"
+        return f"an extent belongs to object {extent.object_id} of kind {extent.kind!r}"
     if extent.byte_offset < 0 or extent.byte_offset + extent.size_bytes > swap.size_bytes:
-        return f"an extent outside of its {swap.size_bytes} bytes"
+        return f"an extent is not within the object's {swap.size_bytes} bytes"
     if layout_totals(extent.layout) != (
         extent.size_bytes,
         extent.next_offset - extent.base_offset,
     ):
-        return f"the batches of the extent at offset {extent.base_offset} do not add up to it"
+        return f"the layout of the extent at offset {extent.base_offset} contradicts its size"
     return None
 
 
@@ -217,10 +226,12 @@ def _offsets(extents: Sequence[Extent]) -> tuple[int, int]:
 
 
 def plan_swap(swap: SegmentSwap, row: PartitionRow, there: Sequence[Extent]) -> PartitionRow:
-    """Return the partition's row after a swap; `there` are its extents at the replaced offsets.
+    """Return the partition's row after a swap.
+
+    `there` has its stored extents at the replaced offsets.
 
     Raises:
-        StaleExtents: they are not the extents that the segment was made of.
+        StaleExtents: the stored extents are not those that the segment was made of.
     """
     if tuple(there) != swap.replaced:
         start, end = _offsets(swap.replaced)
@@ -232,16 +243,16 @@ def plan_swap(swap: SegmentSwap, row: PartitionRow, there: Sequence[Extent]) -> 
 
 
 def check_newest(key: PartitionKey, offset: int, newest: Extent, there: Sequence[Extent]) -> None:
-    """Check that a partition is unchanged since it was compacted up to an offset.
+    """Check that a partition has not changed since it was compacted up to `offset`.
 
-    `there` is the extent that holds the offset before, if any. Object ids are never reused, so a
-    partition that was emptied and refilled in the meantime has another extent there.
+    `newest` is the last compacted extent. `there` has the stored extent that holds `offset - 1`, if
+    any. Object ids are never reused, so the two differ if the partition was emptied and refilled.
 
     Raises:
-        StaleExtents: it has changed.
+        StaleExtents: the partition has changed.
     """
     if list(there) != [newest] or not newest.base_offset < offset <= newest.next_offset:
         raise StaleExtents(
-            f"partition {key[1]} of topic {key[0]}: the extent that ends what was compacted, up to"
-            f" offset {offset}, is not there any more"
+            f"partition {key[1]} of topic {key[0]}: the last extent that was compacted, up to"
+            f" offset {offset}, has changed or is gone"
         )

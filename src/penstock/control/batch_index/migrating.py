@@ -1,8 +1,12 @@
-"""Topics that become diskless or replicated: methods of the control plane.
+"""Methods of the control plane for topics that become diskless or replicated.
 
-Requests, shares and the fence come first. The switch to replicas moves the topic's batch index to
-an id without a topic. It is then dropped in steps, like that of a deleted topic, and the topic may
-become diskless again at once.
+`open_migration` stores a request. Brokers that copy partitions store their progress as participants
+of the request (`join_migration`). `migrate_topic` or `replicate_topic` then changes the topic, and
+deletes the request. `fence_topic` precedes `replicate_topic`.
+
+`replicate_topic` moves the topic's batch index to an id that no topic has. Retention jobs delete it
+later in steps, as they do after the deletion of a topic. The topic may become diskless again at
+once.
 
 Locks are taken in the order of all diskless transactions: metadata, a topic's migration, objects,
 partitions.
@@ -42,17 +46,18 @@ class TopicMigrations(Metadata):
     def open_migration(
         self, request: MigrationRequest, targets: Targets = ()
     ) -> Operation[tuple[MigrationRequest, StampedImage]]:
-        """Ask the leaders of a topic's partitions for their shares in its migration.
+        """Store a request to make a topic diskless or replicated; return the topic's open request.
 
-        `targets` are the future replicas of a diskless topic that becomes replicated. Returns the
-        open request: this one, or an earlier one of another live broker.
+        If another live broker has an open request for the topic, that request is returned and
+        stays. A diskless topic becomes replicated if `targets` is given: the future replicas of
+        each partition.
 
         Raises:
             StaleBroker: another incarnation owns the broker's id.
             StaleTopic: the topic already is, or is not, diskless; or its partition count differs
                 from `targets`.
             InvalidReplicas: a target is empty, or names a broker twice.
-            UnknownTopic: no topic of this id.
+            UnknownTopic: no topic has this id.
         """
         known = yield from self._images.locked()
         found = yield from migrations.lock_request(request.topic_id)
@@ -68,18 +73,19 @@ class TopicMigrations(Metadata):
 
     @operation(lock=Lock.SNAPSHOT)
     def running_migrations(self) -> Operation[list[RunningMigration]]:
-        """Return all open requests."""
+        """Return all open requests and their participants."""
         return migrations.running()
 
     @operation()
     def join_migration(
         self, request: MigrationRequest, participant: MigrationParticipant
     ) -> Operation[None]:
-        """Store a broker's share, which replaces its earlier one.
+        """Store a broker as participant of a request, replacing what it stored before.
 
         Raises:
             StaleMigration: the request is closed.
-            MigrationRefused, InvalidCommit: as `migrate_topic`, for this share.
+            MigrationRefused, InvalidCommit: as in `migrate_topic`, for this participant's
+                partitions.
         """
         found = yield from migrations.lock_request(request.topic_id)
         migration_rules.check_participant(request, found, participant)
@@ -87,7 +93,10 @@ class TopicMigrations(Metadata):
 
     @image_operation
     def close_migration(self, request: MigrationRequest) -> Operation[tuple[None, StampedImage]]:
-        """Delete a request, its shares and its fence; no commit of it can take effect later."""
+        """Delete a request, its participants and the topic's fence.
+
+        A later commit under it is rejected.
+        """
         known = yield from self._images.locked()
         if (yield from migrations.lock_request(request.topic_id)) != request:
             return None, known
@@ -96,21 +105,23 @@ class TopicMigrations(Metadata):
         return None, (yield from self._images.store(known, image))
 
     async def migrate_topic(self, migration: TopicMigration) -> Topic:
-        """Make a local topic diskless: its objects, extents, producers, configs, all at once.
+        """Make a local topic diskless, in one transaction.
 
-        Raises the leader epoch of every partition. Uses the shares of other brokers under the
-        request of `migration_id`, and deletes the request. Returns the topic unchanged if it became
+        Stores its objects, extents, producers and configs, and raises the leader epoch of every
+        partition. Includes the partitions of other brokers, which are participants of the request
+        `migration_id`, and deletes the request. Returns the topic unchanged if it has become
         diskless by these objects before.
 
         Raises:
             StaleBroker: another incarnation owns the broker's id.
-            UnknownTopic: no topic of this id.
-            StaleTopic: its configs, partitions or leader epochs differ from the shares.
+            UnknownTopic: no topic has this id.
+            StaleTopic: the topic's configs, partitions or leader epochs differ from those of the
+                copies.
             StaleMigration: the request is closed.
             ObjectLeaseLost: as in `commit_object`.
-            MigrationRefused: an exactly-once sink has an unfinished commit to it, too many rows
-                would be stored, or a broker with a share was restarted.
-            InvalidCommit: the extents do not add up to the log.
+            MigrationRefused: an exactly-once sink has an unfinished commit to the topic, too many
+                rows would be stored, or a participating broker was restarted.
+            InvalidCommit: the extents of a partition do not cover its log.
         """
         migration_rules.check_partitions(migration.topic_id, migration.partitions)
 
@@ -145,15 +156,15 @@ class TopicMigrations(Metadata):
 
     @image_operation
     def fence_topic(self, request: MigrationRequest) -> Operation[tuple[None, StampedImage]]:
-        """Reject appends to, and deletions from, a diskless topic that becomes replicated.
+        """Fence a diskless topic that becomes replicated: reject appends and DeleteRecords.
 
-        The fence lasts until the request is closed; the watermarks do not change meanwhile.
+        The fence lasts until the request is closed. Retention may still raise log starts.
 
         Raises:
             StaleMigration: the request is closed.
-            StaleBroker, UnknownTopic: as `open_migration`.
-            StaleTopic: partitions were added since.
-            MigrationRefused: an exactly-once sink has an unfinished commit to it.
+            StaleBroker, UnknownTopic: as in `open_migration`.
+            StaleTopic: partitions were added since the request, so they have no target replicas.
+            MigrationRefused: an exactly-once sink has an unfinished commit to the topic.
         """
         known = yield from self._images.locked()
         found = yield from migrations.lock_request(request.topic_id)
@@ -164,19 +175,19 @@ class TopicMigrations(Metadata):
     def replicate_topic(
         self, replication: TopicReplication
     ) -> Operation[tuple[Topic, StampedImage]]:
-        """Give a fenced topic the ordered replicas, in the epoch of their logs.
+        """Make a fenced diskless topic replicated: give its partitions their target replicas.
 
-        Every replica needs a FENCED share under the request, except the caller, whose share need
-        not be stored. The topic's batch index is dropped. Returns a topic that already has replicas
-        unchanged.
+        Opens the leader epoch of the copied logs. Every target replica must be a FENCED participant
+        of the request, except the caller, whose own participant need not be stored. Drops the
+        topic's batch index. Returns a topic that is replicated already unchanged.
 
         Raises:
             StaleBroker: another incarnation owns the broker's id.
-            UnknownTopic: no topic of this id.
-            StaleTopic: its configs are not the expected ones.
+            UnknownTopic: no topic has this id.
+            StaleTopic: the topic's configs are not the expected ones.
             StaleMigration: the request is closed.
-            MigrationRefused: a broker has no such share, or was restarted since; or as
-                `fence_topic`.
+            MigrationRefused: a target replica is not a FENCED participant, or was restarted since;
+                or as in `fence_topic`.
             InvalidQuorum: `min.insync.replicas` is above the number of replicas.
         """
         known = yield from self._images.locked()

@@ -1,17 +1,19 @@
-"""Rules by which a topic becomes diskless: from its copied logs to rows and an image.
+"""Rules by which a topic becomes diskless: pure functions from copied logs to rows and an image.
 
-Pure functions that all implementations of the control plane share.
+All implementations of the control plane share them.
 
-The leaders of the partitions have stopped appends and copied everything below their log ends. A
-compare-and-set ensures that nothing else is appended: the incarnations of those brokers must own
-their ids, and configs, partitions and leader epochs must be unchanged. So the transaction of a
-process that has died fails, however late it arrives. The next leader epoch of a replicated
-partition is either opened before the commit, which is then rejected, or after it; then the opening
-is rejected, as no epochs exist any more. Nothing is acknowledged in between.
+Before the commit, the leaders of the partitions have stopped appends and copied their logs. The
+commit checks that nothing was appended since: the incarnations of those brokers must still own
+their ids, and the topic's configs, partitions and leader epochs must be unchanged. A commit by a
+process that has died is therefore rejected, however late it arrives.
 
-Several participants are stored under a request, which any broker may delete. A commit whose
-`migration_id` has no request is rejected. So a broker that has fenced its partitions may lift the
-fence once the request is gone and the topic is local.
+A new leader epoch of a replicated partition may be opened at the same time. If the epoch is opened
+first, the commit is rejected. If the commit is first, the opening is rejected, because the
+partition has no epochs any more. No record is acknowledged in between.
+
+If several brokers lead partitions, each is stored as participant of a request. Any broker may
+delete the request, and a commit without its request is rejected. A broker that has stopped appends
+may therefore accept them again once the request is gone and the topic is still local.
 
 Source: KIP-405 (segments in an archive), KIP-101 (leader epochs).
 """
@@ -54,11 +56,11 @@ SWITCH_PRODUCERS_MAX: Final = 100_000
 """Idempotent producers of a topic that becomes diskless."""
 
 SWITCH_ABORTED_MAX: Final = 100_000
-"""Aborted transactions of such a topic."""
+"""Aborted transactions of a topic that becomes diskless."""
 
 
 class MigrationPlan(NamedTuple):
-    """Changes of a migration; empty `rows` if it was made before."""
+    """Changes of a migration. `rows` is empty if the migration was committed before."""
 
     image: MetadataImage
     topic: Topic
@@ -71,7 +73,7 @@ class MigrationPlan(NamedTuple):
 
     @property
     def objects(self) -> list[tuple[int, int, int]]:
-        """(id, bytes, number of extents) of each object, by id."""
+        """(id, bytes, number of extents) of each object, in the order of ids."""
         counts = {written.object_id: 0 for written in objects_of(self.partitions)}
         for part in self.partitions:
             for extent in part.extents:
@@ -90,7 +92,10 @@ def check_request(
     *,
     diskless: bool = False,
 ) -> MigrationRequest | None:
-    """Return another live broker's open request; raises as `DisklessPlane.open_migration`."""
+    """Return the open request `found` if another live broker owns it, else None.
+
+    Raises the errors of `DisklessPlane.open_migration`.
+    """
     check_incarnation(image, broker_id=request.broker_id, incarnation=request.incarnation)
     topic = image.topic_by_id(request.topic_id)
     if topic is None:
@@ -107,14 +112,20 @@ def check_request(
 def check_participant(
     request: MigrationRequest, found: MigrationRequest | None, participant: MigrationParticipant
 ) -> None:
-    """Raise StaleMigration for a closed request; raises as `check_partitions` too."""
+    """Check that the request of a participant is open, and that its partitions are valid.
+
+    Raises StaleMigration, and the errors of `check_partitions`.
+    """
     if found is None or found.migration_id != request.migration_id:
         raise StaleMigration(request.topic_id)
     check_partitions(request.topic_id, participant.partitions)
 
 
 def check_partitions(topic_id: UUID, partitions: Sequence[MigratedPartition]) -> None:
-    """Raise MigrationRefused for too many rows, InvalidCommit for an invalid log."""
+    """Check copied partitions.
+
+    Raises MigrationRefused for too many rows, InvalidCommit for an invalid log.
+    """
     extents = sum([len(part.extents) for part in partitions])
     if extents > SWITCH_EXTENTS_MAX:
         raise MigrationRefused(
@@ -123,7 +134,7 @@ def check_partitions(topic_id: UUID, partitions: Sequence[MigratedPartition]) ->
     producers = sum([len(part.producers) for part in partitions])
     if producers > SWITCH_PRODUCERS_MAX:
         raise MigrationRefused(
-            f"topic {topic_id} remembers {producers} idempotent producers, the limit is"
+            f"topic {topic_id} has {producers} idempotent producers, the limit is"
             f" {SWITCH_PRODUCERS_MAX}"
         )
     aborted = sum([len(part.aborted) for part in partitions])
@@ -142,20 +153,20 @@ def _flaw(part: MigratedPartition) -> str | None:
     start, end = part.log_start_offset, part.high_watermark
     extents = part.extents
     if not 0 <= start <= end:
-        return f"the log start {start} is not within 0 and the high watermark {end}"
+        return f"the log start {start} is not between 0 and the high watermark {end}"
     if not extents:
-        return None if start == end else f"no extents for the offsets [{start}, {end})"
+        return None if start == end else f"no extent holds the offsets [{start}, {end})"
     held = (extents[0].base_offset, extents[-1].next_offset)
     if held[0] > start or held[1] != end:
-        return f"extents of the offsets {held} for a log of [{start}, {end})"
+        return f"the extents hold the offsets {held}, the log has [{start}, {end})"
     if not adjoin(extents):
-        return "extents that do not adjoin"
+        return "the extents do not adjoin"
     sizes = {written.object_id: written.size_bytes for written in part.objects}
     for extent in extents:
         fits = extent.byte_offset + extent.size_bytes <= sizes.get(extent.object_id, -1)
         totals = (extent.size_bytes, extent.next_offset - extent.base_offset)
         if not fits or extent.kind != "segment" or layout_totals(extent.layout) != totals:
-            return f"the extent at offset {extent.base_offset} is not what its object has"
+            return f"the extent at offset {extent.base_offset} does not match its object"
     return None
 
 
@@ -191,10 +202,11 @@ def plan_migration(
     sinks: Iterable[SinkCommit],
     reserved: Mapping[int, int],
 ) -> MigrationPlan:
-    """Return the changes of a migration; `states` are the states of its objects that have a row.
+    """Return the changes that make a topic diskless.
 
-    `reserved` has the highest reserved epochs of replicated partitions. The topic's epochs are
-    above them, in case it becomes replicated again. Raises as `DisklessPlane.migrate_topic`.
+    `states` has the states of the written objects that have a row. `reserved` has the highest
+    reserved epoch of each replicated partition, by index. The new leader epochs are above these, in
+    case the topic becomes replicated again. Raises the errors of `DisklessPlane.migrate_topic`.
     """
     check_incarnation(image, broker_id=migration.broker_id, incarnation=migration.incarnation)
     topic = image.topic_by_id(migration.topic_id)
@@ -262,7 +274,7 @@ def _check_participants(
             )
         except StaleBroker as stale:
             raise MigrationRefused(
-                f"topic {topic.name!r}: {stale} since it stopped its producers; ask again"
+                f"topic {topic.name!r}: {stale} since it stopped appends: migrate the topic again"
             ) from stale
 
 

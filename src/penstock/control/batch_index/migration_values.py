@@ -1,8 +1,14 @@
 """Values of topics that become diskless or replicated: copied logs, requests, participants.
 
-If several brokers lead its partitions, the broker that received the request coordinates. Each of
-them stores its *part*: COPYING, READY when its logs are copied except for the newest appends,
-FENCED when appends have stopped and everything is copied, FAILED when that is impossible.
+The broker that receives the request coordinates. Each broker that copies partitions stores its
+progress as a participant, in one of these states:
+
+| state   | meaning                                                |
+|---------|--------------------------------------------------------|
+| COPYING | the broker copies its partitions                       |
+| READY   | all records except the newest appends are copied       |
+| FENCED  | appends have stopped, and all records are copied       |
+| FAILED  | the broker cannot copy its partitions; `reason` is set |
 """
 
 from __future__ import annotations
@@ -26,10 +32,11 @@ class MigratedObject(NamedTuple):
 
 
 class MigratedPartition(Struct, frozen=True, kw_only=True):
-    """A completely copied local log, which becomes a diskless partition.
+    """A local log that was copied completely, and becomes a diskless partition.
 
-    `extents` adjoin, hold the log start (unless the log is empty) and end at the high watermark.
-    `leader_epoch` is the log's last epoch. `aborted` are its aborted transactions, by marker.
+    `extents` adjoin and end at the high watermark. The first one holds the log start, unless the
+    log is empty. `leader_epoch` is the log's last epoch. `aborted` has its aborted transactions, in
+    the order of their markers.
     """
 
     partition: int
@@ -43,10 +50,11 @@ class MigratedPartition(Struct, frozen=True, kw_only=True):
 
 
 class TopicMigration(Struct, frozen=True, kw_only=True):
-    """The commit that makes a topic diskless: its configs before and after, and one broker's part.
+    """A commit that makes a topic diskless.
 
-    `incarnation` is the process that keeps producers out of `partitions`. Parts of other brokers
-    are stored under the request `migration_id`.
+    `expected` and `configs` are the topic's configs before and after. `partitions` are those that
+    the committing broker leads; its process `incarnation` rejects appends to them. The partitions
+    of other brokers are stored under the request `migration_id`.
     """
 
     topic_id: UUID
@@ -59,9 +67,11 @@ class TopicMigration(Struct, frozen=True, kw_only=True):
 
 
 class TopicReplication(Struct, frozen=True, kw_only=True):
-    """The commit that makes a diskless topic replicated: its configs before and after.
+    """A commit that makes a diskless topic replicated.
 
-    `broker_id` holds its own replicas; other parts are stored under the request `migration_id`.
+    `expected` and `configs` are the topic's configs before and after. `broker_id` is the committing
+    broker, which has copied its own replicas. Other brokers are stored as participants of the
+    request `migration_id`.
     """
 
     topic_id: UUID
@@ -74,7 +84,10 @@ class TopicReplication(Struct, frozen=True, kw_only=True):
 
 
 class MigrationRequest(NamedTuple):
-    """A request to make a topic diskless, or replicated; `migration_id` identifies the attempt."""
+    """A request to make a topic diskless or replicated. `migration_id` identifies the attempt.
+
+    `broker_id` and `incarnation` are the coordinator's.
+    """
 
     topic_id: UUID
     migration_id: UUID
@@ -83,7 +96,10 @@ class MigrationRequest(NamedTuple):
 
 
 class MigrationParticipant(Struct, frozen=True, kw_only=True):
-    """A broker's progress with the partitions that it leads; they are set once it is FENCED."""
+    """A broker's progress in a migration.
+
+    `partitions` has the copied partitions once the broker is FENCED.
+    """
 
     broker_id: int
     incarnation: UUID
@@ -93,7 +109,7 @@ class MigrationParticipant(Struct, frozen=True, kw_only=True):
 
 
 class RunningMigration(NamedTuple):
-    """An open request and its participants, by broker, without their partitions."""
+    """An open request and its participants, by broker id, without their copied partitions."""
 
     request: MigrationRequest
     participants: tuple[MigrationParticipant, ...]

@@ -1,4 +1,4 @@
-"""Rows of topic migrations: requests and the shares of participants."""
+"""Rows of topic migrations: requests and participants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ delete_request = changed(
         "DELETE FROM diskless_switches WHERE topic_id = $1",
     ),
 )
-"""Delete a topic's request with its shares."""
+"""Deletes a topic's request and its participants."""
 
 _running_shares = rows(
     "SELECT topic_id, broker_id, incarnation, state, reason FROM diskless_switch_shares"

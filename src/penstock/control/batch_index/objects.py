@@ -1,4 +1,4 @@
-"""Rows of objects, of commit answers, and of the object store's identity."""
+"""Rows of objects, of the stored results of commits, and of the object store's identity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RAISE: Final = "UPDATE counters SET value = value + $1 WHERE name = 'highest_ob
 
 highest_id = value(_HIGHEST_ID)
 allocate_ids = value(f"{_RAISE} RETURNING value", sqlite=(_RAISE, _HIGHEST_ID))
-"""Takes a count; answers the highest of the new ids."""
+"""Reserves object ids. Takes their number; returns the highest of the new ids."""
 
 now = value("SELECT penstock_now_ms()")
 _store = row("SELECT store_id, place FROM diskless_store")
@@ -57,7 +57,7 @@ write_committed = Each(
     sqlite="UPDATE diskless_objects SET state = $2, kind = $3, size_bytes = $4, extents = $5,"
     " changed_ms = penstock_now_ms() WHERE object_id = $1 AND state = 'pending'",
 )
-"""Takes (id, state, kind, bytes, extents that refer to it) of objects that are PENDING."""
+"""Commits PENDING objects. Takes rows of (id, state, kind, bytes, number of extents)."""
 
 renew_leases = Each(
     "changed",
@@ -80,7 +80,10 @@ drop_answers = changed(
     " WHERE committed_ms <= penstock_now_ms() - $1 ORDER BY committed_ms LIMIT $2"
     " FOR UPDATE SKIP LOCKED) SELECT object_id FROM old)"
 )
-"""Takes an age in milliseconds and a limit; drops older answers, the oldest first."""
+"""Deletes the oldest results of commits.
+
+Takes a minimum age in milliseconds and a limit of rows.
+"""
 
 release = Each(
     "changed",
@@ -94,11 +97,17 @@ release = Each(
     " changed_ms = CASE WHEN extents = $2 THEN penstock_now_ms() ELSE changed_ms END"
     " WHERE object_id = $1",
 )
-"""Takes (id, number of dropped references)."""
+"""Lowers the number of extents that refer to an object.
+
+Takes rows of (id, number of dropped extents).
+"""
 
 
 def _mark_deleting(which: str) -> One:
-    """Take the minimum age in this state and a limit; locked rows are skipped."""
+    """Return a statement that marks objects as DELETING, and skips locked rows.
+
+    It takes the minimum age in milliseconds in the present state, and a limit of rows.
+    """
     return changed(
         "UPDATE diskless_objects SET state = 'deleting', changed_ms = penstock_now_ms()"  # noqa: S608
         " WHERE object_id IN"
@@ -110,7 +119,7 @@ def _mark_deleting(which: str) -> One:
 
 mark_pending = _mark_deleting("state = 'pending'")
 mark_unreferenced = _mark_deleting("state = 'committed' AND extents = 0")
-"""Each condition must match the text of a partial index exactly."""
+"""Each condition must equal the text of a partial index's condition, so that the index is used."""
 
 _deleting = rows(
     "SELECT object_id, key, size_bytes FROM diskless_objects WHERE state = 'deleting'"
@@ -133,7 +142,10 @@ keys_after = rows(
 
 
 class ObjectRow(NamedTuple):
-    """An object's row, with the control plane's time and the image's stamp (None in SQLite)."""
+    """The row of an object, with the control plane's time and the image's stamp.
+
+    The stamp is None in SQLite.
+    """
 
     lease: ObjectLease
     state: ObjectState

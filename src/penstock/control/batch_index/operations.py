@@ -1,14 +1,14 @@
-"""The batch index of diskless topics: methods of the control plane.
+"""Methods of the control plane for the batch index of diskless topics.
 
 Every change is one transaction and a compare-and-set. After `ControlUnavailable` it is unknown
-whether the change took effect. Every method may be repeated: a repeated commit of an object returns
-the first answer.
+whether the change took effect. Every method may then be repeated; a repeated commit of an object
+returns the first result.
 
 A partition's high watermark rises in the transaction that adds the extents below it, so concurrent
 transactions never block readers. A lookup is one lock-free statement that reads a partition and its
-extents in one state. If the first extents are too few, a second statement reads more of them.
+first extents in one snapshot. If these are too few, a second statement reads more.
 
-Several brokers may run the same background job at once: each skips rows that another one has
+Several brokers may run the same background job at once: each skips rows that another broker has
 locked. Locks are taken in the order of `commits.py`.
 
 Source: Aiven's Inkless (`ControlPlane`), `reference/hot-cold-fetch.txt`.
@@ -44,17 +44,20 @@ from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer, ProducerState, described
 
 _FIRST: Final = 16
-"""Extents of each partition that the first statement reads."""
+"""Extents that the first statement of a lookup reads for each partition."""
 
 _TOTAL: Final = 2 * FIND_EXTENTS_MAX
-"""Extents of all partitions together that the second statement reads."""
+"""Extents that the second statement of a lookup reads for all partitions together."""
 
 
 class DisklessPlane(DisklessObjects, TopicMigrations):
-    """Objects, migrations and the batch index. The first commit to a partition creates its row."""
+    """Methods of `ControlPlane` for diskless topics.
+
+    The first commit to a partition creates its row.
+    """
 
     async def find(self, requests: Sequence[FindRequest]) -> list[Found]:
-        """Return the extents that each request needs, in the order of the requests."""
+        """Return the extents for each request, in the order of the requests."""
         if not requests:
             return []
         find = partial(_find, self._images, requests)
@@ -66,14 +69,17 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
 
     @query
     def watermarks(self, partitions: Sequence[PartitionKey]) -> Operation[list[Watermarks]]:
-        """Return the watermarks of partitions; a partition without a commit is empty at 0."""
+        """Return the watermarks of partitions, in their order.
+
+        A partition without a commit is empty at offset 0.
+        """
         return _watermarks(partitions)
 
     @query
     def extents(
         self, topic_id: UUID, partition: int, *, start: int, end: int, limit: int
     ) -> Operation[list[Extent]]:
-        """Return up to `limit` extents that hold offsets of [start, end), by offset."""
+        """Return up to `limit` extents that hold offsets of [`start`, `end`), by offset."""
         found = yield extents.between(topic_id, partition, start, end, limit)
         return list(map(Extent._make, found))
 
@@ -88,7 +94,10 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
     def extent_at_time(
         self, topic_id: UUID, partition: int, timestamp: int | None
     ) -> Operation[Extent | None]:
-        """Return the first extent that reaches a time; None asks for the highest timestamp."""
+        """Return the first extent with a record at or after `timestamp`, in milliseconds.
+
+        None asks for the extent with the highest timestamp.
+        """
         if timestamp is None:
             found = yield extents.newest(topic_id, partition)
         else:
@@ -97,7 +106,7 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
 
     @query
     def diskless_producers(self, topic_id: UUID, partition: int) -> Operation[list[ProducerState]]:
-        """Return the idempotent producers of a partition, by producer id."""
+        """Return the state of each idempotent producer of a partition for DescribeProducers."""
         known = yield from partitions.producers_of((topic_id, partition))
         return [described(producer_id, state) for producer_id, state in known]
 
@@ -105,22 +114,31 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
     def remembered_producers(
         self, topic_id: UUID, partition: int
     ) -> Operation[list[tuple[int, Producer]]]:
-        """Return the same producers with their batches, for logs made of a partition."""
+        """Return (producer id, full state) of each idempotent producer of a partition.
+
+        Callers that write a partition's records to new logs or segments store these states with
+        them.
+        """
         return partitions.producers_of((topic_id, partition))
 
     @query
     def backlogs(self, *, min_extents: int, limit: int) -> Operation[list[Backlog]]:
-        """Return partitions with at least so many write-ahead extents, the most first."""
+        """Return the partitions with the most extents in write-ahead objects, the most first.
+
+        Returns up to `limit` partitions with at least `min_extents` such extents.
+        """
         found = yield partitions.backlogs(max(min_extents, 1), limit)
         return [Backlog(uuid_of(topic_id), *fields) for topic_id, *fields in found]
 
     async def delete_records(
         self, topic_id: UUID, partition: int, before_offset: int
     ) -> Watermarks:
-        """Raise a partition's log start to an offset (-1: the high watermark). It never falls.
+        """Raise a partition's log start to `before_offset`; -1 means the high watermark.
+
+        It never falls.
 
         Raises:
-            OffsetBeyondEnd: above the high watermark, or below -1.
+            OffsetBeyondEnd: the offset is above the high watermark, or below -1.
             NotWritable: the topic is not diskless any more, or is becoming replicated.
         """
         key = (topic_id, partition)
@@ -149,7 +167,11 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
         max_bytes: int | None,
         limit: int,
     ) -> Retained:
-        """Drop up to `limit` whole extents from the start, by log start, age or total size."""
+        """Apply retention: drop whole extents from the start of a partition.
+
+        Drops up to `limit` extents, by log start, age or total size. None for `before_timestamp`
+        (milliseconds) or `max_bytes` omits that rule.
+        """
         key = (topic_id, partition)
 
         def drop() -> Operation[Retained]:
@@ -174,11 +196,12 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
 
     @operation()
     def swap_extents(self, swap: SegmentSwap) -> Operation[None]:
-        """Replace the extents that a sealed segment was made of by the segment.
+        """Replace extents of a partition by a sealed segment that was made of them.
 
         Raises:
-            StaleExtents: one of them is gone, or has changed.
+            StaleExtents: one of the replaced extents is gone, or has changed.
             ObjectLeaseLost: as in `commit_object`.
+            InvalidCommit: the new extents do not adjoin, or do not cover the replaced offsets.
         """
         row = yield from partitions.lock_one((swap.topic_id, swap.partition))
         found = (yield from objects.lock([swap.object_id])).get(swap.object_id)
@@ -196,7 +219,7 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
 
     @query
     def clean_offset(self, topic_id: UUID, partition: int) -> Operation[int]:
-        """Return the offset below which no key has two records; 0 if it is unknown."""
+        """Return the offset below which no key has two records, or 0 if it is unknown."""
         found = yield partitions.clean_offset(topic_id, partition)
         return 0 if found is None else int(found)
 
@@ -204,12 +227,12 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
     def note_clean(
         self, topic_id: UUID, partition: int, offset: int, *, newest: Extent
     ) -> Operation[None]:
-        """Record the offset up to which a pass compacted a partition; it never falls.
+        """Store the offset up to which a compaction pass has compacted a partition. It never falls.
 
-        `newest` is the extent that holds the offset before, as the pass left it.
+        `newest` is the extent that holds `offset - 1`, as the pass left it.
 
         Raises:
-            StaleExtents: it is not there any more.
+            StaleExtents: another extent, or none, holds `offset - 1` now.
         """
         key = (topic_id, partition)
         row = yield from partitions.lock_one(key)
@@ -219,7 +242,7 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
 
     @operation()
     def forget_partitions(self, *, limit: int) -> Operation[int]:
-        """Drop up to `limit` rows of deleted topics' partitions; return their number."""
+        """Delete up to `limit` rows of partitions of deleted topics; return their number."""
         dropped = 0
         while dropped < limit:
             partition_id = yield partitions.forgotten()
@@ -230,7 +253,7 @@ class DisklessPlane(DisklessObjects, TopicMigrations):
 
     @operation()
     def forget_producers(self, *, idle_ms: int, limit: int) -> Operation[int]:
-        """Forget producers that were idle for `idle_ms`; return their number."""
+        """Delete up to `limit` producers that have been idle for `idle_ms`; return their number."""
         forgotten: int = yield partitions.drop_idle_producers(idle_ms, limit)
         return forgotten
 
@@ -283,7 +306,7 @@ def _watermarks(keys: Sequence[PartitionKey]) -> Operation[list[Watermarks]]:
 
 
 def _forget(partition_id: int, limit: int) -> Operation[int]:
-    """Drop up to `limit` rows of a partition, its own row last; return the number dropped."""
+    """Delete up to `limit` rows of a partition, its own row last; return their number."""
     gone = yield from extents.extents_from(partition_id, 0, limit)
     yield from _drop(partition_id, gone)
     dropped: int = len(gone)

@@ -1,4 +1,4 @@
-"""Rows of diskless partitions: their watermarks and their idempotent producers."""
+"""Rows of diskless partitions, and of their idempotent producers."""
 
 from __future__ import annotations
 
@@ -60,16 +60,26 @@ clean_offset = value(
 note_clean = changed(
     "UPDATE diskless_partitions SET clean_offset = $2 WHERE partition_id = $1 AND clean_offset < $2"
 )
-"""Takes (partition id, clean offset); no key has two records below it."""
+"""Stores a partition's clean offset, below which no key has two records.
+
+Takes (partition id, offset).
+"""
 retire = changed("UPDATE diskless_partitions SET topic_id = $2 WHERE topic_id = $1")
-"""Moves a topic's partitions to an id without a topic, so that they are dropped as deleted."""
+"""Moves the rows of a topic's partitions to an id that no topic has.
+
+Takes (topic id, new id). Background jobs then delete the rows, as they do after the deletion of a
+topic.
+"""
 drop_row = changed("DELETE FROM diskless_partitions WHERE partition_id = $1")
 forgotten = value(
     "SELECT p.partition_id FROM diskless_partitions p"
     " WHERE NOT EXISTS (SELECT 1 FROM topics t WHERE t.topic_id = p.topic_id)"
     " ORDER BY p.partition_id LIMIT 1 FOR UPDATE OF p SKIP LOCKED"
 )
-"""The id of a partition whose topic is deleted, locked; None if there is no unlocked one."""
+"""Locks and returns the id of one partition whose topic is deleted.
+
+Skips locked rows; returns None if none is left.
+"""
 
 backlogs = rows(
     "SELECT p.topic_id, p.number, p.wal_extents, p.wal_bytes,"
@@ -126,7 +136,10 @@ drop_idle_producers = changed(
 def read(
     keys: Iterable[PartitionKey], *, lock: bool = False
 ) -> Operation[dict[PartitionKey, PartitionRow]]:
-    """Return the rows of partitions that have one; locked in the order of ids if `lock`."""
+    """Return the rows of those partitions that have one.
+
+    `lock` locks them in the order of partition ids.
+    """
     asked = list(keys)
     found = yield (_lock if lock else _read)(
         [(topic_id, number, place) for place, (topic_id, number) in enumerate(asked)]
@@ -139,7 +152,7 @@ def lock_one(key: PartitionKey) -> Operation[PartitionRow]:
 
 
 def lock_or_add(keys: Collection[PartitionKey]) -> Operation[dict[PartitionKey, PartitionRow]]:
-    """Return the locked rows of partitions; missing rows are added."""
+    """Lock the rows of partitions, add missing rows, and return all of them."""
     found = yield from read(keys, lock=True)
     if len(found) < len(keys):
         yield _add(sorted([key for key in keys if key not in found]))

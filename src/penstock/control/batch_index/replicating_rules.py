@@ -1,15 +1,15 @@
-"""Rules by which a diskless topic becomes replicated: order, fence and switch. Pure functions.
+"""Rules by which a diskless topic becomes replicated: pure functions of three steps.
 
-| step  | a partition's row                         | its batch index                            |
-|-------|-------------------------------------------|--------------------------------------------|
-| order | `target`: the future replicas             | unchanged                                  |
-| fence | `move` too                                | commits are rejected                       |
-| switch| has replicas, and the next leader epoch   | is dropped                                 |
+| step   | partitions in the image                   | batch index                                 |
+|--------|-------------------------------------------|---------------------------------------------|
+| order  | `target` has the future replicas          | unchanged                                   |
+| fence  | `move` is set, too                        | commits are rejected                        |
+| switch | have replicas and the next leader epoch   | is dropped                                  |
 
-The target's brokers copy the records into logs, in batches of the next leader epoch: the *epoch of
-the copies*, which no earlier log has, as diskless topics begin above all reserved epochs. Once all
-copies are complete and durable, that epoch is opened without a leader, as in a new topic. So the
-first claim finds copies on all replicas, and its end is that of the index.
+The brokers of `target` copy the records into logs, as batches of the next leader epoch: the *epoch
+of the copies*. No earlier log has that epoch, as diskless topics begin above all reserved epochs.
+Once all copies are complete and durable, the switch opens that epoch, as in a new topic. The first
+claim of a leader therefore finds the copies on all replicas, and they end where the index ended.
 
 Deleting the request cancels the order and the fence.
 """
@@ -41,11 +41,11 @@ from penstock.control.metadata.rules import check_incarnation, with_topics
 from penstock.control.values import MetadataImage, Partition, SinkCommit, Topic
 
 Targets = Sequence[tuple[int, ...]]
-"""By partition, its future replicas, the preferred leader first."""
+"""The future replicas of each partition, by partition index; the preferred leader is first."""
 
 
 class ReplicationPlan(NamedTuple):
-    """Changes of the switch; empty `epochs` if it was made before."""
+    """Changes of the switch. `epochs` is empty if the switch was committed before."""
 
     image: MetadataImage
     topic: Topic
@@ -53,15 +53,15 @@ class ReplicationPlan(NamedTuple):
 
 
 def epoch_of_copies(row: Partition) -> int:
-    """Return the leader epoch of the batches that are copied into the logs of a partition."""
+    """Return the leader epoch of the batches that brokers copy into a partition's logs."""
     return row.leader_epoch + 1
 
 
 def order(image: MetadataImage, request: MigrationRequest, targets: Targets) -> MetadataImage:
-    """Return the image with the ordered targets; the fence of an earlier attempt is lifted.
+    """Return the image with the target replicas; removes the fence of an earlier attempt.
 
     Raises:
-        StaleTopic: it has another number of partitions.
+        StaleTopic: the topic's number of partitions differs from `targets`.
         InvalidReplicas: a target is empty, or names a broker twice.
     """
     topic = _topic(image, request)
@@ -69,7 +69,7 @@ def order(image: MetadataImage, request: MigrationRequest, targets: Targets) -> 
         raise StaleTopic(topic.name, "partitions", len(targets), len(topic.partitions))
     for target in targets:
         if not target or len(set(target)) != len(target) or min(target) < 0:
-            raise InvalidReplicas(f"replicas {target[:16]}: must be broker ids, each once")
+            raise InvalidReplicas(f"replicas {target[:16]} must be broker ids without repetition")
     rows = [
         replace(row, target=tuple(target), move=0)
         for row, target in zip(topic.partitions, targets, strict=True)
@@ -83,7 +83,7 @@ def fence(
     found: MigrationRequest | None,
     sinks: Iterable[SinkCommit],
 ) -> MetadataImage:
-    """Return the image with the fenced topic; raises as `DisklessPlane.fence_topic`."""
+    """Return the image with the fenced topic. Raises the errors of `DisklessPlane.fence_topic`."""
     topic = _topic(image, request)
     if found != request:
         raise StaleMigration(request.topic_id)
@@ -114,7 +114,7 @@ def check_sinks(topic: Topic, sinks: Iterable[SinkCommit]) -> None:
         ):
             raise MigrationRefused(
                 f"topic {topic.name!r}: query {sink.query_id!r} has not finished its commit of"
-                f" batch {sink.batch_id}; ask again when it is done"
+                f" batch {sink.batch_id}. Retry after the commit."
             )
 
 
@@ -160,7 +160,7 @@ def _switched(row: Partition) -> Partition:
 
 
 def _holders(image: MetadataImage, participants: Sequence[MigrationParticipant]) -> set[int]:
-    """Return the brokers with complete copies; a restarted process has discarded its copies."""
+    """Return brokers with complete copies. A restarted process has discarded its copies."""
     return {
         participant.broker_id
         for participant in participants
@@ -175,15 +175,15 @@ def _check_copies(topic: Topic, holders: Collection[int]) -> None:
         missing = [broker_id for broker_id in row.target if broker_id not in holders]
         if missing:
             raise MigrationRefused(
-                f"{topic.name}-{row.index}: brokers {missing} of {row.target}, which are to have"
-                " its log, have not all of it; ask again"
+                f"{topic.name}-{row.index}: brokers {missing} of the target replicas {row.target}"
+                " do not have a complete copy of the log. Retry the migration."
             )
 
 
 def _check_targets(topic: Topic) -> None:
     without = [row.index for row in topic.partitions if not row.target]
     if without:
-        raise StaleTopic(topic.name, "partitions without an order", [], without)
+        raise StaleTopic(topic.name, "the list of partitions without target replicas", [], without)
 
 
 def _topic(image: MetadataImage, request: MigrationRequest) -> Topic:

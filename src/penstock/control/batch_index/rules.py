@@ -1,15 +1,16 @@
 """Rules that all methods of diskless topics share: keys, leases, repeated commits, rejections.
 
-Pure functions. `commit_rules.py` places entries; `index_rules.py` has finds, retention and swaps.
+Pure functions. `commit_rules.py` assigns offsets; `index_rules.py` has lookups, retention and
+swaps.
 
-The result of a commit, by the state of the object's row:
+The result of a commit depends on the state of the object's row:
 
-| row                                              | the commit                            |
+| object's row                                     | result of the commit                  |
 |--------------------------------------------------|---------------------------------------|
-| PENDING                                          | succeeds: COMMITTED, or DELETING if   |
-|                                                  | all entries are rejected              |
-| COMMITTED or DELETING, by an earlier commit      | gets the first answer                 |
-| COMMITTED, its answer too old to be kept         | `CommitForgotten`                     |
+| PENDING                                          | success: the row becomes COMMITTED,   |
+|                                                  | or DELETING if no entry was accepted  |
+| COMMITTED or DELETING, by an earlier commit      | the stored result of that commit      |
+| COMMITTED, and the stored result was deleted     | `CommitForgotten`                     |
 | DELETING by the sweeper, or gone                 | `ObjectLeaseLost`                     |
 
 Source: Aiven's Inkless (`CommitFileJob`).
@@ -35,25 +36,27 @@ from penstock.control.values import MetadataImage, Topic
 from penstock.records.extents import Extent
 
 DISKLESS_CONFIG: Final = "diskless.enable"
-"""The topic config that must be `true`."""
+"""Topic config that makes a topic diskless if it is `true`."""
 
 LAYOUT: Final = Struct("<ii")
-"""A batch in a layout: its size in bytes, and its number of offsets."""
+"""One batch in an extent's layout: its size in bytes, and its number of offsets."""
 
 Answer = TypeVar("Answer")
-"""A stored answer, encoded or not."""
+"""The stored result of a commit, encoded or decoded."""
 
 TopicOf = Callable[[UUID], Topic | None]
-"""Function from a topic's id to the topic, or None."""
+"""Function that takes a topic id and returns the topic, or None."""
 
 ProducerKey = tuple[UUID, int, int]
 """A topic's id, a partition's index, a producer's id."""
 
 
 class PartitionRow(NamedTuple):
-    """A partition's row; `wal_extents` and `wal_bytes` count its extents in write-ahead objects.
+    """The row of a diskless partition.
 
-    The id is internal to the database; it is 0 for a partition without a commit.
+    `partition_id` is internal to the database; 0 means without a row.
+
+    `wal_extents` and `wal_bytes` count the extents in write-ahead objects, and their bytes.
     """
 
     partition_id: int = 0
@@ -92,9 +95,10 @@ def check_lease(image: MetadataImage, broker_id: int, incarnation: UUID, count: 
 
 
 def object_key(object_id: int, nonce: int) -> str:
-    """Return the key of an object, spread over 256 prefixes, as stores limit requests by prefix.
+    """Return the key of a write-ahead object.
 
-    `nonce` is 32 random bits, which keep keys unique if a restored database leases ids again.
+    Keys are spread over 256 prefixes, because object stores limit requests by prefix. `nonce` is 32
+    random bits. It keeps keys unique if a restored database leases the same ids again.
     """
     return f"wal/{object_id & 0xFF:02x}/{object_id:016x}-{nonce & 0xFFFFFFFF:08x}"
 
@@ -109,16 +113,16 @@ def segment_key(
     *,
     suffix: str = ".log",
 ) -> str:
-    """Return the key of a sealed segment; the segments of a partition are listed by offset.
+    """Return the key of a sealed segment. Keys sort by topic, partition and offset.
 
-    The leader epoch in it is 0 for diskless topics; `nonce` is as in `object_key`.
+    `leader_epoch` is 0 for diskless topics; `nonce` is as in `object_key`.
     """
     unique = f"{object_id:016x}-{nonce & 0xFFFFFFFF:08x}"
     return f"archive/{topic_id}/{partition}/{base_offset:020d}-{leader_epoch}-{unique}{suffix}"
 
 
 def first_answer(object_id: int, state: ObjectState | None, answer: Answer | None) -> Answer:
-    """Return a repeated commit's stored answer; raises ObjectLeaseLost or CommitForgotten."""
+    """Return a commit's stored result. Raises ObjectLeaseLost or CommitForgotten without one."""
     if answer is not None:
         return answer
     if state == "committed":
@@ -127,7 +131,7 @@ def first_answer(object_id: int, state: ObjectState | None, answer: Answer | Non
 
 
 def layout_totals(layout: bytes) -> tuple[int, int]:
-    """Return the bytes and offsets of a layout; (-1, -1) for a malformed one."""
+    """Return the total bytes and offsets of a layout, or (-1, -1) if it is malformed."""
     if len(layout) == LAYOUT.size:
         size_bytes, count = LAYOUT.unpack(layout)
         return (size_bytes, count) if size_bytes > 0 and count > 0 else (-1, -1)
@@ -143,15 +147,15 @@ def adjoin(extents: Sequence[Extent]) -> bool:
 
 
 def write_refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:
-    """Return the reason why a partition rejects writes: that of `refusal`, or its fence."""
+    """Return why a partition rejects writes, as error name and message; None if it accepts them."""
     refused = refusal(topic, topic_id, partition)
     if refused is None and topic is not None and topic.partitions[partition].move:
-        return "not_leader_or_follower", f"topic {topic.name!r} is getting replicas: ask again"
+        return "not_leader_or_follower", f"topic {topic.name!r} is becoming replicated: retry"
     return refused
 
 
 def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:
-    """Return why a partition cannot be read, as error name and message; None if it can."""
+    """Return why a partition cannot be read, as error name and message; None if it can be read."""
     if topic is None:
         return "unknown_topic_id", f"there is no topic of id {topic_id}"
     if topic.configs.get(DISKLESS_CONFIG) != "true":

@@ -1,13 +1,13 @@
 """Values of diskless topics in the control plane: objects, entries, extents, watermarks.
 
 A *lease* is a key under which a broker may write one object. An *entry* holds the batches of one
-produce request for one partition, as they are in a written object; committing the object assigns
+produce request for one partition, as they were written to the object. Committing the object assigns
 offsets to every entry. The batch index stores accepted entries as *extents*: adjacent batches of
 one partition in one object, which a reader finds by offset.
 
 A write-ahead object has the bytes that producers sent, with base offset 0 in every batch. A reader
-stamps the offsets of the extent into them, and the append time if the extent has one. A sealed
-segment has its offsets; stamping them again changes nothing.
+writes the extent's offsets into the batch headers, and the append time if the extent has one. The
+batches of a sealed segment already have their offsets.
 
 Offsets and sizes are plain ints; times are milliseconds since 1970.
 """
@@ -31,30 +31,33 @@ PartitionKey = tuple[UUID, int]
 
 
 class ObjectLease(NamedTuple):
-    """A reserved key; its row is PENDING until the object is committed or swept."""
+    """A reserved key. Its row is PENDING until the object is committed or swept."""
 
     object_id: int
     key: str
 
 
 class StoreIdentity(NamedTuple):
-    """The random id of the object store; `place` is its location at adoption, for people."""
+    """The random id of the object store.
+
+    `place` is its location when the id was stored, for messages.
+    """
 
     store_id: UUID
     place: str
 
 
 class BatchEntry(NamedTuple):
-    """Batches in an object that are accepted or rejected together.
+    """Batches of one partition in an object, which are accepted or rejected together.
 
-    `layout` is little-endian int32 pairs, one per batch: its bytes, and its number of offsets.
-    Batches of idempotent producers are all of one producer with adjacent sequences: `base_sequence`
-    is that of the first record, `last_sequence` of the last.
+    `layout` has a pair of little-endian int32 per batch: its bytes, and its number of offsets.
+    Batches of an idempotent producer have adjacent sequences: `base_sequence` is that of the first
+    record, `last_sequence` of the last.
 
-    A batch of a transaction is `transactional`; `verified_from` is the offset since which its
-    coordinator is known to have it (`records.idempotence.check_verified`). An entry with a `marker`
-    is the control batch of that producer and epoch, and `verified_from` is the partition's end when
-    it was made (`check_marker`).
+    `transactional` batches belong to a transaction. `verified_from` is the partition's end, or a
+    lower offset, when the transaction's coordinator confirmed the partition
+    (`records.idempotence.check_verified`). An entry with a `marker` is a control batch; its
+    `verified_from` is the partition's end when the marker was made (`check_marker`).
     """
 
     topic_id: UUID
@@ -75,7 +78,7 @@ class BatchEntry(NamedTuple):
 
 
 class ObjectCommit(Struct, frozen=True, kw_only=True):
-    """A written object and its entries, in the order of acceptance.
+    """A commit of a written object, with its entries in the order of acceptance.
 
     `now_ms` is the broker's time, which LogAppendTime topics use. Entries of one partition are
     adjacent and ordered by byte offset.
@@ -88,10 +91,10 @@ class ObjectCommit(Struct, frozen=True, kw_only=True):
 
 
 class Watermarks(NamedTuple):
-    """The start and end of a diskless partition, and the bytes between.
+    """The log start, high watermark and bytes of a diskless partition.
 
-    `open_offset` is the first offset of the first open transaction, `aborted_offset` the marker of
-    the last aborted one; -1 for none.
+    `open_offset` is the first offset of the first open transaction. `aborted_offset` is the offset
+    of the last abort marker. Both are -1 if there is none.
     """
 
     log_start_offset: int
@@ -102,7 +105,7 @@ class Watermarks(NamedTuple):
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which all transactions are decided, or deleted."""
+        """The offset below which all transactions have ended, or are deleted."""
         if self.open_offset < 0:
             return self.high_watermark
         return max(self.open_offset, self.log_start_offset)
@@ -111,8 +114,8 @@ class Watermarks(NamedTuple):
 class Aborted(NamedTuple):
     """The aborted transactions of a partition whose markers are at or above an offset, by marker.
 
-    Complete for batches below `complete_to`, or, if that is None, up to the `aborted_offset` of the
-    `watermarks`.
+    The list is complete for batches below `complete_to`. If that is None, it is complete up to
+    `watermarks.aborted_offset`.
     """
 
     transactions: tuple[AbortedTransaction, ...]
@@ -121,10 +124,10 @@ class Aborted(NamedTuple):
 
 
 class CommitAnswer(Struct, frozen=True, kw_only=True):
-    """The `AppendResult`s of a commit's entries, in order, and the new watermarks.
+    """The result of a commit: an `AppendResult` per entry, in order, and the new watermarks.
 
-    `extents` has the extents that the commit added, by partition, for the writing broker's cache. A
-    repeated commit returns the same.
+    `extents` has the added extents by partition, for the cache of the writing broker. A repeated
+    commit returns the same result.
     """
 
     placed: tuple[AppendResult, ...]
@@ -133,7 +136,7 @@ class CommitAnswer(Struct, frozen=True, kw_only=True):
 
 
 class FindRequest(NamedTuple):
-    """A request for the extents from an offset on, up to about `max_bytes`."""
+    """A lookup of a partition's extents from `offset` on, up to about `max_bytes`."""
 
     topic_id: UUID
     partition: int
@@ -142,11 +145,11 @@ class FindRequest(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The extents that hold an offset and the ones after it, without a gap.
+    """The result of a lookup: adjacent extents, of which the first holds the requested offset.
 
-    Has at least one extent, whatever its size, for an offset below the high watermark, and none at
-    the high watermark. For an unknown partition `watermarks` is None; then, and for an offset
-    outside of the log, `error` is set.
+    There is at least one extent for an offset below the high watermark, whatever its size, and none
+    at the high watermark. `error` is set for an unknown partition and for an offset outside of the
+    log. An unknown partition has no `watermarks`.
     """
 
     watermarks: Watermarks | None
@@ -155,7 +158,7 @@ class Found(NamedTuple):
 
 
 class MarkedObject(NamedTuple):
-    """A DELETING object, which nothing references."""
+    """A DELETING object, to which no extent refers."""
 
     object_id: int
     key: str
@@ -163,7 +166,7 @@ class MarkedObject(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """Result of retention or a deletion in a partition; `more` if a limit stopped it."""
+    """Result of a retention pass over a partition. `more` means that a limit stopped it."""
 
     watermarks: Watermarks
     extents_dropped: int
@@ -172,10 +175,10 @@ class Retained(NamedTuple):
 
 
 class SegmentSwap(Struct, frozen=True, kw_only=True):
-    """A sealed object that replaces extents of one partition.
+    """A replacement of extents of one partition by a sealed segment.
 
-    `replaced` are the extents that it was made of, adjacent and by offset; `extents` are those of
-    the new object and cover the same offsets.
+    `replaced` has the extents that the segment was made of; `extents` has those of the segment.
+    Both are adjacent, ordered by offset, and cover the same offsets.
     """
 
     topic_id: UUID
@@ -187,7 +190,7 @@ class SegmentSwap(Struct, frozen=True, kw_only=True):
 
 
 class Backlog(NamedTuple):
-    """A partition's extents and bytes in write-ahead objects, by which consolidation chooses."""
+    """A partition's extents and bytes in write-ahead objects, which consolidation has to merge."""
 
     topic_id: UUID
     partition: int

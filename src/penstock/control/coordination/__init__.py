@@ -1,1 +1,1 @@
-"""Records of coordinators: rows by kind, key and member, each saved by compare-and-set."""
+"""Records of group and transaction coordinators, saved by compare-and-set."""

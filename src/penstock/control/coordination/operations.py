@@ -1,4 +1,4 @@
-"""Records of coordinators: methods of the control plane, and their rules."""
+"""Methods of the control plane for the records of coordinators, and their rules."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ class CoordinationRecords(OverDatabase):
 
     @query
     def record_keys(self, kind: str) -> Operation[list[str]]:
-        """Return the keys of a kind that have records, in order."""
+        """Return the keys that have records of a kind, sorted."""
         return [key.decode() for (key,) in (yield statements.keys(kind))]
 
     @query
     def records(self, kind: str, keys: Sequence[str]) -> Operation[list[CoordinationRecord]]:
-        """Return all rows of some keys, by key and member."""
+        """Return all rows of some keys, ordered by key and member."""
         found = yield statements.read([(key.encode(),) for key in keys], kind)
         return sorted(map(statements.record_of, found), key=lambda row: (row.key, row.member))
 
     async def save_records(
         self, changes: Sequence[RecordChange], *, cluster_epoch: int | None = None
     ) -> SavedRecords:
-        """Store changes of keys, at most one of each key, in one transaction.
+        """Apply changes in one transaction, at most one change per key.
 
-        A key at an unexpected version, or with a row above `RECORD_BYTES_MAX`, is rejected alone,
-        with `StaleRecord` or `TooLarge` in the answer. The caller owns the keys by the image's
-        `cluster_epoch`.
+        A change is rejected on its own if its key is at an unexpected version, or if a row exceeds
+        `RECORD_BYTES_MAX`. The result then has `StaleRecord` or `TooLarge` for this key.
+        `cluster_epoch` is that of the image by which the caller owns the keys.
 
         Raises:
-            StaleClusterEpoch: brokers were added or removed since; nothing is stored.
+            StaleClusterEpoch: brokers were added or removed since that image; nothing is stored.
         """
         version = self._randomness.bits(_VERSION_BITS) + 1
         refused = await self._database.change(
@@ -100,7 +100,7 @@ def _save(
                 expected = 0 if member else change.expected_version
                 written.append((kind, key, member.encode(), expected, value))
     if (yield statements.write(written, version)) != len(written):
-        raise Again("another coordinator made the same records at the same time")
+        raise Again("another coordinator added the same records at the same time")
     yield statements.delete(deleted)
     yield from offsets.delete_all([change.key for change in stored if change.deletes_offsets])
     yield from offsets.complete(
@@ -114,16 +114,19 @@ def _save(
 
 
 def _refusal(change: RecordChange, found: int) -> PenstockError | None:
-    """Return why a key's change is rejected, given its row's version; None if it is accepted.
+    """Return why a change is rejected, or None. `found` is the version of its key's own row.
 
     Raises:
-        BugError: the change leaves out the key's own row, or removes groups from a transaction
-            without completing their offsets.
+        BugError: the change omits the key's own row, or removes groups from a transaction without
+            completing their offsets.
     """
     if change.rows and KEY_ROW not in change.rows:
         raise BugError(f"a change of {change.kind} {change.key!r} leaves out the key's own row")
     if _leaves_groups(change) and change.completes_offsets is None:
-        raise BugError(f"transaction {change.key!r} leaves groups without completing their offsets")
+        raise BugError(
+            f"a change removes groups from transaction {change.key!r} without completing their"
+            " offsets"
+        )
     if found != change.expected_version:
         return StaleRecord(change.kind, change.key, change.expected_version, found)
     largest = max((len(value) for value in change.rows.values() if value is not None), default=0)

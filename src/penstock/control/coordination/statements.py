@@ -1,4 +1,7 @@
-"""Table of coordinators' records. Keys and members are bytes: PostgreSQL's text has no NUL."""
+"""Statements for the table of coordinators' records.
+
+Keys and members are stored as bytes, because PostgreSQL's text cannot hold NUL characters.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ lock = Each(
     sqlite="SELECT kind, key, version FROM coordination_records"
     " WHERE kind = $1 AND key = $2 AND member = x''",
 )
-"""Answers the keys' own rows, which have no member."""
+"""Locks and returns the keys' own rows, whose member is empty."""
 lock_member = value(
     "SELECT value FROM coordination_records WHERE kind = $1 AND key = $2 AND member = $3 FOR UPDATE"
 )
@@ -40,7 +43,7 @@ write = Each(
     " ON CONFLICT (kind, key, member) DO UPDATE SET version = $6, value = excluded.value"
     " WHERE member <> x'' OR version = excluded.version",
 )
-"""Stores rows under the shared version; a key's own row must be new, or at the expected one."""
+"""Stores rows at one new version. The own row of a key must be new, or at the expected version."""
 delete = Each(
     "changed",
     "DELETE FROM coordination_records r"

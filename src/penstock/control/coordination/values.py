@@ -1,4 +1,7 @@
-"""Values of coordinators' records."""
+"""Records of coordinators: the state of consumer groups, share groups and transactions.
+
+A key, such as a group's id, has one row of its own and one row per member.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,22 @@ from msgspec import Struct
 from penstock.base.errors import CorruptError, PenstockError
 
 RecordKey = tuple[str, str]
-"""A kind and a key, such as a group's id: the unit of loading, ownership and fencing."""
+"""A kind and a key. Coordinators load, own and save records by this pair."""
 
 KEY_ROW: Final = ""
-"""The member of a key's own row."""
+"""Member name of a key's own row."""
 
 TRANSACTION: Final = "transaction"
-"""The kind of a transaction's records, whose keys are transactional ids."""
+"""Kind of the records of transactions. Their keys are transactional ids."""
 
 GROUP_MEMBER: Final = "group/"
-"""Prefix of the members of a transaction that name groups whose offsets are part of it."""
+"""Member prefix in a transaction's records.
+
+The member is the prefix and the id of a group whose offsets are part of the transaction.
+"""
 
 OffsetsEnd = Literal["commit", "abort"]
-"""The outcome of the offsets of a decided transaction."""
+"""Whether the offsets of an ended transaction are committed or dropped."""
 
 _PRODUCER: Final = struct.Struct(">qh")
 
@@ -40,15 +46,16 @@ class OpenTransaction(Struct, frozen=True, kw_only=True):
 
 def producer_of_group_row(value: bytes) -> tuple[int, int]:
     if len(value) != _PRODUCER.size:
-        raise CorruptError(f"a row of a transaction's group has {len(value)} bytes, not 10")
+        raise CorruptError(f"the row of a group in a transaction has {len(value)} bytes, not 10")
     producer_id, producer_epoch = _PRODUCER.unpack(value)
     return producer_id, producer_epoch
 
 
 class CoordinationRecord(Struct, frozen=True, kw_only=True):
-    """A row: of a key itself, whose member is empty, or of one of its members.
+    """A row: the own row of a key, whose member is empty, or the row of a member.
 
-    `value` is opaque. `version` identifies the save that wrote the row; it is random and unordered.
+    `value` is opaque here. `version` identifies the save that wrote the row. It is a random number,
+    and has no order.
     """
 
     key: str
@@ -58,12 +65,13 @@ class CoordinationRecord(Struct, frozen=True, kw_only=True):
 
 
 class RecordChange(Struct, frozen=True, kw_only=True):
-    """Changes of one key's rows, by member, applied together; None deletes a row.
+    """A change of one key's rows. `rows` maps members to new values; None deletes a row.
 
-    Includes the key's own row if there are any rows. Applied if that row is at `expected_version`
-    (0: absent). `deletes_offsets` also deletes the committed offsets of the group of this key.
-    `completes_offsets` commits or drops the offsets of the transaction of this key; the change
-    deletes the rows of its groups.
+    Unless empty, `rows` includes the key's own row. The change is applied if that row is at
+    `expected_version` (0: the row does not exist). `deletes_offsets` also deletes the committed
+    offsets of the group with this key. `completes_offsets` also commits or drops the pending
+    offsets of the transaction with this key; such a change deletes the rows of the transaction's
+    groups.
     """
 
     kind: str
@@ -79,7 +87,7 @@ class RecordChange(Struct, frozen=True, kw_only=True):
 
 
 class SavedRecords(Struct, frozen=True, kw_only=True):
-    """Result of a save: the version of all stored rows, and the errors of rejected keys."""
+    """Result of a save: the new version of all stored rows, and the errors of rejected keys."""
 
     version: int
     refused: Mapping[RecordKey, PenstockError]

@@ -1,1 +1,1 @@
-"""Database drivers: SQLite's writer, PostgreSQL's connections, failures, notices."""
+"""Database drivers: SQLite's writer, PostgreSQL's connections, failures, and change notices."""

@@ -1,15 +1,15 @@
-"""A bounded pool of PostgreSQL connections that outlives restarts and fail-overs of the server.
+"""A bounded pool of PostgreSQL connections that survives restarts and fail-overs of the server.
 
-Work is an operation (`statements.py`), or a coroutine over one connection, run in one transaction
-and retried as a whole after a lost connection, a deadlock or a serialisation failure: as often as
-`limits.py` allows, after jittered pauses, and never once COMMIT was sent. Callers get an error only
-if a restart exceeds `OPERATION_TIMEOUT_SECONDS`, or a commit was in progress.
+The pool runs an operation (`statements.py`), or a coroutine over one connection, in one
+transaction. It repeats the whole transaction after a lost connection, a deadlock or a serialisation
+failure, with jittered pauses, up to `OPERATION_ATTEMPTS_MAX` times. It never repeats a transaction
+once COMMIT was sent. Callers get an error only after `OPERATION_TIMEOUT_SECONDS`, or if the
+connection was lost during COMMIT.
 
 Connections are opened one at a time, and after a failure only after a pause, to protect a server
-that restarts. A connection in an unknown state (it failed, or its task was cancelled in a
-statement) is never reused. Of several hosts in the URL the one that accepts writes is chosen.
-asyncpg's own pool is not used: its release resets the session, which costs a round trip per
-operation.
+that restarts. A connection in an unknown state is closed: one that failed, or whose statement was
+cancelled. If the URL names several hosts, the host that accepts writes is chosen. asyncpg's own
+pool is not used, because its release resets the session, which costs a round trip per operation.
 
 Source: PostgreSQL's documentation of libpq, "Specifying Multiple Hosts"; asyncpg's `connect`.
 """
@@ -52,7 +52,7 @@ STATEMENT_TIMEOUT_SECONDS: Final = 10.0
 """PostgreSQL's `statement_timeout`; the client's own timeout is slightly longer."""
 
 IDLE_TRANSACTION_SECONDS: Final = 2.0
-"""Time after which PostgreSQL ends an idle transaction."""
+"""PostgreSQL's `idle_in_transaction_session_timeout`."""
 
 _CLIENT_GRACE_SECONDS: Final = 2.0
 _PLANNER: Final = {
@@ -63,7 +63,7 @@ _PLANNER: Final = {
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
 }
-"""Planner settings by which every statement uses an index, whatever the server's statistics."""
+"""Planner settings that make every statement use an index, whatever the server's statistics."""
 _BEGIN: Final = Lock.NONE.value
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """All statements of the transaction see one state of the database."""
@@ -93,13 +93,16 @@ class _Failed(Exception):
 
 
 def database_name(url: str) -> str:
-    """Return the hosts and name of a database, without the password."""
+    """Return the hosts and name of a database for messages, without the password."""
     hosts, _, name = without_credentials(url).partition("://")[2].partition("/")
     return f"the PostgreSQL database {name or '(default)'} on {hosts or 'the local server'}"
 
 
 async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Asyncpg:
-    """Connect to the host of the URL that accepts writes. The URL's own settings override ours."""
+    """Connect to the host of the URL that accepts writes.
+
+    Settings in the URL override those of Penstock.
+    """
     limits = {
         "statement_timeout": STATEMENT_TIMEOUT_SECONDS,
         "lock_timeout": LOCK_TIMEOUT_SECONDS,
@@ -133,7 +136,7 @@ def _abandon(attempt: asyncio.Future[_Asyncpg]) -> None:
 
 
 class Connections:
-    """Pool of at most `size` connections; belongs to one event loop."""
+    """A pool of at most `size` connections to one database. It belongs to one event loop."""
 
     def __init__(self, url: str, *, size: int, randomness: Randomness) -> None:
         self.where = database_name(url)
@@ -153,11 +156,12 @@ class Connections:
     async def transaction(self, work: Work[T], *, begin: str = _BEGIN) -> T:
         """Run work in one transaction; return its value after the commit.
 
-        `begin` opens the transaction and may take locks in the same round trip.
+        `begin` is the statement that opens the transaction. It may take locks in the same round
+        trip.
 
         Raises:
-            ControlUnavailable: the database failed; the text names an unknown outcome.
-            ControlBusy: too many operations wait.
+            ControlUnavailable: the database failed. The message says if the outcome is unknown.
+            ControlBusy: too many operations are running or waiting.
             PenstockError: the work was rejected and changed nothing.
         """
         return await self._repeated(
@@ -167,7 +171,7 @@ class Connections:
     async def statement(
         self, work: Work[T], *, within_seconds: float = OPERATION_TIMEOUT_SECONDS
     ) -> T:
-        """Run one repeatable statement without a transaction, within a total time."""
+        """Run one repeatable statement without a transaction, in `within_seconds` at most."""
 
         async def once(connection: _Asyncpg) -> T:
             return await work(connection)
@@ -199,7 +203,7 @@ class Connections:
         return await self.transaction(lambda connection: run(connection, make()), begin=begin)
 
     async def close(self) -> None:
-        """Wait for running work, within a bound, and close the connections. Idempotent."""
+        """Wait for running work, within a time limit, and close the connections. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -252,7 +256,7 @@ class Connections:
         raise last or self._no_connection(within_seconds)
 
     def _no_connection(self, seconds: float) -> PenstockError:
-        """Return the error of an operation that never got a connection."""
+        """Return the error of an operation that timed out without a connection."""
         if self._failure is not None:
             return of_connecting(self._failure, where=self.where).error
         return DatabaseSlow(
@@ -361,14 +365,14 @@ async def _scans(
 
 
 async def _in_transaction(connection: _Asyncpg, work: Work[T], begin: str, where: str) -> T:
-    """Run work between `begin` and COMMIT; no transaction is open afterwards."""
+    """Run work between `begin` and COMMIT. No transaction is open afterwards."""
     committing = False
     try:
         await connection.execute(begin)
         value = await work(connection)
         committing = not connection.is_closed()
         if await connection.execute("COMMIT") != "COMMIT":
-            raise BugError(f"work continued in a failed transaction of {where}")
+            raise BugError(f"a failed transaction of {where} was committed instead of rolled back")
     except Again as again:
         await _roll_back(connection)
         raise _Failed(Failure(ControlUnavailable(f"{where}: {again}"), False, True)) from again
@@ -392,6 +396,6 @@ async def _roll_back(connection: _Asyncpg) -> None:
 
 
 async def _within(seconds: float, work: Awaitable[Any]) -> None:
-    """Wait for part of a close within a bound; ignore its failure."""
+    """Wait up to `seconds` for one step of a close, and ignore its failure."""
     with suppress(*DATABASE_ERRORS):
         await asyncio.wait_for(work, seconds)

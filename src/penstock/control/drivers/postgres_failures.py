@@ -1,20 +1,20 @@
-"""Classification of PostgreSQL failures: whether work is undone, and whether it may be retried.
+"""Classification of PostgreSQL failures: is the transaction repeated, and the connection kept?
 
-| SQLSTATE            | means                                  | the transaction | the connection |
+| SQLSTATE            | cause                                  | transaction     | connection     |
 |---------------------|----------------------------------------|-----------------|----------------|
-| 40…                 | deadlock, serialisation                | repeated        | kept           |
-| 08…, 57P…, no state | connection, server or fail-over        | repeated¹       | closed         |
-| 25006               | the server became read-only: a standby | repeated¹       | closed         |
+| 40…                 | deadlock, serialisation failure        | repeated        | kept           |
+| 08…, 57P…, none     | lost connection, restart, fail-over    | repeated¹       | closed         |
+| 25006               | the server became a read-only standby  | repeated¹       | closed         |
 | 53300               | too many connections                   | repeated        | closed         |
-| 55P03               | waited too long for a lock             | fails           | kept           |
-| 57014               | took too long, was cancelled           | fails           | kept           |
+| 55P03               | lock timeout                           | fails           | kept           |
+| 57014               | statement timeout, or cancelled        | fails           | kept           |
 | 53100               | the disk is full                       | fails           | kept           |
 | 22…                 | a value cannot be stored               | rejected        | kept           |
-| 23…, 42…            | a constraint, a statement: ours        | a bug           | kept           |
-| PK001               | our fence: the cluster epoch changed   | rejected        | kept           |
+| 23…, 42…            | constraint or syntax: Penstock's fault | bug             | kept           |
+| PK001               | Penstock's fence: a new cluster epoch  | rejected        | kept           |
 
 ¹ unless COMMIT was sent: then the outcome is unknown, and the error says so. A transaction that
-PostgreSQL ended because it was idle (25P03) did not take effect: it is repeated.
+PostgreSQL ended because it was idle (25P03) did not take effect, so it is repeated.
 
 Source: PostgreSQL's appendix A, "PostgreSQL Error Codes".
 """
@@ -65,8 +65,8 @@ DATABASE_ERRORS: Final = (
 class Failure(NamedTuple):
     """The outcome of a failed transaction.
 
-    `error` is for the caller; a `lost` connection must not be reused; `repeat` if the work had no
-    effect and may be retried.
+    `error` is raised to the caller. A `lost` connection must not be reused. `repeat` means that the
+    work had no effect and may be retried.
     """
 
     error: PenstockError
@@ -75,9 +75,10 @@ class Failure(NamedTuple):
 
 
 def classify(cause: BaseException, *, where: str, in_doubt: bool) -> Failure:
-    """Classify a failure; `in_doubt` if the work may have taken effect already.
+    """Classify a failure of work on a connection.
 
-    `where` names the database for messages, without a password.
+    `in_doubt` means that the work may have taken effect. `where` names the database in messages,
+    without its password.
     """
     state = getattr(cause, "sqlstate", None) or ""
     if isinstance(cause, asyncpg.PostgresError) and not _is_loss(cause, state):
@@ -96,7 +97,7 @@ def classify(cause: BaseException, *, where: str, in_doubt: bool) -> Failure:
 
 
 def of_connecting(cause: BaseException, *, where: str) -> Failure:
-    """Classify a failure to connect; one that an administrator must fix is not retried."""
+    """Classify a failure to connect. A failure that needs an administrator is not retried."""
     state = getattr(cause, "sqlstate", None) or ""
     reason = _text(cause) or type(cause).__name__
     final = state.startswith("28") or state == "3D000"

@@ -1,16 +1,17 @@
 """Change notices between brokers over PostgreSQL's LISTEN and NOTIFY.
 
-One channel for each cluster. A notice is one of
+Each cluster has one channel. A notice has one of these forms:
 
-    i <sender>                                                  metadata changed
-    m <sender> <topic id>,<partition>,<high watermark>,<log start> …    others committed
+    i <sender>                                                          metadata changed
+    m <sender> <topic id>,<partition>,<high watermark>,<log start> …    watermarks changed
 
-and its sender ignores it. Notices are hints: they are lost while a connection is down, so listeners
-reload after every reconnect.
+A broker ignores its own notices. Notices are hints: they are lost while a connection is down, so
+listeners reload the image after every reconnect.
 
-Notices of metadata are part of the transaction that makes the change. Notices of watermarks are
-sent after the commit, many in one statement, by a transaction that waits for no sync: a transaction
-with a NOTIFY holds a lock of the whole server through its sync, which would serialise all commits.
+A notice of metadata is part of the transaction that makes the change. Notices of watermarks are
+sent after the commit, many in one statement, by a transaction with `synchronous_commit = off`. A
+transaction with a NOTIFY holds a lock of the whole server until its commit is synced, which would
+serialise all commits.
 
 Source: PostgreSQL's documentation of NOTIFY; `PreCommit_Notify` in its `async.c` for the lock.
 """
@@ -37,7 +38,10 @@ LISTEN_PROBE_SECONDS: Final = 10.0
 """Interval of liveness checks of the listening connection."""
 
 NOTICES_WAITING_MAX: Final = 100_000
-"""Partitions whose watermarks wait to be sent to other brokers; the oldest are dropped first."""
+"""Partitions whose watermarks wait to be sent to other brokers.
+
+Beyond it, the oldest are dropped.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ _BEGIN_UNSYNCED: Final = "BEGIN; SET LOCAL synchronous_commit = off"
 
 
 def channel_of(cluster_id: str) -> str:
-    """Return the channel of a cluster; a database may hold several clusters."""
+    """Return the name of a cluster's channel. A database may hold several clusters."""
     return f"penstock_{cluster_id}"[:63]
 
 
@@ -54,7 +58,7 @@ def image_notice(sender: str) -> str:
 
 
 class Listener:
-    """A connection that listens, and reconnects when it is lost."""
+    """A connection that receives change notices, and reconnects after a loss."""
 
     def __init__(
         self,
@@ -77,7 +81,10 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Subscribe; failures are retried. `on_image` is called after a late subscription."""
+        """Subscribe, and retry in the background after `CONNECT_TIMEOUT_SECONDS`.
+
+        A subscription that succeeds later calls `on_image`, because notices may have been missed.
+        """
         self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             await asyncio.wait_for(self._subscribed.wait(), CONNECT_TIMEOUT_SECONDS)
@@ -98,7 +105,7 @@ class Listener:
                 await self._listen()
                 failures = 0
             except DATABASE_ERRORS as error:
-                logger.warning("cannot receive notices of other brokers, retrying: %s", error)
+                logger.warning("cannot receive other brokers' notices, retrying: %s", error)
             failures += 1
             await pause(BACKOFF.pause_seconds(failures, chance=self._randomness.uniform()))
 
@@ -129,7 +136,7 @@ class Listener:
             try:
                 watermarks = decode_watermarks(words)
             except ValueError:
-                logger.warning("ignoring an unreadable notice of broker %s", sender)
+                logger.warning("ignoring a malformed notice from process %s", sender)
             else:
                 self._on_watermarks(watermarks)
 
@@ -145,7 +152,10 @@ class WatermarkPublisher:
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
-        """Queue watermarks; they are sent soon, together with later ones."""
+        """Queue new watermarks.
+
+        A background task sends them, together with those queued meanwhile.
+        """
         self._waiting.update(watermarks)
         while len(self._waiting) > NOTICES_WAITING_MAX:
             self._waiting.pop(next(iter(self._waiting)))
@@ -171,4 +181,6 @@ class WatermarkPublisher:
             try:
                 await self._connections.transaction(work, begin=_BEGIN_UNSYNCED)
             except PenstockError as error:
-                logger.warning("cannot notify other brokers of %d commits: %s", len(sent), error)
+                logger.warning(
+                    "cannot send watermarks of %d partitions to other brokers: %s", len(sent), error
+                )

@@ -1,4 +1,4 @@
-"""Logged wait of a starting broker for a database that does not answer."""
+"""Wait of a starting broker for a database that does not answer, with log lines."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ T = TypeVar("T")
 
 FIRST_LOG_SECONDS: Final = 2.0
 LOG_SECONDS: Final = 10.0
-"""Interval of the log lines while waiting."""
+"""Interval of the log lines during the wait."""
 RETRY_SECONDS: Final = 0.5
 LASTING: Final = (DatabaseDamaged, DatabaseFull, DatabaseRefused)
-"""Failures that need an administrator."""
+"""Failures that need an administrator, so that waiting is pointless."""
 
 
 async def when_answering(attempt: Callable[[], Awaitable[T]], *, where: str, seconds: float) -> T:
-    """Repeat an attempt while the database does not answer; return its value.
+    """Repeat an attempt until the database answers; return the value of the attempt.
 
     Raises:
-        ControlUnavailable: the failure of the last attempt, after so many seconds.
-        PenstockError: a lasting failure, at once.
+        ControlUnavailable: the failure of the last attempt, after `seconds` without success.
+        PenstockError: a failure that waiting cannot end, raised at once.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
@@ -48,7 +48,7 @@ async def when_answering(attempt: Callable[[], Awaitable[T]], *, where: str, sec
                 if isinstance(error, LASTING) or loop.time() + RETRY_SECONDS >= until:
                     if seconds and not isinstance(error, LASTING):
                         error.add_note(
-                            f"waited for it for {seconds:g} s, which is control.start.timeout.ms"
+                            f"the broker waited for {seconds:g} s (control.start.timeout.ms)"
                         )
                     raise
                 failures.append(error)

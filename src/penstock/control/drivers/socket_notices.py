@@ -1,9 +1,9 @@
 """Change notices between processes of one machine, over sockets that their parent creates.
 
-Each process has an inbox with two sockets: a *bell*, a stream whose bytes mean that metadata
-changed, and datagrams of watermarks. Senders never block: a full bell still signals, and if a
-datagram does not fit the bell is rung, upon which the receiver reloads everything. The parent keeps
-all ends open, so that notices wait for a process that restarts.
+Each process has an inbox of two socket pairs. The *bell* is a stream: any byte means that metadata
+changed. The other pair receives watermarks as datagrams. Senders never block. A full bell still
+signals the change. If a datagram does not fit, the sender rings the bell instead, and the receiver
+reloads everything. The parent keeps all ends open, so notices wait for a process that restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _DATAGRAMS_PER_TURN: Final = 64
 
 
 class Inbox(NamedTuple):
-    """The sockets of one process: ends to receive from and to send to."""
+    """The sockets of one process.
+
+    It reads from `bell` and `incoming`; others write to `ring` and `outgoing`.
+    """
 
     bell: socket.socket
     ring: socket.socket
@@ -43,7 +46,7 @@ def new_inbox() -> Inbox:
 
 
 class SocketNotices:
-    """A process's own inbox and the inboxes of the others."""
+    """Change notices of one process: its own inbox, and the inboxes of the other processes."""
 
     def __init__(self, own: Inbox, others: Sequence[Inbox]) -> None:
         self._own = own
@@ -51,25 +54,25 @@ class SocketNotices:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def listen(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
-        """Have the running loop call back from now on."""
+        """Call the callbacks on the running event loop when notices arrive."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._own.bell, self._on_bell, on_image)
         self._loop.add_reader(self._own.incoming, self._on_datagrams, on_watermarks)
 
     def close(self) -> None:
-        """Stop listening; the parent owns the sockets. Idempotent."""
+        """Stop listening. The sockets stay open, as the parent owns them. Idempotent."""
         if self._loop is not None:
             self._loop.remove_reader(self._own.bell)
             self._loop.remove_reader(self._own.incoming)
             self._loop = None
 
     def ring(self) -> None:
-        """Notify the others of a metadata change; thread-safe."""
+        """Notify the other processes of a metadata change. Thread-safe."""
         for other in self._others:
             _ring(other)
 
     def send(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
-        """Send committed watermarks to the others."""
+        """Send committed watermarks to the other processes."""
         for notice in watermark_notices("m", watermarks):
             for other in self._others:
                 try:

@@ -1,13 +1,14 @@
 """The writer of a SQLite file that several processes of one machine share.
 
 Write-ahead logging allows concurrent readers and one writer. SQLite's own retries starve waiting
-writers: of two processes that wrote for four seconds, one made no commit. So writers queue by locks
-of two bytes of a file: a process holds the first while it waits for the second, and needs the first
-to write again. The system releases the locks of a process that ends. They ensure fairness alone;
-SQLite ensures exclusion. Groups of operations that only read do not queue.
+writers: of two processes that wrote for four seconds, one made no commit. So the processes queue
+for the right to write, by locks of two bytes of a file. A process holds the first byte's lock while
+it waits for the second one, and holds the second one during its commit. The operating system
+releases the locks of a process that ends. The locks give fairness only; SQLite itself excludes
+concurrent writers. Groups of operations that only read do not queue.
 
-Renewals of registrations are in a file of their own, which is not synced: they are worthless after
-a restart.
+Renewals of broker registrations are in a file of their own, which is not synced, because they are
+worthless after a restart.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from penstock.control.errors import DatabaseLocked
 from penstock.control.limits import LOCK_TIMEOUT_SECONDS
 
 TURN_PAUSE_SECONDS: Final = 0.0003
-"""Interval of attempts to lock a shared SQLite database."""
+"""Pause between attempts to get a lock of the queue."""
 
 RENEWALS: Final = "renewals"
-"""The attached database's name, and the stem of its file."""
+"""Name under which the file of renewals is attached, and the file's name without suffix."""
 _QUEUE: Final = 0
 _WRITE: Final = 1
 
 
 class SharedWriter(SqliteWriter):
-    """Thread and connection of one process."""
+    """The writer of one process: its thread and its connection."""
 
     lone_commits = False
 
@@ -47,7 +48,7 @@ class SharedWriter(SqliteWriter):
         on_group: Callable[[bool], None],
         on_begin: Callable[[sqlite3.Connection], None],
     ) -> None:
-        """Call `on_begin` on the thread at the beginning of each transaction."""
+        """Call `on_begin` on the writer's thread at the beginning of each transaction."""
         super().__init__(path, on_group=on_group)
         self._on_begin = on_begin
         self._turns = -1
@@ -61,7 +62,7 @@ class SharedWriter(SqliteWriter):
         return connection
 
     def _copy_back(self) -> None:
-        """Do nothing: SQLite copies the write-ahead log back itself."""
+        """Do nothing: SQLite itself checkpoints the write-ahead log of this connection."""
 
     def _begin(self, connection: sqlite3.Connection, group: list[Entry]) -> None:
         connection.execute("BEGIN" if _reads(group) else "BEGIN IMMEDIATE")
@@ -75,7 +76,7 @@ class SharedWriter(SqliteWriter):
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Hold the write lock; raises DatabaseLocked after `LOCK_TIMEOUT_SECONDS`."""
+        """Hold the right to write. Raises DatabaseLocked after `LOCK_TIMEOUT_SECONDS`."""
         deadline = SYSTEM_CLOCK.monotonic() + LOCK_TIMEOUT_SECONDS
         self._lock(_QUEUE, deadline)
         try:
@@ -106,9 +107,10 @@ class SharedWriter(SqliteWriter):
 
 
 def new_renewals(path: Path) -> None:
-    """Recreate the file of renewals beside a database: a loss of power may have damaged it.
+    """Recreate the file of renewals beside a database, as a power loss may have damaged it.
 
-    Sets its journal mode before processes open it, as concurrent changes of the mode fail.
+    Call it before the processes start: it sets the journal mode, which fails while others do the
+    same.
     """
     file = _renewals_of(path)
     for suffix in ("", "-wal", "-shm"):

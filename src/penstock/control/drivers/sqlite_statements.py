@@ -86,7 +86,7 @@ def _scans(
 
 
 class SqliteDatabase(ABC):
-    """A `Database` whose operations are serialised by their writer."""
+    """A `Database` in SQLite, whose writer runs operations one after the other."""
 
     @abstractmethod
     async def run(
@@ -96,10 +96,10 @@ class SqliteDatabase(ABC):
         reads: bool = False,
         rows: int | None = None,
     ) -> Any:
-        """Run a function over the connection in a transaction; return its value once it is durable.
+        """Run a function in a transaction of the connection; return its value once it is durable.
 
-        An operation that only `reads` has nothing to sync. `rows` is about how many rows it
-        touches; None if they may be many.
+        `reads` means that the function changes nothing, so nothing is synced. `rows` is the
+        approximate number of rows that it touches, or None if they may be many.
         """
 
     async def read(
@@ -129,7 +129,7 @@ class SqliteDatabase(ABC):
 
 
 def check_cluster_epoch(connection: sqlite3.Connection, expected: int) -> None:
-    """Raise StaleClusterEpoch unless it is the current one."""
+    """Raise StaleClusterEpoch unless the stored cluster epoch is `expected`."""
     (found,) = connection.execute("SELECT membership FROM image_version").fetchone()
     if found != expected:
         raise StaleClusterEpoch(expected, found)

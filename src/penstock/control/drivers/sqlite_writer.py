@@ -1,15 +1,16 @@
-"""A thread that owns a SQLite connection and commits queued operations together.
+"""A thread that owns a SQLite connection and commits queued operations in groups.
 
-Each operation runs in a savepoint of a transaction that it shares with other queued operations: a
-rejected operation undoes only itself, and one sync makes the whole group durable. An operation's
-future is resolved after its commit. If the commit fails, every operation of the group fails with
+All operations of a group share one transaction, and each runs in a savepoint of it. A rejected
+operation undoes only itself, and one sync makes the whole group durable. The future of an operation
+completes after the commit. If the commit fails, every operation of the group fails with
 `ControlUnavailable`.
 
-After a full disk the writer continues. After a failed read, write or sync it stops until a restart:
-the disk's state is unknown, and a repeated sync may succeed without having written.
+The writer continues after a full disk. After a failed read, write or sync it rejects everything
+until a restart: the state of the disk is unknown, and a repeated sync may succeed without having
+written.
 
-Source: SQLite's documentation of WAL, `synchronous` and savepoints; "Can applications recover
-from fsync failures?" (USENIX ATC 2020).
+Source: SQLite's documentation of WAL, `synchronous` and savepoints; "Can applications recover from
+fsync failures?" (USENIX ATC 2020).
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ from penstock.control.errors import (
 from penstock.control.limits import WAITING_OPERATIONS_MAX
 
 GROUP_OPERATIONS_MAX: Final = 512
-"""Operations that share one transaction and one sync."""
+"""Operations in one group, which share a transaction and a sync."""
 
 BUSY_TIMEOUT_SECONDS: Final = 2.0
-"""Wait for another owner of the database when it is opened."""
+"""SQLite's busy timeout: how long to wait for another owner of the database."""
 
 LONE_ROWS_MAX: Final = 64
-"""Rows that an operation on the event loop may touch."""
+"""Rows up to which an operation may be committed on the caller's event loop."""
 
 LONE_COMMIT_SECONDS_MAX: Final = 0.002
-"""Duration of a commit above which the event loop commits nothing."""
+"""Duration of the last commit above which the event loop commits nothing itself."""
 
 CHECKPOINT_OPERATIONS: Final = 250
-"""Operations after which the write-ahead log is copied back: about 1,000 pages, as SQLite does."""
+"""Operations between checkpoints of the write-ahead log: about 1,000 pages, SQLite's default."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ _Outcome = tuple[Any, Exception | None]
 
 
 class Entry(NamedTuple):
-    """A queued operation, and the future of its caller."""
+    """A queued operation, with the future and event loop of its caller."""
 
     operation: Operation
     future: _Future
@@ -81,11 +82,11 @@ _KINDS: Final[dict[int, type[ControlUnavailable]]] = {
 _OF_ONE_OPERATION: Final = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 )
-"""Failures that concern a single operation."""
+"""Failures that concern a single operation, not the whole group."""
 
 
 class Writer(Database, Protocol):
-    """Runs operations on one connection in the order of submission."""
+    """Interface of a writer, which runs operations on one connection in the order of submission."""
 
     @property
     def closed(self) -> bool: ...
@@ -97,7 +98,7 @@ class Writer(Database, Protocol):
     ) -> Any:
         """Run one operation and return its value once it is durable.
 
-        Arguments are as in `SqliteDatabase.run`.
+        The arguments are those of `SqliteDatabase.run`.
 
         Raises:
             ControlBusy: too many operations wait.
@@ -107,18 +108,25 @@ class Writer(Database, Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish queued operations. Idempotent."""
+        """Finish queued operations and close the connection. Idempotent."""
         ...
 
 
 class SqliteWriter(SqliteDatabase):
-    """The writer of a file: a thread, and for small operations the caller's event loop."""
+    """The writer of a SQLite file, which commits on a thread of its own.
+
+    A single small operation is committed on the caller's event loop instead, while commits are fast
+    and nothing is queued.
+    """
 
     lone_commits = True
-    """Whether small operations may be committed on the loop; false if other processes may block."""
+    """Whether small operations may be committed on the event loop.
+
+    False if other processes may hold locks.
+    """
 
     def __init__(self, path: Path, *, on_group: Callable[[bool], None]) -> None:
-        """Call `on_group(committed)` on the writer's thread after each group."""
+        """Call `on_group(committed)` after each group, on the thread that ran it."""
         self._path = path
         self._on_group = on_group
         self._queue: queue.Queue[Entry | None] = queue.Queue(WAITING_OPERATIONS_MAX)
@@ -128,13 +136,13 @@ class SqliteWriter(SqliteDatabase):
         self._connection_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: list[Entry] = []
-        """Entries that the loop has submitted during this turn."""
+        """Entries submitted during this turn of the event loop."""
         self._queued = 0
         self._taken = 0
-        """Number of queued entries, and of those that have ended."""
+        """Numbers of entries that were ever queued, and of those that have ended."""
         self._commit_seconds = 0.0
         self._uncopied = 0
-        """Operations since the write-ahead log was last copied back."""
+        """Operations since the last checkpoint of the write-ahead log."""
         self.closed = False
 
     def start(self) -> None:
@@ -176,7 +184,10 @@ class SqliteWriter(SqliteDatabase):
             self._put(entry)
 
     def _commit_here(self, group: list[Entry]) -> bool:
-        """Commit on the event loop; return false if that may take long."""
+        """Commit a group on the event loop.
+
+        Return False, and do nothing, if that might block for long.
+        """
         if self._taken != self._queued or self._commit_seconds > LONE_COMMIT_SECONDS_MAX:
             return False
         if self._uncopied >= CHECKPOINT_OPERATIONS:
@@ -233,7 +244,7 @@ class SqliteWriter(SqliteDatabase):
         return outcomes
 
     def _copy_back(self) -> None:
-        """Copy the write-ahead log into the file when it has grown."""
+        """Checkpoint the write-ahead log after `CHECKPOINT_OPERATIONS`."""
         if self._uncopied < CHECKPOINT_OPERATIONS or self._connection is None:
             return
         self._uncopied = 0
@@ -243,7 +254,7 @@ class SqliteWriter(SqliteDatabase):
             logger.error("%s", self._failed(self._connection, error))
 
     def _gather(self, first: Entry) -> tuple[list[Entry], bool]:
-        """Return queued operations up to a limit, and whether the queue was closed."""
+        """Return `first` and further queued operations, and whether the queue was closed."""
         group = [first]
         while len(group) < GROUP_OPERATIONS_MAX:
             try:
@@ -271,14 +282,14 @@ class SqliteWriter(SqliteDatabase):
         return outcomes
 
     def _attempt(self, connection: sqlite3.Connection, operation: Operation) -> _Outcome:
-        """Run one operation in its savepoint; a failure of the database is raised for the group."""
+        """Run one operation in a savepoint. Raises failures that concern the whole group."""
         connection.execute("SAVEPOINT operation")
         try:
             value = operation(connection)
         except sqlite3.Error as cause:
             if not connection.in_transaction or _code(cause) not in _OF_ONE_OPERATION:
                 raise
-            error: Exception = BugError(f"{self._path} refused a row: {cause}")
+            error: Exception = BugError(f"{self._path} rejected a row: {cause}")
             error.__cause__ = cause
         except Exception as refusal:
             error = refusal
@@ -290,7 +301,7 @@ class SqliteWriter(SqliteDatabase):
         return None, error
 
     def _failed(self, connection: sqlite3.Connection | None, cause: Exception) -> Exception:
-        """Roll the group back; return the error of its operations."""
+        """Roll the transaction back; return the error for the operations of its group."""
         self._on_group(False)
         try:
             if connection is not None and connection.in_transaction:
@@ -300,7 +311,7 @@ class SqliteWriter(SqliteDatabase):
         if not isinstance(cause, sqlite3.Error):
             return cause
         kind = _KINDS.get(_code(cause), ControlUnavailable)
-        full = "; free some space on its disk" if _code(cause) == sqlite3.SQLITE_FULL else ""
+        full = ". Free space on its disk." if _code(cause) == sqlite3.SQLITE_FULL else ""
         error = kind(f"the metadata database {self._path} failed: {cause}{full}")
         error.__cause__ = cause
         if kind in (DatabaseStopped, DatabaseDamaged):
@@ -313,7 +324,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
-    """Open a database in WAL mode with synced commits; `locking` is SQLite's locking mode."""
+    """Open a database in WAL mode with synced commits. `locking` is SQLite's locking mode."""
     connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -330,7 +341,7 @@ def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
 
 
 def _all_failed(group: list[Entry], error: Exception) -> list[_Outcome]:
-    """Return one failure per operation; each caller gets an exception of its own."""
+    """Return a failure per operation, each with its own exception object."""
     if not isinstance(error, ControlUnavailable):
         return [(None, error)] * len(group)
     outcomes: list[_Outcome] = []

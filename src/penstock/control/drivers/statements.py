@@ -1,6 +1,6 @@
-"""Operations of the control plane, each written once for both databases.
+"""Operations of the control plane, each written once for SQLite and PostgreSQL.
 
-An operation is a generator: it yields a statement with its values, receives the database's answer,
+An operation is a generator. It yields a statement with its values, receives the database's result,
 decides by the rules of its subject, and returns the caller's result.
 
     read = row("SELECT version, owner FROM things WHERE name = $1 FOR UPDATE")
@@ -12,18 +12,20 @@ decides by the rules of its subject, and returns the caller's result.
         yield write(name, version, owner)
         return version
 
-It runs in one transaction. PostgreSQL reruns it from its beginning after a lost connection or race,
-so it changes nothing but rows. An operation calls another one by `yield from`. The decorators below
-make an operation a method of its subject's class.
+An operation runs in one transaction. PostgreSQL reruns it from its beginning after a lost
+connection or a race, so it must change nothing but rows. It calls another operation with `yield
+from`. The decorators below turn an operation into a method.
 
-**Texts** are PostgreSQL's. SQLite gets the same text with `?1` for `$1` and without row locks; if
-the dialects differ more it has its own text, or several with the same values, of which the last
-answers (SQLite has no RETURNING before version 3.35).
+**SQL text** is PostgreSQL's. SQLite gets the same text, with `?1` for `$1` and without row locks.
+If the dialects differ more, a statement has its own text for SQLite. It may be a tuple of texts,
+which get the same values, and the last of which gives the result: SQLite has no RETURNING before
+version 3.35.
 
-**Round trips** are saved by statements over sets: `Each` takes rows, which PostgreSQL gets as a
-list per column in one statement, and SQLite one after the other. `Together` combines several.
+**Round trips** are saved by statements over many rows. `Each` takes rows of values: PostgreSQL gets
+them as a list per column in one statement, SQLite runs the statement once per row. `Together`
+combines several statements.
 
-**Values** are passed unchanged, UUIDs too. Answers have the database's types: `uuid_of` and `bool`
+**Values** are passed unchanged, UUIDs too. Results have the database's types: `uuid_of` and `bool`
 convert them.
 """
 
@@ -65,7 +67,7 @@ class SqliteText(NamedTuple):
 
 
 class Statement:
-    """A statement's texts, and its kind of answer."""
+    """A statement: its SQL text for each database, and the form of its result."""
 
     __slots__ = ("answer", "postgres", "sqlite")
 
@@ -84,19 +86,19 @@ class Statement:
 
 
 class One(Statement):
-    """A statement for one set of values; made by `rows`, `row`, `value` and `changed`."""
+    """A statement that takes one row of values. Made by `rows`, `row`, `value` and `changed`."""
 
     def __call__(self, *values: Any) -> Call:
         return self, values
 
 
 class Each(Statement):
-    """A statement for any number of rows of values; it is not executed without rows or text.
+    """A statement that takes any number of rows of values. Without rows or text it is not executed.
 
     PostgreSQL's text takes a list per column (`unnest($1::uuid[], $2::int[])`), then the shared
-    values; SQLite's takes a row, then the shared values, and is derived if PostgreSQL's compares
-    with one list (`= ANY($1::uuid[])`). Rows are answered in any order; a "changed" answer is the
-    sum.
+    values. SQLite's text takes one row, then the shared values. It is derived from PostgreSQL's
+    text if that compares with one list (`= ANY($1::uuid[])`). Result rows come in any order; a
+    "changed" result is the total.
     """
 
     def __init__(
@@ -109,11 +111,11 @@ class Each(Statement):
 
 
 class Scan(Statement):
-    """A read for any number of rows of values that answers an iterator per row, in their order.
+    """A read that takes any number of rows of values, and returns an iterator for each, in order.
 
-    An iterator must be consumed before the next one, and may be consumed in part. PostgreSQL's text
-    takes a list per column and one of the rows' numbers, then the shared values; its answers end
-    with the number. SQLite's takes a row alone.
+    An iterator must be consumed before the next one, but not to its end. PostgreSQL's text takes a
+    list per column, a list of the rows' numbers, then the shared values; its results end with the
+    number. SQLite's text takes one row only, without the shared values.
     """
 
     __slots__ = ()
@@ -126,7 +128,10 @@ class Scan(Statement):
 
 
 class Together(Statement):
-    """Statements on different tables, which PostgreSQL gets as one; the last one answers."""
+    """Statements on different tables, which PostgreSQL executes as one.
+
+    The result is that of the last one.
+    """
 
     __slots__ = ("parts",)
 
@@ -144,7 +149,7 @@ class Together(Statement):
         return self, sets
 
     def columns(self, sets: Sequence[Sequence[Values]]) -> list[Sequence[Any]]:
-        """Return PostgreSQL's values: the columns of each set."""
+        """Return PostgreSQL's values: for each statement, the columns of its rows."""
         columns: list[Sequence[Any]] = []
         for part, rows in zip(self.parts, sets, strict=True):
             columns += zip(*rows, strict=True) if rows else [()] * part.sqlite[0].values
@@ -160,36 +165,43 @@ Operation = Generator[Call, Any, T]
 
 
 def rows(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """Return a statement whose answer is a list of rows."""
+    """Return a statement whose result is a list of rows."""
     return One("rows", postgres, sqlite)
 
 
 def row(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """Return a statement whose answer is its first row, or None."""
+    """Return a statement whose result is its first row, or None."""
     return One("row", postgres, sqlite)
 
 
 def value(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """Return a statement whose answer is the first column of its first row, or None."""
+    """Return a statement whose result is the first column of its first row, or None."""
     return One("value", postgres, sqlite)
 
 
 def changed(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """Return a statement whose answer is the number of rows that it changed."""
+    """Return a statement whose result is the number of changed rows."""
     return One("changed", postgres, sqlite)
 
 
 def uuid_of(stored: Any) -> UUID:
-    """Return a plain UUID for SQLite's bytes or asyncpg's UUID, whose repr differs."""
+    """Return a plain `UUID` for SQLite's bytes or asyncpg's own class, whose repr differs."""
     return UUID(bytes=stored if type(stored) is bytes else stored.bytes)
 
 
 class Again(Exception):
-    """Raised by an operation that lost a race and must be rerun from its beginning."""
+    """Raised by an operation that lost a race.
+
+    The driver reruns the operation from its beginning.
+    """
 
 
 class Lock(Enum):
-    """State that stays unchanged while an operation runs, if other brokers use the database."""
+    """State that other brokers must not change while an operation runs.
+
+    The values are the statements by which PostgreSQL begins the transaction, except that of TOPICS,
+    which depends on the cluster epoch.
+    """
 
     NONE = "BEGIN"
     TOPICS = "topics and brokers; a cluster epoch that is named is compared under this lock"
@@ -198,10 +210,10 @@ class Lock(Enum):
 
 
 class Database(Protocol):
-    """Runs operations; `make` creates the generator for each attempt.
+    """Runs operations. `make` creates the generator of an operation for each attempt.
 
-    Both methods raise ControlUnavailable, ControlBusy, and the operation's own errors, which change
-    nothing.
+    Both methods raise ControlUnavailable, ControlBusy, and the errors of the operation itself. The
+    operation's own errors change nothing.
     """
 
     async def read(
@@ -210,7 +222,10 @@ class Database(Protocol):
         *,
         within_seconds: float = OPERATION_TIMEOUT_SECONDS,
     ) -> T:
-        """Run an operation of one repeatable statement, within a total time."""
+        """Run an operation of one repeatable statement without a transaction.
+
+        `within_seconds` limits its total time.
+        """
         ...
 
     async def change(
@@ -223,7 +238,7 @@ class Database(Protocol):
     ) -> T:
         """Run an operation in one transaction; return its value once it is durable.
 
-        `rows` is about how many rows it touches, if they are known to be few.
+        `rows` is the approximate number of rows that it touches, if it is known to be small.
 
         Raises:
             StaleClusterEpoch: `cluster_epoch` is given, and is not the current one.
@@ -232,22 +247,22 @@ class Database(Protocol):
 
 
 class OverDatabase(ABC):
-    """A part of the control plane whose methods run operations."""
+    """Base of the parts of the control plane, whose methods run operations on a database."""
 
     @property
     @abstractmethod
     def _database(self) -> Database:
-        """The open database; raises ControlUnavailable if it is closed."""
+        """The open database. Raises ControlUnavailable if it is closed."""
 
 
 Method = Callable[Concatenate[Owner, P], Coroutine[Any, Any, T]]
-"""A method that runs an operation and returns its value."""
+"""Method that runs an operation and returns its value."""
 
 
 def query(
     make: Callable[Concatenate[Owner, P], Operation[T]],
 ) -> Method[Owner, P, T]:
-    """Make an operation of one repeatable statement a method, which needs no transaction."""
+    """Decorate an operation of one repeatable statement, as a method without a transaction."""
 
     @wraps(make)
     async def method(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -259,7 +274,7 @@ def query(
 def operation(
     *, lock: Lock = Lock.NONE
 ) -> Callable[[Callable[Concatenate[Owner, P], Operation[T]]], Method[Owner, P, T]]:
-    """Make an operation a method, which runs it in one transaction."""
+    """Decorate an operation, as a method that runs it in one transaction with a lock."""
 
     def made(make: Callable[Concatenate[Owner, P], Operation[T]]) -> Method[Owner, P, T]:
         @wraps(make)

@@ -1,7 +1,8 @@
-"""Watermarks of diskless partitions in the notices that brokers send each other.
+"""Encoding of the watermarks of diskless partitions, for the notices that brokers send each other.
 
-A word per partition: topic id, number, high watermark, log start; for partitions with transactions
-also the first offset of the first open one, and the marker of the last aborted one.
+A partition is one word of numbers, separated by commas: topic id, partition, high watermark, log
+start. A partition with transactions has two more: the first offset of its first open transaction,
+and the marker of the last aborted one.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.control.limits import NOTICE_BYTES_MAX
 
 NoticedWatermarks = tuple[UUID, int, Watermarks]
-"""Topic id, partition, and watermarks whose size is `UNKNOWN_SIZE`."""
+"""Topic id, partition, and watermarks whose size in bytes is `UNKNOWN_SIZE`."""
 
 UNKNOWN_SIZE: Final = -1
 
 
 def watermark_notices(head: str, watermarks: Mapping[PartitionKey, Watermarks]) -> list[str]:
-    """Return the fewest notices that hold the watermarks, each within `NOTICE_BYTES_MAX`."""
+    """Return notices that hold the watermarks, each of at most `NOTICE_BYTES_MAX` bytes.
+
+    `head` is the beginning of each notice.
+    """
     notices: list[str] = []
     words, size = [head], len(head)
     for (topic_id, partition), (start, end, _, open_offset, aborted_offset) in watermarks.items():
@@ -36,7 +40,7 @@ def watermark_notices(head: str, watermarks: Mapping[PartitionKey, Watermarks]) 
 
 
 def decode_watermarks(words: Iterable[str]) -> list[NoticedWatermarks]:
-    """Decode the watermarks in a notice's words; raises ValueError."""
+    """Decode the watermarks in a notice's words. Raises ValueError for malformed ones."""
     found: list[NoticedWatermarks] = []
     for word in words:
         topic_id, partition, end, start, *transactions = word.split(",")

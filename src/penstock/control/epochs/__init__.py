@@ -1,1 +1,1 @@
-"""Epochs of replicated partitions: reservations, and the chain of opened epochs."""
+"""Leader epochs of replicated partitions: reservations, and the chain of opened epochs."""

@@ -1,12 +1,12 @@
-"""Epochs of replicated partitions: methods of the control plane.
+"""Methods of the control plane for the leader epochs of replicated partitions.
 
-Every change is one transaction for all partitions of a call, and a compare-and-set for each: a
-rejected partition does not affect the others. All methods may be repeated: after an unknown outcome
-the same call gets the first answer, or is made.
+A method changes many partitions in one transaction, with a compare-and-set for each. A rejected
+partition does not affect the others. All methods may be repeated: after an unknown outcome, the
+same call returns the first result, or makes the change.
 
-**Locks.** Claims and openings lock the reservations of their partitions in the order of the keys
-before they read the chains, so that concurrent changes wait for each other. An opening locks
-metadata first, as it changes leaders in the image; claims do not.
+**Locks.** Claims and openings lock the reservations of their partitions, in the order of the keys,
+before they read epochs. Concurrent changes therefore wait for each other. An opening locks metadata
+first, because it changes leaders in the image; a claim does not.
 
 **Round trips** do not grow with the number of partitions: a claim has four between BEGIN and
 COMMIT, an opening eight, three of them for the image.
@@ -43,38 +43,39 @@ from penstock.control.metadata.statements import read_incarnation
 from penstock.control.values import MetadataImage, Partition, Topic
 
 CHAIN_EPOCHS_MAX: Final = 1_000
-"""Epochs of a partition in one answer, the newest ones."""
+"""Epochs of a partition that one call returns, the newest ones."""
 
 LOSSES_MAX: Final = 1_000
-"""Unclean elections in one answer, the newest ones."""
+"""Unclean elections that one call returns, the newest ones."""
 
 ASSIGNED_EPOCHS_MAX: Final = 10_000
-"""Epochs of a broker in one answer."""
+"""Epochs of a broker that one call returns."""
 
 Refused = Mapping[PartitionKey, PenstockError]
 _ANY_EPOCH: Final = 2**31 - 1
-"""A bound above all epochs."""
+"""Exclusive bound above all epochs."""
 _BEFORE_ALL: Final = (UUID(int=0), -1, -1)
 
 
 class ReplicatedPartitions(OverImages):
     """Methods of `ControlPlane` for replicated partitions.
 
-    Each takes at most `EPOCH_PARTITIONS_PER_CALL_MAX` partitions, each once, and raises TooLarge or
-    InvalidPartitions otherwise. Partitions without several replicas are rejected, or left out.
+    Each takes at most `EPOCH_PARTITIONS_PER_CALL_MAX` partitions, without repetition, and raises
+    TooLarge or InvalidPartitions otherwise. Changes reject partitions that are not replicated;
+    reads omit them.
     """
 
     @operation()
     def claim_epochs(
         self, claims: Sequence[EpochClaim], *, broker_id: int, incarnation: UUID
     ) -> Operation[ClaimedEpochs]:
-        """Reserve for a process an epoch above all reserved ones, for each partition.
+        """Claim leadership: reserve an epoch above all reserved ones, for each partition.
 
-        The answer has each partition's newest `CHAIN_EPOCHS_MAX` epochs, of which the last is the
-        one to recover, with its own placement and quorum. A repeated claim gets the same epoch
-        unless another process has claimed since. A partition is rejected with NotReplica,
-        NotReplicated, or DatabaseSetBack if the claim names an epoch that the database does not
-        know.
+        Returns each partition's newest `CHAIN_EPOCHS_MAX` epochs. The last one is open: the
+        claimant has to recover it from its replicas before it opens its own epoch. A repeated claim
+        gets the same epoch, unless another process has claimed since. A partition is rejected with
+        NotReplica, NotReplicated, or, if the claim names an epoch that the database does not know,
+        DatabaseSetBack.
 
         Raises:
             StaleBroker: this incarnation is not registered.
@@ -112,12 +113,12 @@ class ReplicatedPartitions(OverImages):
     def open_epochs(
         self, openings: Sequence[EpochOpening], *, broker_id: int, incarnation: UUID
     ) -> Operation[tuple[Refused, StampedImage]]:
-        """Seal open epochs and open reserved ones, which this process leads; return the rejections.
+        """Seal open epochs and open reserved ones; return the rejections.
 
-        Also changes leaders, leader epochs, replicas and in-sync replicas of the image. An epoch is
-        opened if it is the highest reserved one, and reserved by this process; a process that gets
-        StaleEpoch must stop. Other rejections: NotReplica, NotReplicated, InvalidReplicas,
-        InvalidQuorum.
+        This process then leads the opened epochs. Also changes leaders, leader epochs, replicas and
+        in-sync replicas of the image. An epoch is opened if it is the highest reserved one and this
+        process has reserved it. A process that gets StaleEpoch must not lead the partition. Other
+        rejections: NotReplica, NotReplicated, InvalidReplicas, InvalidQuorum.
 
         Raises:
             StaleBroker: this incarnation is not registered.
@@ -162,10 +163,11 @@ class ReplicatedPartitions(OverImages):
 
     @image_operation
     def reassign(self, asked: Sequence[Reassignment]) -> Operation[tuple[Refused, StampedImage]]:
-        """Order other replicas of partitions, or cancel an order; return the rejections.
+        """Store or cancel reassignments of partitions; return the rejections.
 
-        The image has the orders; leaders carry them out (`open_epochs`). Rejections: NotReplicated
-        for a missing or diskless partition, InvalidReplicas, and NotReassigned for a cancellation.
+        A reassignment is a row of the image, which the partition's leader carries out
+        (`open_epochs`). The rejections are NotReplicated for a missing or diskless partition,
+        InvalidReplicas, and NotReassigned for the cancellation of a missing reassignment.
         """
         rules.check_call([reassignment.key for reassignment in asked])
         known = yield from self._images.locked()
@@ -192,9 +194,9 @@ class ReplicatedPartitions(OverImages):
     def set_isr(
         self, changes: Sequence[InSyncReplicas], *, broker_id: int, incarnation: UUID
     ) -> Operation[tuple[Refused, StampedImage]]:
-        """Store in-sync replicas of open epochs that this process leads; return the rejections.
+        """Store the in-sync replicas of open epochs that this process leads; return the rejections.
 
-        They are StaleEpoch, NotReplicated or InvalidReplicas.
+        The rejections are StaleEpoch, NotReplicated or InvalidReplicas.
         """
         rules.check_call([change.key for change in changes])
         known = yield from self._images.locked()
@@ -215,11 +217,11 @@ class ReplicatedPartitions(OverImages):
     def resign(
         self, asked: Sequence[Resignation], *, broker_id: int, incarnation: UUID
     ) -> Operation[tuple[Refused, StampedImage]]:
-        """Name successors, which claim the partitions that this process leads; return the
-        rejections.
+        """Resign leadership in favour of named successors; return the rejections.
 
-        They are StaleEpoch if it does not lead in that epoch, NotReplicated, and NotReplica for a
-        successor that is not another registered replica.
+        A successor then claims the partition. The rejections are StaleEpoch if this process does
+        not lead in the named epoch, NotReplicated, and NotReplica if the successor is not another
+        registered replica.
 
         Raises:
             StaleBroker: this incarnation is not registered.
@@ -243,7 +245,10 @@ class ReplicatedPartitions(OverImages):
     def partition_chains(
         self, keys: Sequence[PartitionKey], *, below: int = _ANY_EPOCH
     ) -> Operation[Mapping[PartitionKey, PartitionChain]]:
-        """Return reservations, and the newest `CHAIN_EPOCHS_MAX` epochs below `below`."""
+        """Return reservations of partitions, and their newest epochs below `below`.
+
+        At most `CHAIN_EPOCHS_MAX` epochs of each partition are returned.
+        """
         rules.check_call(keys)
         found = yield from reservations(keys)
         epochs = yield from _epochs(keys, below=below, limit=CHAIN_EPOCHS_MAX)
@@ -256,13 +261,17 @@ class ReplicatedPartitions(OverImages):
     def highest_reserved(
         self, keys: Sequence[PartitionKey]
     ) -> Operation[Mapping[PartitionKey, Reservation]]:
-        """Return the highest reserved epochs, which a replica that lost its disk promises first."""
+        """Return the reservations of partitions.
+
+        A replica that has lost its disk promises to reject older epochs than the reserved one,
+        before it does anything else.
+        """
         rules.check_call(keys)
         return reservations(keys)
 
     @query
     def partition_losses(self, limit: int = LOSSES_MAX) -> Operation[list[PartitionLoss]]:
-        """Return the losses of unclean elections in existing topics, the newest first."""
+        """Return the losses of unclean elections in existing topics, the newest election first."""
         found = yield statements.read_losses(min(limit, LOSSES_MAX))
         return list(map(statements.loss_of, found))
 
@@ -276,8 +285,8 @@ class ReplicatedPartitions(OverImages):
     ) -> Operation[list[AssignedEpoch]]:
         """Return up to `limit` epochs, open and sealed, whose placement includes a broker.
 
-        They are ordered by topic, partition and epoch, and follow `after`, the last of the page
-        before. A page that is not full is the last one.
+        They are ordered by topic, partition and epoch. `after` is the last epoch of the previous
+        page. A page with fewer than `limit` epochs is the last one.
         """
         place = _BEFORE_ALL if after is None else (*after[:2], after.epoch.epoch)
         rows = min(limit, ASSIGNED_EPOCHS_MAX)
@@ -288,7 +297,7 @@ class ReplicatedPartitions(OverImages):
 def reservations(
     keys: Sequence[PartitionKey], *, lock: bool = False
 ) -> Operation[dict[PartitionKey, Reservation]]:
-    """Return the reservations of partitions that have one; locked in key order if `lock`."""
+    """Return the reservations of partitions that have one. `lock` locks them in key order."""
     found = yield (statements.lock if lock else statements.read)(_placed(keys))
     return {keys[row[0]]: statements.reservation_of(row) for row in found}
 
@@ -314,7 +323,7 @@ def add_first(made: Mapping[PartitionKey, PartitionEpoch]) -> Operation[None]:
 def _epochs(
     keys: Sequence[PartitionKey], *, below: int, limit: int
 ) -> Operation[dict[PartitionKey, tuple[PartitionEpoch, ...]]]:
-    """Return each partition's newest epochs below `below`, in ascending order."""
+    """Return each partition's newest epochs below the epoch `below`, in ascending order."""
     found: dict[PartitionKey, list[PartitionEpoch]] = {}
     for row in (yield statements.newest_epochs(_placed(keys), below, limit)):
         found.setdefault(keys[row[0]], []).append(statements.epoch_of(row))

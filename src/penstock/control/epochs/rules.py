@@ -1,32 +1,34 @@
-"""Rules of epochs: effects and rejections of claims and openings. Pure functions.
+"""Rules of leader epochs: effects and rejections of claims and openings. Pure functions.
 
-A partition has a row with the highest reserved epoch and its claimant, and one for each opened
-epoch:
+A replicated partition has one row with its highest reserved epoch and its claimant, and one row for
+each opened epoch. The partition is in one of two states:
 
-    RECOVERING   reserved > newest opened epoch: its claimant determines the end of the open one
-    OPEN         reserved = newest opened epoch: it has no end, and a leader
-    SEALED       an epoch with an end, at which the next one starts
+    RECOVERING   reserved > newest opened epoch: the claimant determines the end of the open epoch
+    OPEN         reserved = newest opened epoch, which has a leader and no end
 
-| state found by a claim                                     | result                              |
+Older epochs are SEALED: such an epoch has an end, at which the next one starts.
+
+| a claim finds                                              | result                              |
 |------------------------------------------------------------|-------------------------------------|
-| the claim's `above` is higher than the reserved epoch      | rejected: the database was set back |
+| the claim's `above` is higher than the reserved epoch      | rejected: an older database copy    |
 | the same process reserved an epoch above it, unopened      | that epoch again                    |
 | anything else                                              | reserved + 1                        |
 
-| state found by an opening                                  | result                              |
+| an opening finds                                           | result                              |
 |------------------------------------------------------------|-------------------------------------|
-| the newest epoch equals the one to open                    | success: a repetition               |
-| the reservation is another epoch or process                | rejected: a newer claim fenced it   |
+| the newest epoch equals the epoch to open                  | success: the call is a repetition   |
+| another epoch or process is reserved                       | rejected: a newer claim fenced it   |
 | the reserved epoch is open, with other values              | rejected: an end is set once        |
 | the end is below the start of the open epoch ¹             | rejected: starts never fall         |
-| it has other replicas, of a cancelled order                | rejected: their copies may be gone  |
-| anything else                                              | seals and opens, together           |
+| its replicas are those of a cancelled reassignment         | rejected: their copies may be gone  |
+| anything else                                              | seals the old epoch, opens the new  |
 
 ¹ except for an unclean election, after which epochs end at the end of the remaining log.
 
-Epochs begin at 0, as Kafka's leader epochs do; -1 is none. The first one is open from the creation
-of the topic on, for the leader's process that was registered then; after a restart it must claim.
-Partitions with one replica, or of a diskless topic, have no rows here.
+Epochs begin at 0, as Kafka's leader epochs do; -1 means none. The first epoch is open when the
+topic is created. The process of the leader that was registered then leads it, and must claim a new
+one after a restart. Partitions with one replica, and partitions of diskless topics, have no rows
+here.
 
 Source: fencing and quorums of BookKeeper's ledger recovery; Kafka's leader epochs (KIP-101).
 """
@@ -73,12 +75,14 @@ def is_diskless(topic: Topic) -> bool:
 
 
 def may_have_epochs(topic: Topic) -> bool:
-    """Return whether a topic has partitions with several replicas, or had them."""
+    """Return whether a topic is not diskless, and has or had replicated partitions."""
     return any([partition.has_epochs for partition in topic.partitions]) and not is_diskless(topic)
 
 
 def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
-    """Return how many replicas must have a record: `min.insync.replicas`, and at least a majority.
+    """Return the number of replicas that must have a record before it is committed.
+
+    This is `min.insync.replicas`, but at least a majority.
 
     Raises:
         InvalidQuorum: `min.insync.replicas` exceeds the number of replicas.
@@ -86,7 +90,7 @@ def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
     if min_insync_replicas > replicas:
         raise InvalidQuorum(
             f"min.insync.replicas = {min_insync_replicas} is above the replication factor"
-            f" {replicas}: nothing could be acknowledged"
+            f" {replicas}, so no record could be committed"
         )
     return max(min_insync_replicas, replicas // 2 + 1)
 
@@ -123,15 +127,19 @@ def reserve(
     broker_id: int,
     incarnation: UUID,
 ) -> int | PenstockError:
-    """Return the epoch that a claim gets (the reserved one if it is repeated), or a rejection."""
+    """Return the epoch that a claim reserves, or why it is rejected.
+
+    A repeated claim gets the epoch that is already reserved. `newest` is the newest opened epoch.
+    """
     if found is None or newest is None:
         return NotReplicated(*claim.key)
     if broker_id not in newest.replicas:
         return NotReplica(*claim.key, broker_id, newest.replicas)
     if claim.above > found.reserved:
         return DatabaseSetBack(
-            f"epoch {claim.above} of partition {claim.partition} of topic {claim.topic_id} was"
-            f" reserved, and the highest that the database knows of is {found.reserved}"
+            f"the claim of partition {claim.partition} of topic {claim.topic_id} names epoch"
+            f" {claim.above}, but the highest reserved epoch in the database is {found.reserved}."
+            " The database is an older copy: restore the newest one."
         )
     own = (found.claimant, found.incarnation) == (broker_id, incarnation)
     if own and found.reserved > max(newest.epoch, claim.above):
@@ -148,7 +156,11 @@ def open_epoch(
     incarnation: UUID,
     move: int = 0,
 ) -> PartitionEpoch | PenstockError:
-    """Return the opened epoch (the newest if repeated), or a rejection; `move` is ordered."""
+    """Return the epoch that an opening opens, or why it is rejected.
+
+    A repeated opening returns `newest`, the newest opened epoch. `move` is the number of the
+    partition's reassignment, or 0.
+    """
     if found is None or newest is None:
         return NotReplicated(*opening.key)
     made = PartitionEpoch(
@@ -164,17 +176,18 @@ def open_epoch(
         return newest
     own = (found.reserved, found.claimant, found.incarnation)
     if own != (opening.epoch, broker_id, incarnation):
-        return StaleEpoch(*opening.key, opening.epoch, f"{found.reserved} is reserved")
+        return StaleEpoch(*opening.key, opening.epoch, f"epoch {found.reserved} is reserved")
     if found.reserved <= newest.epoch:
-        return StaleEpoch(*opening.key, opening.epoch, "it is open, with other values")
+        return StaleEpoch(*opening.key, opening.epoch, "it is already open with other values")
     if opening.end_offset < newest.start_offset and not opening.unclean:
         return StaleEpoch(
             *opening.key,
             opening.epoch,
-            f"it would start at {opening.end_offset}, the one before did at {newest.start_offset}",
+            f"it would start at offset {opening.end_offset}, below the start"
+            f" {newest.start_offset} of the epoch before it",
         )
     if opening.move not in (0, move):
-        reason = f"the order {opening.move} of replicas {opening.replicas} was cancelled"
+        reason = f"reassignment {opening.move} to replicas {opening.replicas} was cancelled"
         return StaleEpoch(*opening.key, opening.epoch, reason)
     return _refusal(opening, broker_id) or made
 
@@ -182,9 +195,10 @@ def open_epoch(
 def opened(
     row: Partition, made: PartitionEpoch, opening: EpochOpening, version: int
 ) -> dict[str, Any]:
-    """Return the image's values of a partition whose next epoch was opened in a version.
+    """Return the partition's new values in the image after the opening of an epoch.
 
-    Replicas that an unclean election excluded are ordered again: they return as new copies.
+    `version` is the image's new version. An unclean election excludes replicas. They become the
+    target of a reassignment numbered `version`, which makes new copies on them.
     """
     values: dict[str, Any] = {
         "leader": made.leader,
@@ -200,15 +214,16 @@ def opened(
 
 
 def reassign(asked: Reassignment, row: Partition, move: int) -> dict[str, Any] | PenstockError:
-    """Return the image's values of a partition with ordered replicas, or a rejection.
+    """Return the partition's new values in the image after a reassignment, or why it is rejected.
 
-    The same replicas in another order take effect at once. `move` numbers the order.
+    The same replicas in another order take effect at once. `move` is the number of the
+    reassignment.
     """
     replicas = asked.replicas
     if replicas is None:
         return {"target": (), "move": 0} if row.move else NotReassigned(*asked.key)
     if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
-        return InvalidReplicas(f"replicas {replicas[:16]}: must be broker ids, each once")
+        return InvalidReplicas(f"replicas {replicas[:16]} must be broker ids without repetition")
     if set(replicas) == set(row.replicas):
         isr = tuple([replica for replica in replicas if replica in row.isr])
         return {"replicas": replicas, "isr": isr, "target": (), "move": 0}
@@ -218,10 +233,10 @@ def reassign(asked: Reassignment, row: Partition, move: int) -> dict[str, Any] |
 def _refusal(opening: EpochOpening, leader: int) -> PenstockError | None:
     replicas, quorum = opening.replicas, opening.ack_quorum
     if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
-        return InvalidReplicas(f"replicas {replicas[:16]}: must be broker ids, each once")
+        return InvalidReplicas(f"replicas {replicas[:16]} must be broker ids without repetition")
     if not len(replicas) // 2 < quorum <= len(replicas):
         return InvalidQuorum(
-            f"ack quorum {quorum} of {len(replicas)} replicas: must be more than half of them"
+            f"the ack quorum {quorum} must be more than half of the {len(replicas)} replicas"
         )
     if leader not in replicas:
         return NotReplica(*opening.key, leader, replicas)
@@ -234,8 +249,8 @@ def _not_in_sync(
     unique = set(isr)
     if leader not in unique or len(unique) != len(isr) or not unique <= set(replicas):
         return InvalidReplicas(
-            f"in-sync replicas {tuple(isr[:16])} of partition {key[1]}: must be of the placement"
-            f" {tuple(replicas)}, each once, and the leader {leader} among them"
+            f"the in-sync replicas {tuple(isr[:16])} of partition {key[1]} must be replicas of the"
+            f" placement {tuple(replicas)}, without repetition, and include the leader {leader}"
         )
     return None
 
@@ -259,11 +274,11 @@ def check_in_sync(
 def resign(
     asked: Resignation, image: MetadataImage, row: Partition | None, *, broker_id: int
 ) -> dict[str, Any] | PenstockError:
-    """Return the image's values of a partition whose leader resigns, or a rejection."""
+    """Return the partition's new values in the image after a resignation, or why it is rejected."""
     if row is None or not row.has_epochs:
         return NotReplicated(*asked.key)
     if (row.leader, row.leader_epoch) != (broker_id, asked.epoch):
-        reason = f"broker {row.leader} leads in epoch {row.leader_epoch}"
+        reason = f"broker {row.leader} leads the partition in epoch {row.leader_epoch}"
         return StaleEpoch(*asked.key, asked.epoch, reason)
     if (
         asked.successor == broker_id
@@ -277,7 +292,10 @@ def resign(
 def with_partitions(
     image: MetadataImage, topics: Iterable[Topic], changes: Mapping[PartitionKey, dict[str, Any]]
 ) -> MetadataImage:
-    """Return the image with changed partitions, in one version; the same if nothing differs."""
+    """Return the image with changed partitions, in one new version.
+
+    Returns the same image if nothing differs.
+    """
     by_topic: dict[UUID, dict[int, dict[str, Any]]] = {}
     for (topic_id, number), values in changes.items():
         by_topic.setdefault(topic_id, {})[number] = values

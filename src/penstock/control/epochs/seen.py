@@ -1,22 +1,25 @@
-"""Detection of restored databases: the state of the database that a broker has seen, on its disk.
+"""Detection of a metadata database that was restored from an older copy.
 
-A restored copy would reserve epochs twice that it has forgotten, and brokers would delete the logs
-of topics that it has forgotten. A broker stores the state that it has seen, and its promises as a
-replica, in a file of its directory, and compares them before it serves and before it uses an image.
+An older copy lacks reserved epochs and topics. With it, brokers would reserve the same epochs
+again, and would delete the logs of the missing topics. Each broker therefore stores, in a file of
+its directory, the state of the database that it has seen and the promises of its replicas. It
+compares them before it serves requests and before it uses an image.
 
-| compared                               | shows a copy made                       |
+| compared values                        | detects a copy that was made            |
 |----------------------------------------|-----------------------------------------|
-| version, cluster epoch                 | before the newest stored image ¹        |
-| the broker's own epoch and incarnation | before its last registration            |
+| version, cluster epoch                 | before the newest stored state ¹        |
+| the broker's own epoch and incarnation | before the broker's last registration   |
 | promises against reservations          | before a promise of its replicas ²      |
 
-¹ unless other brokers changed the copy beyond it. ² unless others claimed as often in the copy.
+¹ unless other brokers have raised the copy's values beyond the stored ones. ² unless other brokers
+have claimed as many epochs in the copy.
 
-The state is stored at a registration, and periodically; later changes are not detected. Missing
-topics prove nothing: they may have been deleted.
+The state is stored at a registration, and periodically. Later changes are not detected. A missing
+topic is no evidence: it may have been deleted.
 
-Conversely, a database with more registrations of this broker than its directory shows that the
-directory is an older copy, or that another process had the broker's id meanwhile (`is_older`).
+The opposite is detected, too. The database may have more registrations of this broker than its
+directory records (`is_older`). Then the directory is an older copy, or another process had the
+broker's id meanwhile.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ from penstock.control.values import Broker, MetadataImage
 
 
 class SeenDatabase(NamedTuple):
-    """State of the database that a broker has seen, and its own registration.
+    """State of the metadata database as this broker last saw it, and its own registration.
 
-    `begun` counts registrations that were begun since. `refused` is the reason why this broker
-    rejects the database that it has registered with.
+    `begun` counts the registrations that the broker has begun since. `refused` is the reason why
+    the broker rejects the database; empty if it accepts it.
     """
 
     cluster_id: str
@@ -48,10 +51,10 @@ class SeenDatabase(NamedTuple):
 
 
 def check(seen: SeenDatabase, image: MetadataImage) -> None:
-    """Check that an image is of the seen database, or of a later state of it.
+    """Check that an image comes from the seen database, in the seen state or a later one.
 
     Raises:
-        DatabaseSetBack: it is of another database, or of an older copy.
+        DatabaseSetBack: the image comes from another database, or from an older copy.
     """
     if seen.refused:
         raise DatabaseSetBack(seen.refused)
@@ -65,7 +68,7 @@ def check(seen: SeenDatabase, image: MetadataImage) -> None:
         ("cluster epoch", image.cluster_epoch, seen.cluster_epoch),
     ):
         if found < kept:
-            raise _set_back(f"its {what} is {found}, and was {kept} already")
+            raise _set_back(f"its {what} is {found}, but was {kept} before")
 
 
 def is_older(seen: SeenDatabase, own: Broker) -> bool:
@@ -90,8 +93,8 @@ def _compare(seen: SeenDatabase, image: MetadataImage, own: Broker) -> None:
     check(seen, image)
     if own.epoch < seen.broker_epoch:
         raise _set_back(
-            f"its epoch of broker {own.broker_id} is {own.epoch}, and was {seen.broker_epoch}"
-            " already"
+            f"its epoch of broker {own.broker_id} is {own.epoch}, but was {seen.broker_epoch}"
+            " before"
         )
     if own.epoch == seen.broker_epoch and own.incarnation != seen.incarnation:
         raise _set_back(f"it has given epoch {own.epoch} of broker {own.broker_id} twice")
@@ -106,7 +109,7 @@ def _set_back(how: str) -> DatabaseSetBack:
 def set_back(
     promised: Mapping[PartitionKey, int], reserved: Mapping[PartitionKey, Reservation]
 ) -> list[PartitionKey]:
-    """Return the partitions whose replica has promised an epoch that was never reserved."""
+    """Return the partitions of which this broker has promised an epoch that was never reserved."""
     return [
         key for key, epoch in promised.items() if key in reserved and epoch > reserved[key].reserved
     ]

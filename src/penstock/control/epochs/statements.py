@@ -1,7 +1,7 @@
-"""Tables of replicated partitions: statements and rows.
+"""Statements for the tables of replicated partitions, and conversion of their rows.
 
 `replicated_partitions` has the highest reserved epochs, `partition_epochs` the opened ones. The
-constraints of the second table enforce safety: quorums, ends not before starts, and one open epoch
+constraints of the second table enforce safety: quorums, ends not below starts, and one open epoch
 per partition.
 """
 
@@ -34,7 +34,7 @@ _EPOCH: Final = (
 )
 
 read = Each("rows", _OF_KEYS, sqlite=_OF_KEY)
-"""Takes (topic id, partition, number), answers (number, reservation)."""
+"""Takes rows of (topic id, partition, number); returns (number, reservation)."""
 lock = Each("rows", f"{_OF_KEYS} ORDER BY r.topic_id, r.number FOR UPDATE OF r", sqlite=_OF_KEY)
 reserve = Each(
     "changed",
@@ -59,7 +59,10 @@ newest_epochs = Each(
     sqlite=f"SELECT $3, {_EPOCH} FROM partition_epochs e"  # noqa: S608
     " WHERE e.topic_id = $1 AND e.number = $2 AND e.epoch < $4 ORDER BY e.epoch DESC LIMIT $5",
 )
-"""Takes (topic id, partition, number), a bound and a limit; answers (number, epoch)."""
+"""Takes rows of (topic id, partition, number), a bound, and a limit per partition.
+
+Returns rows of (number, epoch) with epochs below the bound.
+"""
 seal = Each(
     "changed",
     "UPDATE partition_epochs e SET end_offset = n.end_offset"
@@ -98,14 +101,17 @@ shorten = Each(
     " end_offset = min(end_offset, $3)"
     " WHERE topic_id = $1 AND number = $2 AND (start_offset > $3 OR end_offset > $3)",
 )
-"""Takes (topic id, partition, offset); ends earlier epochs there after an unclean election."""
+"""Ends earlier epochs at an offset after an unclean election.
+
+Takes rows of (topic id, partition, offset).
+"""
 add_losses = Each(
     "changed",
     "INSERT INTO partition_losses SELECT n.*, penstock_now_ms() FROM unnest($1::uuid[], $2::int[],"
     " $3::int[], $4::int[], $5::bigint[], $6::int[], $7::text[]) AS n",
     sqlite="INSERT INTO partition_losses VALUES ($1, $2, $3, $4, $5, $6, $7, penstock_now_ms())",
 )
-"""Takes (topic id, partition, epoch, sealed epoch, offset, broker, missing replicas)."""
+"""Takes rows of (topic id, partition, epoch, sealed epoch, offset, broker, missing replicas)."""
 read_losses = rows(
     "SELECT topic_id, number, epoch, sealed, from_offset, broker, missing, at_ms"
     " FROM partition_losses ORDER BY at_ms DESC, topic_id, number LIMIT $1"

@@ -1,6 +1,7 @@
 """Values of replicated partitions: reservations, epochs, and their changes.
 
-Offsets count records; `end_offset` follows the last one. Placements are broker ids, each once.
+An `end_offset` is exclusive: the offset after the last record. A placement is a tuple of broker ids
+without repetition.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ FIRST_EPOCH: Final = 0
 
 
 class PartitionEpoch(NamedTuple):
-    """An epoch of a partition: the offsets from `start_offset` to `end_offset`.
+    """A leader epoch of a partition, with the offsets from `start_offset` to `end_offset`.
 
-    An open epoch has no end. `replicas` is its placement; a record is committed once `ack_quorum`
-    of them have it. Only the process of `incarnation` leads it; None if the leader was not
-    registered when the topic was created.
+    An open epoch has no end. `replicas` is its placement. A record is committed once `ack_quorum`
+    of the replicas have it. Only the process `incarnation` of broker `leader` leads the epoch; None
+    if that broker was not registered when the topic was created.
     """
 
     epoch: int
@@ -33,12 +34,12 @@ class PartitionEpoch(NamedTuple):
 
     @property
     def fence_quorum(self) -> int:
-        """Number of replicas that intersects every ack quorum."""
+        """Smallest number of replicas that shares a replica with every ack quorum."""
         return len(self.replicas) - self.ack_quorum + 1
 
 
 class Reservation(NamedTuple):
-    """The highest reserved epoch of a partition, its claimant, and the newest opened epoch."""
+    """A partition's highest reserved epoch, its claimant, and its newest opened epoch."""
 
     reserved: int
     claimant: int
@@ -51,10 +52,10 @@ class Reservation(NamedTuple):
 
 
 class PartitionChain(NamedTuple):
-    """A partition's reservation and its newest epochs, in ascending order; the last one is open.
+    """A partition's reservation and its newest epochs, in ascending order. The last epoch is open.
 
-    A log whose newest epoch is older than all of these must not be truncated by them: read older
-    epochs with `below` to find where it diverges.
+    A log whose newest epoch is older than all of these must not be truncated by them. Read older
+    epochs with the argument `below` of `partition_chains`, to find where the log diverges.
     """
 
     reservation: Reservation
@@ -62,15 +63,15 @@ class PartitionChain(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it includes the partition's first epoch."""
+        """Whether the chain includes the partition's first epoch."""
         return bool(self.epochs) and self.epochs[0].epoch == FIRST_EPOCH
 
 
 class EpochClaim(NamedTuple):
-    """A claim of an epoch above all reserved ones.
+    """A claim of leadership, which reserves an epoch above all reserved ones.
 
-    `above` is the highest epoch of the partition that the claimant knows: an earlier claim of its
-    own, a promise, or the image's leader epoch. A repeated claim has the same value.
+    `above` is the highest epoch of the partition that the claimant knows: from an earlier claim of
+    its own, a promise, or the image. A repeated claim has the same value.
     """
 
     topic_id: UUID
@@ -83,19 +84,23 @@ class EpochClaim(NamedTuple):
 
 
 class ClaimedEpochs(NamedTuple):
-    """Results of claims; the claimant's epoch is the `reservation.reserved` of a chain."""
+    """Results of claims, by partition.
+
+    The claimed epoch is the `reservation.reserved` of a chain.
+    """
 
     chains: Mapping[PartitionKey, PartitionChain]
     refused: Mapping[PartitionKey, PenstockError]
 
 
 class EpochOpening(NamedTuple):
-    """An order to seal a partition's open epoch at `end_offset`, and to open a reserved one there.
+    """A request to seal a partition's open epoch at `end_offset` and open a reserved epoch.
 
-    The records below the end are durable on an ack quorum of the sealed epoch. `isr` are the
+    The records below the end are durable on an ack quorum of the sealed epoch. `isr` has the
     replicas of the new placement that hold all of them, as far as the leader knows. `move` is the
-    order that the new placement comes from, 0 if the placement does not change. `unclean` if
-    unavailable replicas were not asked; records that only they hold are lost.
+    number of the reassignment that gave the new placement, or 0 if the placement does not change.
+    `unclean` means that unavailable replicas were not consulted: records that only they hold are
+    lost.
     """
 
     topic_id: UUID
@@ -114,9 +119,9 @@ class EpochOpening(NamedTuple):
 
 
 class PartitionLoss(NamedTuple):
-    """Records of epoch `sealed` from an offset on that an unclean election lost, if there were any.
+    """Records that an unclean election may have lost: of epoch `sealed`, from `from_offset` on.
 
-    `broker` opened `epoch` without asking the `missing` replicas.
+    `broker` opened `epoch` without consulting the `missing` replicas.
     """
 
     topic_id: UUID
@@ -151,7 +156,7 @@ class InSyncReplicas(NamedTuple):
 
 
 class Resignation(NamedTuple):
-    """An order that another replica leads the partition that a broker leads in an epoch.
+    """A request that replica `successor` leads a partition, by the broker that leads it in `epoch`.
 
     The epoch stays open until the successor has claimed the next one.
     """
@@ -167,7 +172,7 @@ class Resignation(NamedTuple):
 
 
 class AssignedEpoch(NamedTuple):
-    """An epoch whose placement includes a broker."""
+    """An epoch of a partition, returned for a broker that its placement includes."""
 
     topic_id: UUID
     partition: int

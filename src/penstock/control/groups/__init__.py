@@ -1,1 +1,1 @@
-"""Committed and pending offsets of consumer groups."""
+"""Committed and pending offsets of consumer groups: operations and statements."""

@@ -1,15 +1,17 @@
-"""Committed and pending offsets of groups: methods of the control plane, and their operations.
+"""Methods of the control plane for the committed and pending offsets of consumer groups.
 
-Topics and brokers are locked while offsets are stored. A given cluster epoch must be the current
-one, so that a paused coordinator writes nothing after its groups have moved.
+Storing offsets locks topics and brokers. If the caller gives a cluster epoch, it must be the
+current one. A paused coordinator therefore writes nothing after its groups have moved to another
+broker.
 
-Pending offsets of open transactions are stored beside the committed ones until the decision. A
-transaction's record has a row with the producer's id and epoch for each group in it. Offsets are
-staged under a lock of that row. The save that decides the transaction deletes the row and completes
-the staged offsets in the same database transaction, so no offset is staged after the decision.
+**Pending offsets** belong to open transactions. They are stored beside the committed offsets until
+the transaction ends. The transaction's record has a row for each group in it, with the producer's
+id and epoch. Staging offsets locks that row. The save that ends the transaction deletes the row and
+commits or drops the staged offsets, in the same database transaction. No offset can therefore be
+staged after the end.
 
-The newest offset of a partition wins, as in Kafka: ordinals order the offsets of transactions, and
-a commit outside of transactions supersedes all earlier pending ones.
+**Order.** The newest offset of a partition wins, as in Kafka. Ordinals give the order of the
+offsets of transactions. A commit outside of transactions supersedes all earlier pending offsets.
 
 Source: Kafka's `OffsetMetadataManager`; KIP-98, KIP-447, KIP-890.
 """
@@ -40,11 +42,14 @@ from penstock.control.groups import pending_statements, statements
 from penstock.control.values import CommittedOffset, StableOffsets
 
 OFFSETS_PER_CALL_MAX: Final = 100_000
-"""Offsets in one commit or deletion."""
+"""Offsets that one call stores or deletes."""
 
 
 class GroupOffsets(OverDatabase):
-    """Methods of `ControlPlane` for groups' offsets."""
+    """Methods of `ControlPlane` for groups' offsets.
+
+    An argument `cluster_epoch` is that of the image by which the caller coordinates the group.
+    """
 
     async def commit_offsets(
         self,
@@ -53,14 +58,13 @@ class GroupOffsets(OverDatabase):
         offsets: Sequence[CommittedOffset],
         cluster_epoch: int | None = None,
     ) -> None:
-        """Store a group's offsets, all or none; the newest commit of a partition wins.
+        """Store a group's offsets, all or none. The newest commit of a partition wins.
 
-        Offsets of an earlier topic of the same name are dropped. Here and below, `cluster_epoch` is
-        that of the image by which the caller coordinates the group.
+        Offsets of an earlier topic with the same name are ignored.
 
         Raises:
             TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
-            StaleClusterEpoch: brokers were added or removed since.
+            StaleClusterEpoch: brokers were added or removed since the caller's image.
         """
         _check_count(len(offsets))
 
@@ -79,7 +83,10 @@ class GroupOffsets(OverDatabase):
     def committed_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]] | None
     ) -> Operation[list[CommittedOffset]]:
-        """Return a group's offsets in some or all partitions, by topic and partition."""
+        """Return a group's offsets, by topic and partition.
+
+        None for `partitions` means all partitions.
+        """
         if partitions is None:
             found = yield statements.read_all(group_id)
         else:
@@ -94,16 +101,16 @@ class GroupOffsets(OverDatabase):
         offsets: Sequence[CommittedOffset],
         cluster_epoch: int | None = None,
     ) -> None:
-        """Store offsets that a group commits by an open transaction, all or none.
+        """Store offsets that a group commits in an open transaction, all or none.
 
-        They are invisible until the save that decides the transaction
-        (`RecordChange.completes_offsets`), which waits for this call. Their expiry is ignored;
-        offsets of an earlier topic of the same name are dropped.
+        They are invisible until the save that ends the transaction
+        (`RecordChange.completes_offsets`). That save waits for this call. The offsets' expiry is
+        ignored. Offsets of an earlier topic with the same name are ignored, too.
 
         Raises:
             NotInTransaction: the transaction's record has no row of this group.
-            StaleProducerEpoch: it has one of a newer epoch of the producer.
-            TooLarge, StaleClusterEpoch: as `commit_offsets`.
+            StaleProducerEpoch: the row has a newer epoch of the producer.
+            TooLarge, StaleClusterEpoch: as in `commit_offsets`.
         """
         _check_count(len(offsets))
         key = transaction.transactional_id.encode()
@@ -122,7 +129,7 @@ class GroupOffsets(OverDatabase):
     def stable_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]] | None
     ) -> Operation[StableOffsets]:
-        """Return `committed_offsets` and the partitions with pending ones, in one state."""
+        """Return `committed_offsets`, and the partitions with pending offsets, in one snapshot."""
         if partitions is None:
             found = yield statements.read_all_stable(group_id)
         else:
@@ -140,10 +147,10 @@ class GroupOffsets(OverDatabase):
         partitions: Sequence[tuple[str, int]],
         cluster_epoch: int | None = None,
     ) -> None:
-        """Delete a group's offsets in the named partitions, including pending ones.
+        """Delete a group's offsets in the named partitions, including pending offsets.
 
         Raises:
-            TooLarge, StaleClusterEpoch: as `commit_offsets`.
+            TooLarge, StaleClusterEpoch: as in `commit_offsets`.
         """
         _check_count(len(partitions))
 
@@ -155,19 +162,19 @@ class GroupOffsets(OverDatabase):
 
     @query
     def offset_group_ids(self) -> Operation[list[str]]:
-        """Return the ids of all groups with committed or pending offsets, in order."""
+        """Return the ids of all groups with committed or pending offsets, sorted."""
         return [group_id for (group_id,) in (yield statements.read_group_ids())]
 
     @query
     def groups_with_offsets(self, group_ids: Sequence[str]) -> Operation[list[str]]:
-        """Return the groups among these with committed or pending offsets."""
+        """Return those of `group_ids` that have committed or pending offsets."""
         return [group_id for (group_id,) in (yield statements.having_offsets(_texts(group_ids)))]
 
     @operation()
     def expire_offsets(self, *, now_ms: int, limit: int) -> Operation[int]:
-        """Delete at most `limit` offsets whose own expiry has passed; return their number.
+        """Delete up to `limit` offsets whose own expiry has passed; return their number.
 
-        Here and below, partitions with pending offsets are skipped.
+        Skips partitions with pending offsets of the group.
         """
         count: int = yield statements.expire(now_ms, limit)
         return count
@@ -180,7 +187,11 @@ class GroupOffsets(OverDatabase):
         limit: int,
         cluster_epoch: int | None = None,
     ) -> int:
-        """Delete old offsets of a group without an expiry; return their number."""
+        """Delete a group's offsets that have no own expiry and are old; return their number.
+
+        Deletes up to `limit` offsets that were committed at or before `committed_by_ms`. Skips
+        partitions with pending offsets of the group.
+        """
 
         def expire() -> Operation[int]:
             count: int = yield statements.expire_of(group_id, committed_by_ms, limit)
@@ -196,9 +207,10 @@ def delete_all(group_ids: Iterable[str]) -> Operation[None]:
 
 
 def complete(ends: Mapping[str, OffsetsEnd]) -> Operation[None]:
-    """Commit or drop the pending offsets of transactions, by transactional id.
+    """Commit or drop the pending offsets of transactions. `ends` is by transactional id.
 
-    The caller has deleted the rows of their groups, so nothing is staged concurrently.
+    The caller has deleted the groups' rows in the transactions' records, so nothing is staged
+    meanwhile.
     """
     keys = [(key.encode(),) for key in ends]
     found = yield pending_statements.take(keys)
@@ -226,7 +238,7 @@ def _check_count(count: int) -> None:
 
 
 def _newest(offsets: Sequence[CommittedOffset]) -> Operation[list[CommittedOffset]]:
-    """Return the last offset of each partition of an existing topic, in lock order."""
+    """Return the last offset of each partition, in lock order, without those of deleted topics."""
     last = {(offset.topic, offset.partition): offset for offset in offsets}
     renewed = yield statements.read_renewed({(offset.topic, offset.topic_id) for offset in offsets})
     ids = {name: uuid_of(topic_id) for name, topic_id in renewed}
@@ -250,5 +262,5 @@ def _check_member(transaction: OpenTransaction, group_id: str, row: bytes | None
 
 
 def _texts(group_ids: Iterable[str]) -> list[tuple[str]]:
-    """Drop ids with NUL, which a text column cannot hold and no group has."""
+    """Return group ids without those that contain NUL, which a text column cannot hold."""
     return [(group_id,) for group_id in group_ids if "\0" not in group_id]

@@ -1,4 +1,7 @@
-"""Table of pending offsets: statements and rows. Transactional ids are bytes, as records' keys."""
+"""Statements for the table of pending offsets.
+
+Transactional ids are stored as bytes, like the keys of coordinators' records.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ write = Each(
     " topic_id, committed_offset, leader_epoch, metadata, commit_timestamp_ms, ordinal, overtaken)"
     f" VALUES ($8, $9, $1, $2, $3, $4, $5, $6, $7, {_NEXT.format(topic='$1', number='$2')}, 0)",
 )
-"""Concurrent transactions may give a partition's offsets the same ordinal."""
+"""Stages offsets. Concurrent transactions may give the offsets of a partition the same ordinal."""
 take = Each(
     "rows",
     f"DELETE FROM pending_offsets WHERE transactional_id = ANY($1::bytea[]) RETURNING {_COLUMNS}",  # noqa: S608
     sqlite=f"SELECT {_COLUMNS} FROM pending_offsets WHERE transactional_id = $1",  # noqa: S608
 )
 drop = Each("changed", "", sqlite="DELETE FROM pending_offsets WHERE transactional_id = $1")
-"""Deletes the rows that `take` has read; PostgreSQL's `take` deletes them itself."""
+"""Deletes the rows that `take` has read, in SQLite. PostgreSQL's `take` deletes them itself."""
 delete = Each(
     "changed",
     "DELETE FROM pending_offsets WHERE group_id = $3"
@@ -56,7 +59,7 @@ delete_all = Each(
 
 
 class PendingOffset(NamedTuple):
-    """An offset of a transaction: the columns of its row from the group's id on."""
+    """A pending offset: the columns of its row from the group's id on."""
 
     group_id: str
     topic: str

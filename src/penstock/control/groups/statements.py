@@ -1,4 +1,7 @@
-"""Table of groups' offsets. Metadata is bytes: PostgreSQL's text has no NUL."""
+"""Statements for the table of groups' offsets.
+
+Metadata is stored as bytes, because PostgreSQL's text cannot hold NUL characters.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ read_renewed = Each(
     "",
     sqlite="SELECT name, topic_id FROM topics WHERE name = $1 AND topic_id <> $2",
 )
-"""Answers topics of these names with other ids; PostgreSQL's `write` checks that itself."""
+"""Returns (name, id) of topics that have these names and other ids.
+
+For SQLite alone: PostgreSQL's `write` checks ids itself.
+"""
 _OVERTAKEN: Final = (
     "UPDATE pending_offsets p SET overtaken = true"
     " FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[]) AS n (group_id, topic, number, id)"
@@ -55,16 +61,16 @@ overtake = Each(
     sqlite="UPDATE pending_offsets SET overtaken = 1 WHERE group_id = $1 AND topic = $2"
     " AND number = $3 AND topic_id = $4",
 )
-"""Both are for SQLite alone: PostgreSQL's `write` includes them."""
+"""`having_pending` and `overtake` are for SQLite alone: PostgreSQL's `write` includes them."""
 write = Each(
     "changed",
     f"WITH overtaken AS ({_OVERTAKEN}) "  # noqa: S608  (fixed)
     + _WRITE.format(condition="(SELECT count(*) FROM overtaken) >= 0"),
     sqlite=_WRITE_SQLITE,
 )
-"""Stores offsets committed outside of transactions, which supersede pending ones.
+"""Stores offsets committed outside of transactions, which supersede pending offsets.
 
-PostgreSQL locks pending rows first, in the same order as a completed transaction does.
+PostgreSQL locks the pending rows first, in the order in which a completed transaction locks them.
 """
 overtake_older = Each(
     "changed",
@@ -98,7 +104,7 @@ read_stable = Each(
     f" UNION ALL SELECT {_PENDING} FROM pending_offsets"
     " WHERE group_id = $3 AND topic = $1 AND number = $2",
 )
-"""Rows without a topic's id name partitions with pending offsets."""
+"""Returns committed offsets, and for each partition with pending offsets a row without topic id."""
 read_all_stable = rows(
     f"SELECT {_COLUMNS} FROM group_offsets WHERE group_id = $1"  # noqa: S608  (fixed)
     f" UNION ALL SELECT {_PENDING} FROM pending_offsets WHERE group_id = $1"

@@ -1,1 +1,1 @@
-"""Topics, brokers and configs: their rules and rows."""
+"""Topics, brokers and configs: the metadata image, its rules and its rows."""

@@ -1,11 +1,14 @@
-"""The image of topics and brokers: how operations load the newest one and store the next.
+"""The metadata image: how operations load the newest one and store its successor.
 
-The image is cached in memory, and its rows are in the database, with one row that has its stamp: a
-new stamp is generated with every change. An operation reads that row, under a lock against changes,
-and uses the cached image of this stamp; otherwise it reads the topics with new stamps. Unchanged
-topics are the same objects in all images.
+The image is stored in rows of the database, and each process caches it in memory. A *stamp* is a
+UUID that is generated for each new version of the image. One row has the stamp of the newest image.
+The row of a topic has the stamp of the image that last changed it.
 
-An image is published once its commit is durable; before that, only operations see it.
+An operation reads the newest stamp, under a lock against changes. If the cached image has this
+stamp, the operation uses it. Otherwise it reads the topics whose stamps are new. Unchanged topics
+are the same objects in all images.
+
+An image is published once its commit is durable. Before that, only operations see it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Owner = TypeVar("Owner", bound="OverImages")
 Rule = Callable[[MetadataImage], tuple[MetadataImage, T]]
-"""Function from an image to the next one, or the same one, and the caller's answer."""
+"""Function that takes an image and returns the next image, or the same one, and a result."""
 
 
 class StampedImage(NamedTuple):
@@ -39,7 +42,7 @@ class StampedImage(NamedTuple):
     topics: Mapping[UUID, tuple[UUID, Topic]]
     """Stamp and topic of each row, by topic id."""
     entity_stamp: UUID | None
-    """Stamp of the image that changed the configs of entities last; None if none did."""
+    """Stamp of the image that last changed entity configs, or None."""
 
     def topic(self, topic_id: UUID) -> Topic | None:
         found = self.topics.get(topic_id)
@@ -52,16 +55,19 @@ class StampedImage(NamedTuple):
 
 
 class Images:
-    """The newest known images; only the published one is visible outside operations."""
+    """The newest images that this process knows.
+
+    Outside of operations, only `published` is used.
+    """
 
     def __init__(self, stamp: Callable[[int], UUID]) -> None:
-        """`stamp` generates the stamp of a version; committed images have distinct stamps."""
+        """`stamp` generates the stamp of a version. No two committed images have the same stamp."""
         self._new_stamp = stamp
         self.published: StampedImage | None = None
         self.newest: StampedImage | None = None
         self.channel = ""
         self.notice = ""
-        """Notice of a change to other brokers, and its channel, in databases that have several."""
+        """Text and channel of the notice that tells other brokers of a change; empty in SQLite."""
 
     def publish(self, known: StampedImage | None) -> None:
         shown = self.published
@@ -72,7 +78,10 @@ class Images:
         self.published = self.newest = None
 
     def known(self, stamp: UUID | None) -> StampedImage | None:
-        """Return the cached image of a stamp, or the newest one if `stamp` is None."""
+        """Return the cached image with this stamp, or None.
+
+        Without a stamp, return the newest image.
+        """
         if stamp is None:
             return self.newest or self.published
         for image in (self.newest, self.published):
@@ -95,11 +104,11 @@ class Images:
         return uuid_of((yield statements.read_stamp()))
 
     def locked(self) -> Operation[StampedImage]:
-        """Lock the image's row until the transaction ends; return the newest image."""
+        """Lock the row of the newest image until the transaction ends; return the image."""
         return (yield from self.at(uuid_of((yield statements.lock_stamp()))))
 
     def read(self) -> Operation[StampedImage]:
-        """Read the image in a transaction with one snapshot; cached topics are not read."""
+        """Read the newest image in one snapshot, without reading topics that are cached."""
         version, cluster_epoch, cluster_id, stamp, found = yield statements.read_version()
         entity_stamp = None if found is None else uuid_of(found)
         topics = yield from self._read_topics()
@@ -145,13 +154,13 @@ class Images:
         return topics
 
     def apply(self, rule: Rule[T]) -> Operation[tuple[T, StampedImage]]:
-        """Apply a rule to the newest image and store the result; return its answer and image."""
+        """Apply a rule to the newest image, store the next image, and return (result, image)."""
         known = yield from self.locked()
         image, answer = rule(known.image)
         return answer, (yield from self.store(known, image))
 
     def store(self, known: StampedImage, image: MetadataImage) -> Operation[StampedImage]:
-        """Store the successor of a locked image: the rows that differ."""
+        """Store the rows in which `image` differs from the locked image `known`."""
         if image is known.image:
             return known
         stamp = self._new_stamp(image.version)
@@ -203,18 +212,18 @@ class Images:
 
 
 class OverImages(OverDatabase):
-    """A part of the control plane whose operations read or change the image."""
+    """Base of the parts of the control plane whose operations read or change the image."""
 
     _images: Images
 
     @abstractmethod
     async def image(self) -> MetadataImage:
-        """Return the newest committed image; the same object until something changes."""
+        """Return the newest committed image, which is the same object until something changes."""
 
     @abstractmethod
     def _publish(self, image: StampedImage) -> None: ...
     async def _apply(self, make: Callable[[], Operation[tuple[T, StampedImage]]]) -> T:
-        """Run an operation that changes metadata, publish its image, and return its answer."""
+        """Run an operation that changes the image, publish the image, and return the result."""
 
         def change() -> Operation[tuple[T, StampedImage]]:
             answer, self._images.newest = yield from make()
@@ -228,7 +237,7 @@ class OverImages(OverDatabase):
 def image_operation(
     make: Callable[Concatenate[Owner, P], Operation[tuple[T, StampedImage]]],
 ) -> Method[Owner, P, T]:
-    """Make an operation that changes the image a method, which returns the operation's answer."""
+    """Decorate an operation that changes the image, as a method that returns its result."""
 
     @wraps(make)
     async def method(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -238,9 +247,12 @@ def image_operation(
 
 
 def _changed_names(known: MetadataImage, image: MetadataImage) -> Collection[str]:
-    """Return the names of changed topics; compare all topics if the record is incomplete."""
+    """Return the names of topics that differ between two images.
+
+    Compares all topics if the image's record of changes does not reach back to `known`.
+    """
     if image.origin is not known.origin:
-        raise BugError("the image to store was not made of the locked one by rules")
+        raise BugError("the image to store was not derived from the locked image")
     names = image.changed_since(known)
     if names is not None:
         return names

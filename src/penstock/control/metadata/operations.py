@@ -1,4 +1,4 @@
-"""Topics, brokers, their configs, and producer ids: methods of the control plane."""
+"""Methods of the control plane for topics, brokers, their configs, and producer ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.control.values import ROLES, Broker, Topic
 
 
 def open_cluster(cluster_id: str, stamp: UUID) -> Operation[str]:
-    """Return the cluster's id; a new database stores `cluster_id`."""
+    """Return the id of the cluster. A new database stores `cluster_id` as its id."""
     yield statements.make_version(cluster_id, stamp)
     found: str = yield statements.read_cluster_id()
     return found
@@ -26,7 +26,7 @@ def unregister_all() -> Operation[None]:
 
 
 class Metadata(OverImages):
-    """Methods of `ControlPlane` for metadata."""
+    """Methods of `ControlPlane` for topics, brokers, configs and producer ids."""
 
     @image_operation
     def register_broker(
@@ -40,7 +40,10 @@ class Metadata(OverImages):
         endpoints: Sequence[tuple[str, str, int]] = (),
         roles: Sequence[str] = ROLES,
     ) -> Operation[tuple[Broker, StampedImage]]:
-        """Register an incarnation in a new, higher epoch; idempotent for the same arguments."""
+        """Register a broker process in a new broker epoch; return the registered broker.
+
+        A repeated call with the same arguments changes nothing.
+        """
         highest: int | None = yield statements.read_epoch(broker_id)
         registered = yield from self._images.apply(
             partial(
@@ -62,10 +65,10 @@ class Metadata(OverImages):
     def unregister_broker(
         self, *, broker_id: int, incarnation: UUID
     ) -> Operation[tuple[None, StampedImage]]:
-        """Remove a broker, if this incarnation still owns the id.
+        """Unregister a broker if this incarnation still owns the id.
 
         Raises:
-            StaleBroker: a newer incarnation owns it.
+            StaleBroker: a newer incarnation owns the id.
         """
         known = yield from self._images.locked()
         left = rules.unregister_broker(known.image, broker_id=broker_id, incarnation=incarnation)
@@ -73,11 +76,11 @@ class Metadata(OverImages):
 
     @image_operation
     def remove_broker(self, broker_id: int) -> Operation[tuple[None, StampedImage]]:
-        """Delete the configs of a broker that is gone permanently; its id may register again.
+        """Delete the configs of a broker that is gone permanently. Its id may be registered again.
 
         Raises:
-            BrokerInUse: it is registered, or holds or will hold replicas.
-            UnknownBroker: it was never registered.
+            BrokerInUse: the broker is registered, or is or becomes a replica of a partition.
+            UnknownBroker: the broker was never registered.
         """
         known = yield from self._images.locked()
         highest: int | None = yield statements.read_epoch(broker_id)
@@ -85,10 +88,10 @@ class Metadata(OverImages):
         return None, (yield from self._images.store(known, left))
 
     async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
-        """Renew a registration, by the clock of the control plane.
+        """Renew a registration, with the time of the control plane's clock.
 
         Raises:
-            StaleBroker: another incarnation owns the id, or it is not registered.
+            StaleBroker: another incarnation owns the id, or the broker is not registered.
         """
 
         def renew() -> Operation[bool]:
@@ -102,9 +105,11 @@ class Metadata(OverImages):
             raise StaleBroker(broker_id, registered=False)
 
     async def expire_brokers(self, timeout_ms: int, *, by: int) -> list[int]:
-        """Remove brokers renewed `timeout_ms` before the calling broker, `by`; return them.
+        """Unregister brokers that have not renewed their registrations; return their ids.
 
-        After an outage of the control plane, callers first give others time to renew.
+        These are the brokers whose last renewal is more than `timeout_ms` older than that of the
+        caller, the broker `by`. After an outage of the control plane, callers first wait until
+        others could renew.
         """
         overdue = await self._overdue(timeout_ms, by)
         return await self._expire_overdue(timeout_ms, by) if overdue else []
@@ -134,15 +139,16 @@ class Metadata(OverImages):
         internal: bool = False,
         min_insync_replicas: int = 1,
     ) -> Operation[tuple[Topic, StampedImage]]:
-        """Create a topic; `partitions` lists each partition's replicas, the leader first.
+        """Create a topic. `partitions` has the replicas of each partition, the leader first.
 
-        Opens the first epochs of replicated partitions, unless the topic is diskless; the topic's
-        setting `min_insync_replicas` determines their ack quorums.
+        Opens the first epochs of replicated partitions, unless the topic is diskless. The topic's
+        setting `min_insync_replicas` determines their acknowledgement quorums.
 
         Raises:
-            TopicExists, TopicIdTaken: the name or the id is taken.
-            InvalidTopicName, InvalidPartitions, InvalidReplicas: by Kafka's rules.
-            InvalidQuorum: partitions have fewer replicas than `min_insync_replicas`.
+            TopicExists, TopicIdTaken: another topic has the name or the id.
+            InvalidTopicName, InvalidPartitions, InvalidReplicas: the name, count or replicas are
+                invalid.
+            InvalidQuorum: a replicated partition has fewer replicas than `min_insync_replicas`.
         """
         created, stored = yield from self._images.apply(
             partial(
@@ -159,10 +165,10 @@ class Metadata(OverImages):
 
     @image_operation
     def delete_topic(self, topic_id: UUID) -> Operation[tuple[Topic, StampedImage]]:
-        """Delete a topic and every group's offsets in it; return the deleted topic.
+        """Delete a topic and the offsets of all groups in it; return the deleted topic.
 
         Raises:
-            UnknownTopic: no topic of this id.
+            UnknownTopic: no topic has this id.
         """
         return self._images.apply(partial(rules.delete_topic, topic_id=topic_id))
 
@@ -175,13 +181,14 @@ class Metadata(OverImages):
         new: Sequence[Sequence[int]],
         min_insync_replicas: int = 1,
     ) -> Operation[tuple[Topic, StampedImage]]:
-        """Add partitions to a topic that has `expected_count` of them, as `create_topic` does.
+        """Add partitions to a topic. `new` and `min_insync_replicas` are as in `create_topic`.
 
         Raises:
-            UnknownTopic: no topic of this id.
-            StaleTopic: it has another number of partitions.
-            InvalidPartitions, InvalidReplicas: none are added, or one is malformed.
-            InvalidQuorum: as `create_topic`.
+            UnknownTopic: no topic has this id.
+            StaleTopic: the topic does not have `expected_count` partitions.
+            InvalidPartitions, InvalidReplicas: `new` is empty or too long, or a list of replicas is
+                invalid.
+            InvalidQuorum: as in `create_topic`.
         """
         topic, stored = yield from self._images.apply(
             partial(
@@ -196,11 +203,11 @@ class Metadata(OverImages):
     def set_topic_configs(
         self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
     ) -> Operation[tuple[Topic, StampedImage]]:
-        """Replace a topic's own configs if they are `expected`; None replaces any.
+        """Replace a topic's own configs if they equal `expected`, or in any case if that is None.
 
         Raises:
-            UnknownTopic: no topic of this id.
-            StaleTopic: they have changed.
+            UnknownTopic: no topic has this id.
+            StaleTopic: the configs differ from `expected`.
         """
         return self._images.apply(
             partial(rules.set_topic_configs, topic_id=topic_id, configs=configs, expected=expected)
@@ -210,10 +217,10 @@ class Metadata(OverImages):
     def set_broker_configs(
         self, *, broker: str, configs: Mapping[str, str], expected: Mapping[str, str] | None
     ) -> Operation[tuple[None, StampedImage]]:
-        """Replace a broker's dynamic configs; the empty name is the cluster-wide default.
+        """Replace a broker's dynamic configs. An empty name stands for the cluster-wide defaults.
 
         Raises:
-            StaleConfigs: they are not the `expected` ones.
+            StaleConfigs: the configs differ from `expected`, unless that is None.
         """
         known = yield from self._images.locked()
         image = rules.set_broker_configs(
@@ -229,12 +236,14 @@ class Metadata(OverImages):
         changes: Mapping[str, Mapping[str, str]],
         expected: Mapping[str, Mapping[str, str]],
     ) -> Operation[tuple[None, StampedImage]]:
-        """Replace the configs of some entities of a kind, all or none; empty configs delete an
-        entity.
+        """Replace the configs of entities of one kind, all or none.
+
+        `changes` and `expected` are by entity name. Empty configs delete an entity.
 
         Raises:
-            StaleConfigs: the configs of an entity are not the `expected` ones.
-            InvalidError: there would be too many, or too long ones.
+            StaleConfigs: the configs of an entity differ from the `expected` ones.
+            InvalidError: there would be too many entities, or an entity's name and configs are too
+                long.
         """
         known = yield from self._images.locked()
         image = rules.set_entity_configs(known.image, kind=kind, changes=changes, expected=expected)
@@ -242,7 +251,7 @@ class Metadata(OverImages):
 
     @operation()
     def allocate_producer_ids(self, count: int) -> Operation[range]:
-        """Allocate `count` producer ids that are never allocated again."""
+        """Allocate `count` producer ids. No id is ever allocated twice."""
         rules.producer_ids(0, count)
         stop: int = yield statements.allocate_producer_ids(count)
         return rules.producer_ids(stop - count, count)

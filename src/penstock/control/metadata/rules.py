@@ -1,4 +1,4 @@
-"""Rules of metadata: pure functions from an image and a change to the next image, or an error."""
+"""Rules of metadata: pure functions that take an image and a change, and return the next image."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ from penstock.control.values import (
 )
 
 PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000
-"""Producer ids allocated by one call."""
+"""Producer ids that one call allocates."""
 
 ENTITY_CONFIGS_MAX: Final = 10_000
-"""Entities of one kind: quotas, subscriptions to clients' metrics, ACL bindings, users."""
+"""Entities of one kind.
+
+The kinds are quotas, subscriptions to client metrics, ACL bindings, and users.
+"""
 
 ENTITY_CONFIGS_BYTES_MAX: Final = 16_384
 """Characters of one entity's name and configs together."""
@@ -47,7 +50,7 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 
 
 def cluster_id(unique: UUID) -> str:
-    """Return a new cluster's id: a UUID in Kafka's form, 22 characters of URL-safe base64."""
+    """Return a cluster id in Kafka's form: a UUID as 22 characters of URL-safe base64."""
     return urlsafe_b64encode(unique.bytes).rstrip(b"=").decode()
 
 
@@ -63,7 +66,7 @@ def register_broker(
     endpoints: Sequence[tuple[str, str, int]] = (),
     roles: Sequence[str] = ROLES,
 ) -> tuple[MetadataImage, Broker]:
-    """Register a broker in an epoch above `highest_epoch`, the id's highest so far."""
+    """Register a broker in the epoch after `highest_epoch`, the highest epoch of its id so far."""
     if broker_id < 0:
         raise InvalidError(f"broker id {broker_id} is negative")
     known = image.broker(broker_id)
@@ -89,7 +92,7 @@ def register_broker(
 
 
 def unregister_broker(image: MetadataImage, *, broker_id: int, incarnation: UUID) -> MetadataImage:
-    """Remove a broker; raises StaleBroker if a newer incarnation owns its id."""
+    """Unregister a broker. Raises StaleBroker if a newer incarnation owns its id."""
     known = image.broker(broker_id)
     if known is None:
         return image
@@ -104,7 +107,7 @@ def check_incarnation(image: MetadataImage, *, broker_id: int, incarnation: UUID
 
 
 def check_registered(broker_id: int, found: UUID | None, incarnation: UUID) -> None:
-    """Raise StaleBroker unless the registered incarnation, `found`, is this one."""
+    """Raise StaleBroker unless `found`, the registered incarnation, is `incarnation`."""
     if found is None:
         raise StaleBroker(broker_id, registered=False)
     if found != incarnation:
@@ -117,9 +120,12 @@ def expire_brokers(image: MetadataImage, broker_ids: Collection[int]) -> Metadat
 
 
 def remove_broker(image: MetadataImage, *, broker_id: int, known: bool) -> MetadataImage:
-    """Delete a lost broker's configs, if it was `known`; raises UnknownBroker or BrokerInUse."""
+    """Delete the configs of a broker that is gone. `known` says if its id was ever registered.
+
+    Raises UnknownBroker or BrokerInUse.
+    """
     if image.broker(broker_id) is not None:
-        raise BrokerInUse(f"broker {broker_id} is registered, so it runs: stop it first")
+        raise BrokerInUse(f"broker {broker_id} is registered and may be running: stop it first")
     held = [
         f"{topic.name}-{partition.index}"
         for topic in image.topics.values()
@@ -129,11 +135,11 @@ def remove_broker(image: MetadataImage, *, broker_id: int, known: bool) -> Metad
     ]
     if held:
         raise BrokerInUse(
-            f"broker {broker_id} holds replicas of {len(held)} partition(s), as of {held[0]}:"
-            " reassign them first (penstock broker drain)"
+            f"broker {broker_id} holds replicas of {len(held)} partition(s), for example of"
+            f" {held[0]}: reassign them first (penstock broker drain)"
         )
     if not known:
-        raise UnknownBroker(f"no broker {broker_id} was ever registered")
+        raise UnknownBroker(f"broker {broker_id} was never registered")
     if not image.broker_configs.get(str(broker_id)):
         return image
     return _next(image, broker_configs={**image.broker_configs, str(broker_id): {}})
@@ -224,7 +230,7 @@ def set_entity_configs(
     changes: Mapping[str, Mapping[str, str]],
     expected: Mapping[str, Mapping[str, str]],
 ) -> MetadataImage:
-    """Replace the configs of entities of a kind; raises StaleConfigs or InvalidError."""
+    """Replace the configs of entities of one kind; raises StaleConfigs or InvalidError."""
     known, left = image.entity_configs, dict(image.entity_configs)
     for name, configs in changes.items():
         entity = (kind, name)
@@ -233,7 +239,7 @@ def set_entity_configs(
         size = len(name) + sum(len(key) + len(value) for key, value in configs.items())
         if size > ENTITY_CONFIGS_BYTES_MAX:
             raise InvalidError(
-                f"{kind} {name[:200]!r}: its name and configs have {size} characters, allowed are"
+                f"{kind} {name[:200]!r}: its name and configs have {size} characters; the limit is"
                 f" {ENTITY_CONFIGS_BYTES_MAX}"
             )
         left.pop(entity, None)
@@ -242,13 +248,13 @@ def set_entity_configs(
     count = sum(of == kind for of, _ in left)
     if count > max(sum(of == kind for of, _ in known), ENTITY_CONFIGS_MAX):
         raise InvalidError(
-            f"entities of kind {kind} would be {count}, allowed are {ENTITY_CONFIGS_MAX}"
+            f"there would be {count} entities of kind {kind}; the limit is {ENTITY_CONFIGS_MAX}"
         )
     return image if left == known else _next(image, entity_configs=left)
 
 
 def producer_ids(next_id: int, count: int) -> range:
-    """Return the next block of producer ids; raises InvalidError."""
+    """Return the `count` producer ids from `next_id` on; raises InvalidError for too many."""
     if not 1 <= count <= PRODUCER_IDS_PER_CALL_MAX:
         raise InvalidError(
             f"{count} producer ids in one call, allowed are 1 to {PRODUCER_IDS_PER_CALL_MAX}"
@@ -289,7 +295,7 @@ def _partitions(
     name: str, start: int, replica_lists: Sequence[Sequence[int]]
 ) -> tuple[Partition, ...]:
     if not replica_lists:
-        raise InvalidPartitions(f"topic {name!r}: no partition to add to its {start}")
+        raise InvalidPartitions(f"topic {name!r} has {start} partitions, and the request adds none")
     count = start + len(replica_lists)
     if count > TOPIC_PARTITIONS_MAX:
         raise InvalidPartitions(
@@ -304,7 +310,7 @@ def _partitions(
 def _partition(name: str, index: int, replicas: tuple[int, ...]) -> Partition:
     if not replicas or min(replicas) < 0 or len(set(replicas)) != len(replicas):
         raise InvalidReplicas(
-            f"replicas {replicas[:16]} of {name}-{index}: must be broker ids, each once"
+            f"replicas {replicas[:16]} of {name}-{index} must be broker ids without repetition"
         )
     return Partition(
         index=index, leader=replicas[0], leader_epoch=0, replicas=replicas, isr=replicas

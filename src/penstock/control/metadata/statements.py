@@ -1,8 +1,9 @@
-"""Tables of metadata: statements and rows.
+"""Statements for the tables of metadata, and conversion of their rows.
 
-Lists and maps (`configs`, `replicas`, `isr`) are JSON texts that are read whole. `renewed_ms` shows
-which brokers are alive. In SQLite it is in a table of its own, in memory or in an unsynced file, so
-that a heartbeat waits for no disk; the first process that opens the database unregisters all.
+Lists and maps (`configs`, `replicas`, `isr`) are JSON texts, which are read whole. The time of a
+broker's last renewal shows whether it is alive. SQLite has these times in a table of its own, in
+memory or in an unsynced file, so that a heartbeat waits for no disk. The first process that opens a
+SQLite database unregisters all brokers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""The schema of each database: numbered files, each of which runs in one transaction, once.
+"""The schema of each database, as numbered migration files.
 
-The first file is the whole schema of release 0.1, numbered as the last migration of that release.
+Each file runs once, in one transaction.
+
+The first file is the whole schema of release 0.1. Its number is that of the last migration before
+that release.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from penstock.control.errors import IncompatibleDatabase
 
 @cache
 def migrations(database: Literal["sqlite", "postgres"]) -> Sequence[tuple[int, str]]:
-    """Return the numbers and texts of a database's migrations, in order."""
+    """Return (number, SQL text) of a database's migrations, in order."""
     return tuple(
         sorted(
             (int(item.name.split("_", 1)[0]), item.read_text())
@@ -28,21 +31,23 @@ def migrations(database: Literal["sqlite", "postgres"]) -> Sequence[tuple[int, s
 def missing(
     database: Literal["sqlite", "postgres"], version: int, *, where: str
 ) -> Sequence[tuple[int, str]]:
-    """Return the migrations that a database of this version lacks; 0 is an empty database.
+    """Return the migrations that a database at schema version `version` lacks.
+
+    An empty one is at 0.
 
     Raises:
-        IncompatibleDatabase: the version is unknown, or older than release 0.1.
+        IncompatibleDatabase: the version is newer than all migrations, or older than release 0.1.
     """
     known = migrations(database)
     first, last = known[0][0], known[-1][0]
     if version > last:
         raise IncompatibleDatabase(
-            f"{where} is at schema version {version}; this Penstock knows versions up to {last}:"
-            " run the Penstock that wrote it, or a newer one"
+            f"{where} is at schema version {version}; this Penstock supports versions up to"
+            f" {last}: run the Penstock that wrote it, or a newer one"
         )
     if 0 < version < first:
         raise IncompatibleDatabase(
-            f"{where} is at schema version {version}; this Penstock knows versions from {first} on:"
-            " start Penstock 0.1 with it first"
+            f"{where} is at schema version {version}; this Penstock supports versions from {first}"
+            " on: start Penstock 0.1 with this database first"
         )
     return [(number, text) for number, text in known if number > version]

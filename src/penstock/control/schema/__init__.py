@@ -1,1 +1,1 @@
-"""Description of the control plane's tables."""
+"""Description of the control plane's tables, for the reference page."""

@@ -1,7 +1,7 @@
-"""The tables of the control plane: keys, values, and the module that writes each.
+"""The tables of the control plane: their keys, values, and the module that writes each.
 
-Both databases have the same tables, whose columns are read from SQLite's schema. A test compares
-them with the databases, and `docs/reference/tables.md` is generated from this list.
+SQLite and PostgreSQL have the same tables. The columns are read from SQLite's schema. A test
+compares the list with both databases, and `docs/reference/tables.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ HEAD: Final = """# Tables of the control plane
 
 <!-- Written by scripts/reference.py from penstock/control/schema/tables.py. -->
 
-SQLite and PostgreSQL have the same tables, in one file, or in the first schema of the connection's
-search path. Ids of topics, brokers' processes and images are UUIDs, 16 bytes in SQLite; lists and
-maps are JSON. The last column is the module of `penstock/control/` that writes the table. SQLite's
-`user_version` is the newest migration of the schema.
+SQLite and PostgreSQL have the same tables. SQLite has them in one file, PostgreSQL in the first
+schema of the connection's search path. Topics, broker processes and images have UUIDs as ids, which
+are 16 bytes in SQLite. Lists and maps are JSON. The last column names the module of
+`penstock/control/` that writes the table. SQLite's `user_version` is the number of the newest
+migration of the schema.
 
 | Table | Key | Value | What it is | Written by |
 |-------|-----|-------|------------|------------|
@@ -32,9 +33,10 @@ maps are JSON. The last column is the module of `penstock/control/` that writes 
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """A table; `of_postgres` names its values that SQLite lacks.
+    """A table of the control plane.
 
-    `key` and `value` are named here where SQLite's schema does not have all of them.
+    `key` and `value` are given only if SQLite's schema does not have all columns. `of_postgres`
+    names the columns that SQLite's table lacks.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Table(Struct, frozen=True, kw_only=True):
 _TABLES: Final = (
     Table(
         name="image_version",
-        doc="One row: version and stamp of the newest image of topics, brokers and configs.",
+        doc="One row: version and stamp of the newest metadata image.",
         writer="metadata/statements.py",
     ),
     Table(
@@ -59,7 +61,7 @@ _TABLES: Final = (
     ),
     Table(
         name="partitions",
-        doc="Leader, leader epoch, replicas and ordered replicas of partitions.",
+        doc="Leader, leader epoch, replicas and target replicas of partitions.",
         writer="metadata/statements.py",
     ),
     Table(
@@ -69,12 +71,12 @@ _TABLES: Final = (
     ),
     Table(
         name="partition_epochs",
-        doc="Epochs of replicated partitions; the newest is open and has no end.",
+        doc="Opened leader epochs of replicated partitions; the newest is open and has no end.",
         writer="epochs/statements.py",
     ),
     Table(
         name="partition_losses",
-        doc="Records lost by unclean elections: their epoch and first offset.",
+        doc="Records that unclean elections may have lost: their epoch and first offset.",
         writer="epochs/statements.py",
     ),
     Table(
@@ -99,13 +101,13 @@ _TABLES: Final = (
         name="renewals",
         key=("broker_id",),
         value=("renewed_ms",),
-        doc="Time at which a broker renewed its registration, in memory while the file is open.",
+        doc="Time of a broker's last renewal; in memory, or in an unsynced file.",
         writer="metadata/statements.py",
         only="SQLite",
     ),
     Table(
         name="broker_configs",
-        doc="Dynamic configs of a broker, by its id as text; of all brokers under the empty name.",
+        doc="Dynamic configs by broker id as text; the empty name has those of all brokers.",
         writer="metadata/statements.py",
     ),
     Table(
@@ -115,7 +117,7 @@ _TABLES: Final = (
     ),
     Table(
         name="counters",
-        doc="The next producer id, the highest object id; in SQLite the highest version of a sink.",
+        doc="The next producer id, the highest object id; in SQLite also the highest sink version.",
         writer="metadata/statements.py",
     ),
     Table(
@@ -125,17 +127,17 @@ _TABLES: Final = (
     ),
     Table(
         name="pending_offsets",
-        doc="Offsets that groups commit in open transactions; invisible until the decision.",
+        doc="Offsets committed in open transactions; invisible until the transaction ends.",
         writer="groups/pending_statements.py",
     ),
     Table(
         name="coordination_records",
-        doc="State of coordinators: one row per key, without a member, and one per member.",
+        doc="State of coordinators: one row per key, with an empty member, and one row per member.",
         writer="coordination/statements.py",
     ),
     Table(
         name="sink_commits",
-        doc="The newest commit of a query that writes to the log.",
+        doc="The newest commit of each Spark query that writes to topics exactly once.",
         writer="sink_commits/statements.py",
     ),
     Table(
@@ -145,12 +147,12 @@ _TABLES: Final = (
     ),
     Table(
         name="diskless_answers",
-        doc="First answers of commits, for repeated commits.",
+        doc="Results of objects' commits, which repeated commits return.",
         writer="batch_index/objects.py",
     ),
     Table(
         name="diskless_partitions",
-        doc="Diskless partitions with a commit: their start, end and clean offset.",
+        doc="Log start, end and clean offset of each diskless partition that has a commit.",
         writer="batch_index/partitions.py",
     ),
     Table(
@@ -170,12 +172,12 @@ _TABLES: Final = (
     ),
     Table(
         name="diskless_switches",
-        doc="Running migrations of topics that become diskless, or replicated.",
+        doc="Requests to make a topic diskless or replicated, while they are open.",
         writer="batch_index/migrations.py",
     ),
     Table(
         name="diskless_switch_shares",
-        doc="Progress of each broker in those migrations.",
+        doc="Progress of each broker that copies partitions for such a request.",
         writer="batch_index/migrations.py",
     ),
     Table(
@@ -185,7 +187,7 @@ _TABLES: Final = (
     ),
     Table(
         name="tiered_partitions",
-        doc="Log start of tiered partitions, and the end of their archived segments.",
+        doc="Log start of each tiered partition, and the end of its archived segments.",
         writer="tiers/statements.py",
     ),
     Table(

@@ -1,1 +1,1 @@
-"""Commits of queries that write to the log: their rules and their rows."""
+"""Commits of Spark queries that write to topics exactly once: their rules and rows."""

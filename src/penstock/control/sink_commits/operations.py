@@ -1,4 +1,4 @@
-"""Sink commits: methods of the control plane, and the operations that they share."""
+"""Methods of the control plane for sink commits, and operations that other methods share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class SinkCommits(OverDatabase):
 
     @operation()
     def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> Operation[int]:
-        """Save a query's commit if it is at `expected_version` (0: absent); return the new version.
+        """Save a query's commit if the stored one is at `expected_version`; return the new version.
 
-        An intent is followed by itself with other targets, or by its own end; the end of a batch by
-        a higher batch. Versions come from one counter for all queries and are never reused.
+        An expected version of 0 means that the query has no commit. The rules of
+        `check_sink_commit` say which commit may follow which. Versions come from one counter for
+        all queries and are never reused.
 
         Raises:
-            StaleSink: it is at another version, or the record cannot follow it.
+            StaleSink: the stored commit is at another version, or the new one cannot follow it.
             TooLarge: too many queries or targets, or a manifest of more than
                 `SINK_MANIFEST_BYTES_MAX`.
         """
@@ -38,10 +39,10 @@ class SinkCommits(OverDatabase):
 
     @operation()
     def delete_sink_commit(self, query_id: str, *, expected_version: int) -> Operation[None]:
-        """Delete a query's commit, if there is one.
+        """Delete a query's commit, if it has one.
 
         Raises:
-            StaleSink: it is at another version.
+            StaleSink: the commit is at another version.
         """
         found = yield from lock(query_id)
         if found is not None:
@@ -72,5 +73,5 @@ def save_over(
     write = statements.insert if found is None else statements.update
     version: int | None = yield write(*statements.values_of(record))
     if version is None:
-        raise Again(f"query {record.query_id!r} was saved at the same time")
+        raise Again(f"another writer saved the first commit of query {record.query_id!r}")
     return version

@@ -1,28 +1,29 @@
-"""Rules of sink commits: valid successors of a record, and size limits. Pure functions.
+"""Rules of sink commits: which commit of a query may follow the stored one, and size limits.
 
-| there is          | intent of b        | done with b        |
-|-------------------|--------------------|--------------------|
-| nothing           | saved              | saved              |
-| an intent of b    | saved: other targets | saved              |
-| an intent below b | refused            | refused            |
-| b done            | refused            | refused            |
-| less than b done  | saved              | saved              |
-| more than b       | refused            | refused            |
+Pure functions. A commit of batch `b` is an *intent* or *done*. The result of saving it:
 
-An end without an intent before it is a commit in one write: a batch without rows, or one whose
-offsets the control plane assigns.
+| stored commit of the query | an intent of b             | b as done      |
+|----------------------------|----------------------------|----------------|
+| none                       | saved                      | saved          |
+| an intent of b             | saved, with other targets  | saved          |
+| an intent of another batch | rejected                   | rejected       |
+| a lower batch as done      | saved                      | saved          |
+| b or a higher one as done  | rejected                   | rejected       |
 
-A commit to diskless topics is one transaction with its row. All objects are committed or none: one
-rejected entry rejects the row, too.
+A commit is saved as done without an intent if it has no rows, or if the control plane assigns its
+offsets.
 
-| the row                                  | its objects                | the call              |
+A commit to diskless topics is one transaction with the query's row. All objects are committed, or
+none: one rejected entry rejects the whole commit.
+
+| stored row                               | its objects                | result of the commit  |
 |------------------------------------------|----------------------------|-----------------------|
-| at the expected version                  | all PENDING                | commits               |
-| done with this batch, at a later version | all committed, answer kept | gets the first answer |
-| anything else                            | any                        | `StaleSink`           |
+| at the expected version                  | all PENDING                | success               |
 | at the expected version                  | any of them not PENDING    | `ObjectLeaseLost`     |
+| this batch as done, at a later version   | all results stored         | the first result      |
+| anything else                            | any                        | `StaleSink`           |
 
-Sinks write here without producer ids: the row alone detects repetitions.
+Sinks write to diskless topics without producer ids: the row alone detects repetitions.
 """
 
 from __future__ import annotations
@@ -60,33 +61,34 @@ SINKS_MAX: Final = 10_000
 """Queries with a stored commit."""
 
 SINK_MANIFEST_BYTES_MAX: Final = 16 << 20
-"""Bytes of one saved manifest, which is compressed."""
+"""Bytes of one stored manifest, which is compressed."""
 
 
 def check_sink_commit(
     record: SinkCommit, *, found: SinkCommit | None, expected: int, count: int
 ) -> None:
-    """Check that a record may follow the stored one; `count` is the number of queries with a
-    record.
+    """Check that a commit may follow the stored one.
+
+    `count` is the number of queries with a commit.
 
     Raises:
-        StaleSink: it may not.
-        TooLarge: the record is too large, or there are too many queries.
+        StaleSink: the commit cannot follow the stored one.
+        TooLarge: the commit is too large, or there are too many queries.
     """
     check_sink_version(record.query_id, found=found, expected=expected)
     _check_size(record, new=found is None, count=count)
     if found is not None and not _follows(record, found):
         raise StaleSink(
             record.query_id,
-            f"is batch {found.batch_id}, {found.state}: batch {record.batch_id}, {record.state},"
-            f" cannot follow on it",
+            f"is batch {found.batch_id} as {found.state!r}: batch {record.batch_id} as"
+            f" {record.state!r} cannot follow it",
         )
 
 
 def check_sink_version(query_id: str, *, found: SinkCommit | None, expected: int) -> None:
     version = 0 if found is None else found.version
     if version != expected:
-        raise StaleSink(query_id, f"is at version {version}, the change expected {expected}")
+        raise StaleSink(query_id, f"is at version {version}, but the change expected {expected}")
 
 
 def _follows(record: SinkCommit, found: SinkCommit) -> bool:
@@ -98,7 +100,7 @@ def _follows(record: SinkCommit, found: SinkCommit) -> bool:
 def _check_size(record: SinkCommit, *, new: bool, count: int) -> None:
     if new and count >= SINKS_MAX:
         raise TooLarge(
-            f"{count} queries commit to the log, the limit is {SINKS_MAX}: forget some of them"
+            f"{count} queries have commits, the limit is {SINKS_MAX}: delete commits of old queries"
         )
     if len(record.targets) > SINK_TARGETS_MAX:
         raise TooLarge(
@@ -121,19 +123,19 @@ Row = TypeVar("Row", bound=_ObjectRow)
 
 
 class SinkAnswer(NamedTuple):
-    """The saved row, with its offsets and version, and the answer for each object."""
+    """The saved row, with its offsets and version, and the result of each object's commit."""
 
     record: SinkCommit
     answers: tuple[CommitAnswer, ...]
 
 
 def check_sink_objects(record: SinkCommit, commits: Sequence[ObjectCommit]) -> None:
-    """Validate a call before anything is read.
+    """Validate a commit to diskless topics before anything is read.
 
     Raises:
-        TooLarge: more than `SINK_OBJECTS_MAX` objects, or as `check_commit`.
-        InvalidCommit: the batch is not done, has no object, has one twice, or has a producer's
-            batches; or as `check_commit`.
+        TooLarge: more than `SINK_OBJECTS_MAX` objects, or an error of `check_commit`.
+        InvalidCommit: the record is not done, there is no object, an object is repeated, an entry
+            has a producer; or an error of `check_commit`.
     """
     if len(commits) > SINK_OBJECTS_MAX:
         raise TooLarge(
@@ -143,8 +145,9 @@ def check_sink_objects(record: SinkCommit, commits: Sequence[ObjectCommit]) -> N
     ids = {commit.object_id for commit in commits}
     if record.state != "done" or not commits or len(ids) != len(commits):
         raise InvalidCommit(
-            f"query {record.query_id!r}, batch {record.batch_id}: {len(commits)} objects of"
-            f" {len(ids)} ids are to be committed with a row that is {record.state!r}"
+            f"query {record.query_id!r}, batch {record.batch_id}: a commit of {len(commits)}"
+            f" objects with {len(ids)} ids and state {record.state!r} is invalid. It needs at least"
+            " one object, different ids, and the state 'done'."
         )
     for commit in commits:
         check_commit(commit)
@@ -179,7 +182,7 @@ def plan_sink_objects(
     partitions: Mapping[PartitionKey, PartitionRow],
     now_ms: int,
 ) -> tuple[CommitPlan, ...]:
-    """Plan the commits of all objects in order; each sees the changes of those before it.
+    """Plan the commits of all objects in order. Each plan includes the changes of those before it.
 
     `partitions` and `now_ms` are as in `plan_commit`.
 
@@ -203,7 +206,10 @@ def plan_sink_objects(
 def with_offsets(
     record: SinkCommit, commits: Sequence[ObjectCommit], answers: Sequence[CommitAnswer]
 ) -> SinkCommit:
-    """Return the row with the adjoining offsets of its objects; other targets are unchanged."""
+    """Return the record with the offsets that its objects got.
+
+    Targets without an object are unchanged.
+    """
     offsets: dict[PartitionKey, tuple[int, int]] = {}
     for commit, answer in zip(commits, answers, strict=True):
         for entry, placed in zip(commit.entries, answer.placed, strict=True):

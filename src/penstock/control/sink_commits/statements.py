@@ -1,10 +1,11 @@
-"""The table of sink commits: its statements and its rows.
+"""Statements for the table of sink commits, and conversion of its rows.
 
-Lanes are a JSON list of lists, `[topic, topic id, partition, producer id, base sequence, records,
-base offset, next offset]`, compressed by zlib: a query of hundreds of partitions saves them with
-every batch. The manifest is opaque here.
+The column `lanes` has a commit's targets, as JSON compressed by zlib: a list of `[topic, topic id,
+partition, producer id, base sequence, records, base offset, next offset]`. A query may write to
+hundreds of partitions, and stores them with every batch. The manifest is opaque here.
 
-Versions are drawn from one counter for all queries: a sequence, or a row of `counters`.
+Versions come from one counter for all queries: a sequence in PostgreSQL, a row of `counters` in
+SQLite.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Tiered storage: the archived segments of local partitions."""
+"""Tiered storage: the archived segments of local and replicated partitions."""

@@ -1,13 +1,14 @@
-"""Tiered storage, archived segments of local partitions: methods of the control plane.
+"""Methods of the control plane for tiered storage: the archived segments of partitions.
 
-Every change is one transaction and a compare-and-set by the partition's leader, which names its
-leader epoch and is rejected if the newest image has another one. All methods may be repeated.
+Every change is one transaction and a compare-and-set by the partition's leader. The leader names
+its leader epoch, and is rejected if the newest image has another one. All methods may be repeated.
 
-Objects are leased, committed, released and swept as those of diskless topics (`batch_index`): an
-object's row is PENDING until its segment is committed, and then has one reference. The commit of a
-marked object is rejected, and a released one is deleted after its grace.
+Objects are leased, committed, released and swept like those of diskless topics (`batch_index`). An
+object's row is PENDING until its segment is committed, and then has one reference. If the sweeper
+has marked an object, the commit of its segment is rejected. An object without references is deleted
+after a grace period.
 
-Locks are taken in this order: topics (shared), a partition of tiers, objects.
+Locks are taken in this order: topics (shared), a tiered partition, objects.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ TIER_SEGMENTS_PER_CALL_MAX: Final = 1_000
 class TieredPartitions(OverImages):
     """Methods of `ControlPlane` for tiered partitions.
 
-    Changes raise UnknownTopic, and StaleEpoch if another leader epoch is the newest.
+    A partition's *tiers* are its archived segments.
+
+    Changes raise UnknownTopic, and StaleEpoch if the image has another leader epoch than the
+    caller.
     """
 
     _randomness: Randomness
@@ -48,7 +52,10 @@ class TieredPartitions(OverImages):
     def lease_tier(
         self, key: PartitionKey, *, base_offset: int, leader_epoch: int
     ) -> Operation[TierLease]:
-        """Reserve the keys of a segment's objects, as PENDING rows; they are never reused."""
+        """Reserve keys for the objects of a segment, and add PENDING rows.
+
+        Keys are never reused.
+        """
         nonce = self._randomness.bits(32)
         last = yield objects.allocate_ids(len(SUFFIXES))
         first = last - len(SUFFIXES) + 1
@@ -62,15 +69,15 @@ class TieredPartitions(OverImages):
     def commit_tier(
         self, key: PartitionKey, segment: TierSegment, *, log_start_offset: int, leader_epoch: int
     ) -> Operation[TierBounds]:
-        """Add a segment whose objects are in the store; return the partition's tiers, without
-        epochs.
+        """Add a segment whose objects are in the store; return the new bounds, without epochs.
 
-        `log_start_offset` is the partition's start, if this is its first segment.
+        `log_start_offset` is the partition's log start. It is used if no archived record is
+        readable.
 
         Raises:
-            StaleTiers: it does not follow the existing segments.
-            ObjectLeaseLost: a key was swept; write the segment again under other keys.
-            NotTiered: the topic has no `remote.storage.enable`.
+            StaleTiers: the segment does not follow the existing segments.
+            ObjectLeaseLost: the sweeper marked an object; write the segment again under other keys.
+            NotTiered: the topic does not have `remote.storage.enable`.
         """
         yield from self._check_leader(key, leader_epoch, tiered=True)
         found = yield statements.lock(*key)
@@ -92,7 +99,7 @@ class TieredPartitions(OverImages):
                 raise ObjectLeaseLost(object_id)
         write = statements.add if found is None else statements.write
         if not (yield write(*key, *statements.values_of(planned))):
-            raise Again(f"partition {key[1]} of topic {key[0]} was tiered at the same time")
+            raise Again(f"another broker tiered partition {key[1]} of topic {key[0]} first")
         yield statements.insert(*key, *segment)
         yield objects.write_committed(
             [
@@ -106,7 +113,7 @@ class TieredPartitions(OverImages):
     def tier_bounds(
         self, keys: Sequence[PartitionKey]
     ) -> Operation[Mapping[PartitionKey, TierBounds]]:
-        """Return the tiers of those partitions that have any."""
+        """Return the bounds of the tiers of those partitions that have any."""
         asked = [(*key, place) for place, key in enumerate(keys)]
         found = {row[0]: statements.bounds_of(row) for row in (yield statements.read_bounds(asked))}
         epochs: dict[int, list[tuple[int, int]]] = {}
@@ -125,14 +132,14 @@ class TieredPartitions(OverImages):
     def tier_segments(
         self, key: PartitionKey, offset: int, *, limit: int = TIER_SEGMENTS_PER_CALL_MAX
     ) -> Operation[list[TierSegment]]:
-        """Return up to `limit` segments from the one that holds an offset."""
+        """Return up to `limit` segments, from the segment that holds `offset` on."""
         return _segments(key, offset, limit)
 
     @query
     def aborted_tiers(
         self, key: PartitionKey, offset: int, *, limit: int = TIER_SEGMENTS_PER_CALL_MAX
     ) -> Operation[list[TierSegment]]:
-        """Return the segments beyond an offset with markers of aborted transactions."""
+        """Return up to `limit` segments above `offset` with markers of aborted transactions."""
         found = yield statements.aborted_from(*key, offset, limit)
         return list(map(statements.segment_of, found))
 
@@ -140,7 +147,10 @@ class TieredPartitions(OverImages):
     def tier_at_time(
         self, key: PartitionKey, *, start_offset: int, timestamp: int | None
     ) -> Operation[TierSegment | None]:
-        """Return the first segment above an offset that reaches a time, or the highest."""
+        """Return the first segment above `start_offset` with a record at or after `timestamp`.
+
+        `timestamp` is in milliseconds; None asks for the segment with the highest timestamp.
+        """
         if timestamp is None:
             found = yield statements.newest(*key, start_offset)
         else:
@@ -158,10 +168,11 @@ class TieredPartitions(OverImages):
         max_bytes: int | None = None,
         limit: int = TIER_SEGMENTS_PER_CALL_MAX,
     ) -> Operation[TiersDropped | None]:
-        """Drop segments from the start: below an offset, older than a time, beyond a size.
+        """Apply retention: drop segments from the start of a partition. Returns None without tiers.
 
-        Raises the partition's start to `start_offset` if that is higher. Returns None without
-        tiers.
+        Drops up to `limit` segments that end at or below `start_offset`, are older than
+        `before_timestamp` (milliseconds), or exceed `max_bytes`. Raises the partition's log start
+        to `start_offset` if that is higher.
         """
         yield from self._check_leader(key, leader_epoch)
         found = yield statements.lock(*key)
@@ -182,7 +193,7 @@ class TieredPartitions(OverImages):
     def cut_tiers(
         self, key: PartitionKey, *, leader_epoch: int, offset: int
     ) -> Operation[TiersDropped | None]:
-        """Truncate the tiers at an offset after an unclean election; None without tiers."""
+        """Truncate the tiers at an offset after an unclean election. Returns None without tiers."""
         yield from self._check_leader(key, leader_epoch)
         found = yield statements.lock(*key)
         if found is None:
@@ -204,7 +215,7 @@ class TieredPartitions(OverImages):
 
     @operation(lock=Lock.TOPICS)
     def forget_tiers(self, *, limit: int = TIER_SEGMENTS_PER_CALL_MAX) -> Operation[int]:
-        """Drop the tiers of topics that are deleted or not tiered; return the number of rows."""
+        """Drop up to `limit` rows of topics that are deleted or not tiered; return their number."""
         known = yield from self._images.current()
         dropped = 0
         for topic_id in [uuid_of(row[0]) for row in (yield statements.topics())]:

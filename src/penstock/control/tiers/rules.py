@@ -1,19 +1,20 @@
 """Rules of tiered storage: valid commits, and segments that retention drops. Pure functions.
 
-A commit, by the existing tiers (a dash: any):
+A partition's tiers are *alive* while its log start is below their end. The result of the commit of
+a segment depends on the existing tiers:
 
-| tiers          | segment begins                          | the commit                           |
-|----------------|-----------------------------------------|--------------------------------------|
-| have it        | there, by the same object               | was made before: the same answer     |
-| alive          | where they end                          | is made                              |
-| none alive     | at or below the start, and not before   | is made: what lies between           |
-|                | their end                               | is deleted                           |
-| -              | elsewhere                               | `StaleTiers`: another leader's       |
-|                |                                         | segments, or a hole                  |
+| tiers                  | segment begins                    | result of the commit               |
+|------------------------|-----------------------------------|------------------------------------|
+| have the same object   | at that object's segment          | success: the call is a repetition  |
+| alive                  | at their end                      | success                            |
+| not alive, or none     | from their end to the log start   | success: offsets between were      |
+|                        |                                   | deleted                            |
+| any                    | elsewhere                         | `StaleTiers`: it would overlap, or |
+|                        |                                   | leave a hole                       |
 
-So each offset is in one segment, and tiers have no hole. A broker that does not lead by the newest
-image was rejected before (`operations.py`), so the leader before an unclean election cannot add
-records that the election lost.
+Each offset is therefore in one segment, and tiers have no hole. The caller (`operations.py`) has
+rejected brokers that do not lead by the newest image. The leader before an unclean election
+therefore cannot add records that the election lost.
 
 Source: KIP-405 (remote log segment states, retention).
 """
@@ -28,18 +29,18 @@ from penstock.control.errors import StaleTiers
 from penstock.control.tiers.values import TierBounds, TierSegment
 
 REMOTE_CONFIG: Final = "remote.storage.enable"
-"""The topic config that must be `true`."""
+"""Topic config that makes a topic tiered if it is `true`."""
 
 
 def plan_commit(
     key: PartitionKey, bounds: TierBounds, segment: TierSegment, there: Sequence[TierSegment]
 ) -> TierBounds | None:
-    """Return the tiers with an added segment; None if they have it already.
+    """Return the tiers with an added segment, or None if they have it already.
 
-    `there` are the segments from its base offset on.
+    `there` has the existing segments from the segment's base offset on.
 
     Raises:
-        StaleTiers: it does not fit, by the table above.
+        StaleTiers: the segment does not follow, by the table above.
     """
     base = segment.base_offset
     if any(
@@ -51,8 +52,8 @@ def plan_commit(
     if not (follows or begins) or segment.next_offset <= max(base, bounds.log_start_offset):
         raise StaleTiers(
             *key,
-            f"a segment [{base}, {segment.next_offset}) cannot follow: the tiers end at"
-            f" {bounds.tiered_offset}, the partition begins at {bounds.log_start_offset}",
+            f"a segment [{base}, {segment.next_offset}) cannot follow: the archive ends at offset"
+            f" {bounds.tiered_offset}, and the partition begins at {bounds.log_start_offset}",
         )
     return bounds._replace(
         tiered_offset=segment.next_offset,
@@ -62,7 +63,7 @@ def plan_commit(
 
 
 class Drop(NamedTuple):
-    """Adjacent dropped segments, and the tiers without them."""
+    """Adjacent segments to drop, and the bounds of the tiers without them."""
 
     segments: Sequence[TierSegment]
     bounds: TierBounds
@@ -78,7 +79,10 @@ def plan_retention(
     max_bytes: int | None,
     limit: int,
 ) -> Drop:
-    """Drop up to `limit` of the first `segments`: below an offset, too old, or beyond a size."""
+    """Return the segments that retention drops from the start of `segments`, at most `limit`.
+
+    A segment is dropped if it is below `start_offset`, too old, or beyond the allowed size.
+    """
     start, size_bytes, count = max(bounds.log_start_offset, start_offset), bounds.size_bytes, 0
     for segment in segments:
         below = segment.next_offset <= start
@@ -95,7 +99,7 @@ def plan_retention(
 
 
 def plan_cut(bounds: TierBounds, segments: Sequence[TierSegment], offset: int) -> Drop:
-    """Drop `segments` above an offset; one that holds the offset ends there."""
+    """Drop the segments that begin at or above an offset; the tiers end there."""
     gone = [segment for segment in segments if segment.base_offset >= offset]
     left = _without(bounds, gone)
     return Drop(gone, left._replace(tiered_offset=min(bounds.tiered_offset, offset)), more=False)

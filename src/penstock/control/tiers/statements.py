@@ -1,4 +1,4 @@
-"""Tables of tiered storage: one row per partition, and one per segment."""
+"""Statements for the tables of tiered storage: one row per partition, and one per segment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ read_bounds = Each(
     " JOIN tiered_partitions p ON p.topic_id = k.topic_id AND p.number = k.number",
     sqlite=f"SELECT $3, {_MARKS} FROM tiered_partitions p WHERE {_OF_KEY}",  # noqa: S608
 )
-"""Takes (topic id, partition, number), answers (number, tiers)."""
+"""Takes rows of (topic id, partition, number); returns (number, bounds)."""
 read_epochs = Each(
     "rows",
     f"SELECT k.place, s.leader_epoch, min(s.base_offset), {_ABORTED} FROM {_KEYS}"  # noqa: S608
@@ -31,8 +31,11 @@ read_epochs = Each(
     sqlite=f"SELECT $3, s.leader_epoch, min(s.base_offset), {_ABORTED} FROM tiered_segments s"  # noqa: S608
     f" WHERE {_OF_KEY} GROUP BY s.leader_epoch",
 )
-"""Takes the same, answers (number, epoch, its first offset, base offset of its last segment with
-markers of aborted transactions)."""
+"""Takes the same rows; returns (number, epoch, first offset, aborted offset) of each epoch.
+
+The aborted offset is the base offset of the last segment with markers of aborted transactions, or
+-1.
+"""
 lock = row(f"SELECT {_MARKS} FROM tiered_partitions p WHERE {_OF_KEY} FOR UPDATE")  # noqa: S608
 add = changed(
     "INSERT INTO tiered_partitions VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING"
@@ -41,7 +44,7 @@ write = changed(
     "UPDATE tiered_partitions SET log_start_offset = $3, tiered_offset = $4, size_bytes = $5,"  # noqa: S608
     f" segments = $6 WHERE {_OF_KEY}"
 )
-"""Both take (topic id, partition, *values_of)."""
+"""`add` and `write` take (topic id, partition, *values_of)."""
 delete = changed(f"DELETE FROM tiered_partitions WHERE {_OF_KEY}")  # noqa: S608
 first_of = row(
     f"SELECT p.number, {_MARKS} FROM tiered_partitions p WHERE p.topic_id = $1"  # noqa: S608
@@ -55,7 +58,10 @@ segments_from = rows(
     " WHERE o.topic_id = $1 AND o.number = $2 AND o.base_offset <= $3), 0)"
     " ORDER BY s.base_offset LIMIT $4"
 )
-"""Answers the segment that holds an offset, or the last one before it, and the following ones."""
+"""Returns the segment that holds an offset and those after it.
+
+If no segment holds the offset, the last one before it comes first.
+"""
 aborted_from = rows(
     f"SELECT {_SEGMENT} FROM tiered_segments s WHERE {_OF_KEY}"  # noqa: S608
     " AND s.next_offset > $3 AND s.aborted_bytes > 0 ORDER BY s.base_offset LIMIT $4"

@@ -1,7 +1,8 @@
 """Values of tiered storage: leases, archived segments, and the bounds of a partition's tiers.
 
-An archived segment is up to four objects with a common key prefix: the log, and Kafka's indexes.
-Their ids are consecutive, in the order of `SUFFIXES`; an empty index has no object.
+An archived segment has up to four objects with a common key prefix, the *stem*: the log, and
+Kafka's indexes. Their ids are consecutive, in the order of `SUFFIXES`. An empty index has no
+object.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, ABORTED)
 
 
 class TierLease(NamedTuple):
-    """Reserved keys of one segment: PENDING rows until it is committed or swept."""
+    """Reserved keys of one segment's objects. Their rows are PENDING until the commit."""
 
     object_id: int
     stem: str
@@ -28,9 +29,10 @@ class TierLease(NamedTuple):
 
 
 class TierSegment(NamedTuple):
-    """Batches [base_offset, next_offset) of one leader epoch, as they are archived.
+    """An archived segment: batches of one leader epoch with the offsets [base_offset, next_offset).
 
-    Sizes are those of the objects, 0 for a missing one; `checksum` is the CRC32C of the log.
+    Sizes are those of the objects, 0 for an index without an object. `checksum` is the CRC32C of
+    the log.
     """
 
     base_offset: int
@@ -50,15 +52,15 @@ class TierSegment(NamedTuple):
         return self.stem + LOG
 
     def objects(self) -> Iterator[tuple[int, int]]:
-        """Return the ids and sizes of all reserved objects."""
+        """Return (object id, size in bytes) of each reserved object; the size may be 0."""
         return enumerate(self[6:10], self.object_id)
 
 
 class TierBounds(NamedTuple):
-    """The start of a partition, and the offset up to which it is archived without a gap.
+    """The bounds of a partition: its log start, and the offset up to which it is archived.
 
-    Records below `log_start_offset` are deleted, even if the tiers end below it. `epochs` are the
-    segments' epochs, each with its first archived offset.
+    Records below `log_start_offset` are deleted, even if the archive ends below it. `epochs` has
+    (leader epoch, first archived offset) in ascending order.
     """
 
     log_start_offset: int
@@ -76,7 +78,7 @@ class TierBounds(NamedTuple):
 
 
 class TiersDropped(NamedTuple):
-    """Segments that a call dropped from a partition's tiers; `more` if a limit stopped it."""
+    """The segments that a call dropped. `more` means that a limit stopped it."""
 
     bounds: TierBounds
     segments: int

@@ -1,4 +1,4 @@
-"""Compaction of diskless topics: the newest record of each key stays, and tombstones for a while.
+"""Compaction of diskless topics: keeps the newest record of each key, and tombstones for a while.
 
 `choosing` selects extents, `rewriting` collects keys and rewrites batches, `compactor` is the job.
 """

@@ -1,15 +1,18 @@
-"""Selection of the extents of a diskless partition that a compaction pass takes: a pure core.
+"""Selection of the extents that a compaction pass over a diskless partition rewrites. A pure core.
 
-As in a local log, extents below the clean offset were compacted before; the others are dirty. A
-pass takes all extents up to a bound, which is never above the last stable offset:
+As in a local log, extents below the clean offset have been compacted before, and the others are
+dirty. A pass takes the leading extents of the partition up to a bound. Extents beyond the bound
+wait for a later pass. The bound is the first of these:
 
-| an extent                                                | is                                   |
-|----------------------------------------------------------|--------------------------------------|
-| with a record younger than `min.compaction.lag.ms`       | the bound, with all behind it        |
-| younger than what consolidation takes, and all behind it | as the segment that a log writes to: |
-|                                                          | not taken                            |
-| followed by an older one                                 | as old: logs are in append order     |
-| without a timestamp: markers, or no records              | as old as the one before             |
+| bound                                                        | reason                           |
+|--------------------------------------------------------------|----------------------------------|
+| an extent that ends above the last stable offset             | a transaction may be open        |
+| an extent with a record within `min.compaction.lag.ms`       | the topic's setting              |
+| extents that are all too young for consolidation             | like a log's active segment      |
+
+Consolidation and `max.compaction.lag.ms` both have an age at which extents are old enough; the
+lower one counts. An extent followed by an old one counts as old, because logs are in append order.
+An extent without timestamps, which has only markers or no records, is as old as the one before it.
 
 Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`); KIP-58, KIP-354.
 """
@@ -26,7 +29,7 @@ from penstock.records.extents import Extent
 
 
 class CompactionTarget(NamedTuple):
-    """A partition of a compacted topic, and its topic's settings for compaction."""
+    """A partition of a compacted topic, with the topic's compaction settings."""
 
     topic_id: UUID
     partition: int
@@ -41,7 +44,7 @@ class CompactionTarget(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """The extents that a pass may take, by offset, including clean ones."""
+    """The extents that a pass may rewrite, in the order of offsets, clean ones included."""
 
     extents: tuple[Extent, ...]
     first_dirty: int
@@ -75,7 +78,10 @@ def cleanable(
     min_age_ms: int,
     now_ms: int,
 ) -> Cleanable:
-    """Return the leading extents that a pass may take; consolidation is over after `min_age_ms`."""
+    """Return the leading extents that a pass may rewrite.
+
+    `min_age_ms` is the age from which consolidation takes extents.
+    """
     count, newest = 0, now_ms - target.min_lag_ms
     before = now_ms - min(min_age_ms, target.max_lag_ms)
     for place, extent in enumerate(extents, 1):
@@ -97,7 +103,7 @@ def cleanable(
 def groups(
     extents: Sequence[Extent], end_offset: int, segment_bytes: int
 ) -> Iterator[list[Extent]]:
-    """Group adjacent extents below an offset, one group per future segment."""
+    """Yield groups of adjacent extents below an offset. Each group becomes one segment."""
     group: list[Extent] = []
     size_bytes = 0
     for extent in extents:

@@ -3,13 +3,13 @@
     dirty extents ──> keys ──> all extents, group by group ──> lease a key ──> PUT ──> swap the rows
                      └─ bounded map                                                  └─ clean offset
 
-A group's segment replaces its extents by the compare-and-set of consolidation, so that of two
-brokers that compact the same partition the second one stops. Groups are replaced in order: older
-records of a key are dropped before its tombstone gets its deletion horizon. After the last group
-the clean offset is stored, unless the partition has changed otherwise.
+The new segment of a group replaces the group's extents by a compare-and-set, as in consolidation.
+If two brokers compact the same partition, the second one fails and stops. Groups are replaced in
+order, so older records of a key are dropped before its tombstone gets a delete horizon. After the
+last group the clean offset is stored, unless something else has changed the partition.
 
-A failure before a swap leaves a reserved key, and perhaps an object, for the sweeper. Readers use
-the old extents until their grace ends.
+A failure before a swap leaves a reserved key, and perhaps an object, which the sweeper deletes.
+Readers may use the replaced extents until the sweeper's grace period ends.
 
 Source: Kafka's `Cleaner`; `consolidation/consolidator.py` for the swap.
 """
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 PAGE_EXTENTS: Final = 1_000
 PASS_EXTENTS_MAX: Final = 20_000
-"""Extents from a partition's start on that a pass reads; the next pass takes the others."""
+"""Extents that one pass reads, from the partition's start on. Later passes read the others."""
 ABORTED_PAGE: Final = 1_000
 ABORTED_MAX: Final = 100_000
-"""Aborted transactions in the extents of a pass, which takes fewer extents to meet it."""
+"""Aborted transactions in the extents of one pass. A pass with more fails."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,19 +55,19 @@ logger = logging.getLogger(__name__)
 class CompactionCounters(Metrics, prefix="penstock_diskless_compaction_"):
     passes = counter("passes_total", "Completed passes over diskless partitions.")
     segments = counter("segments_total", "Segments that replaced extents.")
-    segment_bytes = counter("segment_bytes_total", "Bytes of those segments.")
+    segment_bytes = counter("segment_bytes_total", "Bytes of the segments that replaced extents.")
     read_bytes = counter("read_bytes_total", "Bytes that passes read.")
     read_records = counter("read_records_total", "Records that passes read.")
     kept_records = counter("kept_records_total", "Records that passes kept.")
     races = counter(
-        "races_lost_total", "Passes that ended because another broker changed the extents."
+        "races_lost_total", "Passes that ended because another process had changed the extents."
     )
-    failures = counter("failures_total", "Passes that ended at a damaged or missing object.")
+    failures = counter("failures_total", "Passes that failed at a damaged or missing object.")
     passes_failed = counter("rounds_failed_total", "Rounds that ended with an error.")
 
 
 class Compactor:
-    """The shell. `targets` returns the partitions of compacted topics."""
+    """The shell of compaction. `targets` returns the partitions of compacted topics."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Compactor:
         targets: Callable[[], Iterable[CompactionTarget]],
         pause: Callable[[float], Awaitable[None]] = pause,
     ) -> None:
-        """`store` is a separate client, so that reads do not delay consumers."""
+        """`store` is a client of its own, so that these reads do not delay consumers."""
         self.counters = CompactionCounters()
         self._settings = settings
         self._plane = plane
@@ -92,12 +92,12 @@ class Compactor:
         )
 
     async def compact(self) -> int:
-        """Run one round over all partitions; return the number of passes.
+        """Run one round over all partitions; return the number of completed passes.
 
-        Damaged partitions are logged and skipped.
+        Logs and skips partitions with damaged or missing objects.
 
         Raises:
-            PenstockError: the store or the control plane failed; the next round continues.
+            PenstockError: the store or the control plane failed. The next round continues.
         """
         before = self.counters.passes
         order = order_of(self._randomness)
@@ -156,7 +156,7 @@ class Compactor:
         """Return the aborted transactions with batches in [start, end), by first offset.
 
         Raises:
-            RecordTooLarge: there are too many.
+            RecordTooLarge: there are more than `ABORTED_MAX`.
         """
         found: list[AbortedTransaction] = []
         offset = start
@@ -169,7 +169,7 @@ class Compactor:
                 return sorted(found, key=lambda one: one.first_offset)
             if len(found) > ABORTED_MAX:
                 raise RecordTooLarge(
-                    f"{len(found)} aborted transactions, the limit of a pass is {ABORTED_MAX}"
+                    f"{len(found)} aborted transactions in one pass, the limit is {ABORTED_MAX}"
                 )
             offset = page.transactions[-1].last_offset + 1
 

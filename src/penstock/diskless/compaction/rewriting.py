@@ -1,10 +1,10 @@
 """A compaction pass over the batches of a partition, in memory.
 
-The pass first collects the keys of dirty batches, then filters all batches by that map. Batches
-that lose all records are replaced by empty ones, as the batch index has no gaps; the next pass
-merges them.
+The pass first collects the keys of dirty batches in a map. It then filters all batches by that map.
+A batch that loses all records is replaced by an empty batch, because the batch index has no gaps.
+The next pass merges empty batches.
 
-Source: `storage/compaction`, which decides; Kafka's `Cleaner`.
+Source: `storage/compaction`, which decides what to keep; Kafka's `Cleaner`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class CompactionPass:
-    """Collects keys and rewrites batches; on any thread, one call at a time, in order."""
+    """Collects the keys of a partition and rewrites its batches.
+
+    Methods may be called on any thread, one call at a time, in the order of offsets.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class CompactionPass:
         delete_retention_ms: int,
     ) -> None:
         self.end_offset = found.end_offset
-        """Clean offset after the pass."""
+        """The partition's clean offset after the pass."""
         self.read_records = self.kept_records = 0
         self._first_dirty = found.first_dirty
         self._keys = KeyMap(map_bytes, found.end_offset - found.first_dirty, secret)
@@ -52,7 +55,9 @@ class CompactionPass:
         self._retention: Retention | None = None
 
     def note(self, view: memoryview) -> bool:
-        """Collect the keys of batches; return false if the map is full, which ends the pass there.
+        """Collect the keys of batches.
+
+        Return False if the map is full, which ends the pass at `end_offset`.
 
         Raises:
             CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
@@ -65,7 +70,10 @@ class CompactionPass:
         return True
 
     def rewrite(self, view: memoryview, segment: GrowingSegment) -> bool:
-        """Add the remaining records to a segment; return whether any changed. Raises as `note`."""
+        """Add the kept records to a segment; return whether that changes any batch.
+
+        Raises the errors of `note`.
+        """
         if self._retention is None:
             self._retention = Retention(
                 self._keys,

@@ -1,7 +1,7 @@
-"""Consolidation: old write-ahead extents become sealed segments of one partition each.
+"""Consolidation: merges old write-ahead extents into sealed segments of one partition each.
 
-`choosing` selects extents, `consolidator` makes segments of them for a broker or a command, and
-other processes lease work from the `work_queue`.
+`choosing` selects extents. `consolidator` makes segments of them, for a broker or a command. Other
+processes lease work from the `work_queue`.
 """
 
 from penstock.diskless.consolidation.choosing import Choice, Page, Rules, Selection, choose

@@ -1,18 +1,19 @@
-"""Selection of extents that become a segment: a pure core over pages of the batch index.
+"""Selection of the extents that become a sealed segment. A pure core over pages of the batch index.
 
-A *run* is a sequence of adjacent extents in write-ahead objects, from the first one that is in no
-segment:
+A *run* is a sequence of adjacent extents in write-ahead objects. It begins at the first extent that
+is in no segment:
 
-| a run ends at                            | it is  | and is taken                              |
+| end of the run                           | run is | becomes a segment                         |
 |------------------------------------------|--------|-------------------------------------------|
-| the next extent would make it too large  | full   | when all of it is old                     |
-| a segment follows                        | closed | when all of it is old: it never grows     |
-| the log ends                             | open   | as far as it is old, with enough extents  |
+| the next extent would make it too large  | full   | if all its extents are old                |
+| a segment follows                        | closed | if all its extents are old; it cannot grow|
+| the log ends                             | open   | up to its last old extent, if these are   |
+|                                          |        | at least `min_extents`                    |
 
-An extent is old when its newest record is old, or that of a later extent: a log is in append order,
-whatever the clocks of producers were. Records with future timestamps are not old.
+An extent is old if its newest record is old, or that of a later extent: a log is in append order,
+whatever the clocks of producers show. Records with timestamps in the future are not old.
 
-The core stores the offset below which each partition is complete, so that a pass does not read the
+The core stores the offset below which each partition has no work left, so a pass does not read the
 rows of all segments again. It requests one page at a time, and returns one run at a time.
 
 Source: Inkless's `FileMerger`; Kafka's rules for rolling a segment (size before age).
@@ -31,13 +32,13 @@ from penstock.diskless.settings import RUN_EXTENTS_MAX
 from penstock.records.extents import Extent
 
 PAGE_EXTENTS: Final = 1_001
-"""Extents of a page: more than a run has, so that a page includes the run's end."""
+"""Extents in a page. A run has fewer, so the page shows where the run ends."""
 REMEMBERED_MAX: Final = 100_000
-"""Partitions whose progress is stored."""
+"""Partitions whose progress is stored between passes."""
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """Limits of a run; without `min_age_ms` extents of every age and number are taken."""
+    """Limits of a run. If `min_age_ms` is None, extents of every age and number are taken."""
 
     segment_bytes: int
     min_extents: int
@@ -45,9 +46,10 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Choice(NamedTuple):
-    """A run that becomes a segment, or is empty, and the next offset to read, None at the end.
+    """A run that becomes a segment, possibly empty, and where to continue reading.
 
-    Everything below `done_before` is complete, once the run has become a segment.
+    `following` is the next offset to read, or None at the end. Below `done_before` no work is left,
+    once the run has become a segment.
     """
 
     run: tuple[Extent, ...]
@@ -56,7 +58,7 @@ class Choice(NamedTuple):
 
 
 def choose(page: Sequence[Extent], *, rules: Rules, now_ms: int, last: bool) -> Choice:
-    """Return the first run of a page of extents; `last` if no extents follow the page."""
+    """Return the first run of a page of extents. `last` means that no extents follow the page."""
     first = next((place for place, extent in enumerate(page) if extent.kind == "wal"), len(page))
     if first == len(page):
         end = page[-1].next_offset if page else 0
@@ -65,7 +67,7 @@ def choose(page: Sequence[Extent], *, rules: Rules, now_ms: int, last: bool) -> 
     length, ending = _run_length(page[first:], rules.segment_bytes)
     if ending == "page" and not last:
         if first == 0:
-            raise BugError(f"a page of {len(page)} extents has no room for a run")
+            raise BugError(f"a page of {len(page)} extents is too short for a run")
         return Choice((), base_offset, base_offset)
     old = min(length, _old(page, rules, now_ms) - first)
     if not (_is_enough(old, rules) if ending == "page" else old == length):
@@ -79,7 +81,7 @@ def _is_enough(extents: int, rules: Rules) -> bool:
 
 
 def _run_length(extents: Sequence[Extent], segment_bytes: int) -> tuple[int, str]:
-    """Return the length of the run that begins here, and its end: full, closed or page."""
+    """Return the length of the run at the start of `extents`, and its end: full, closed or page."""
     size_bytes, following = extents[0].size_bytes, extents[0].next_offset
     for length, extent in enumerate(extents[1:], 1):
         if extent.kind != "wal" or extent.base_offset != following:
@@ -101,7 +103,7 @@ def _old(page: Sequence[Extent], rules: Rules, now_ms: int) -> int:
 
 
 class Page(NamedTuple):
-    """A request for the extents of a partition from an offset on; answer with `Selection.page`."""
+    """A request for the extents of a partition from `start` on. Pass them to `Selection.page`."""
 
     key: PartitionKey
     start: int
@@ -109,7 +111,7 @@ class Page(NamedTuple):
 
 
 class Selection:
-    """The partitions of one pass, one after the other, and their progress."""
+    """The partitions of one pass, in order, and the progress of each."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -123,13 +125,16 @@ class Selection:
     def begin(
         self, keys: Iterable[PartitionKey], *, order: Callable[[PartitionKey], int]
     ) -> Page | None:
-        """Begin a pass over partitions in an order; return the first request."""
+        """Begin a pass over partitions, sorted by `order`; return the first request."""
         self._choice = None
         self._waiting = sorted(set(keys), key=lambda key: (order(key), key), reverse=True)
         return self._next_partition()
 
     def page(self, extents: Sequence[Extent], now_ms: int) -> Choice | None:
-        """Return a run for `done`, `failed` or `lost`; None if the requested page has none."""
+        """Return the run of a requested page, or None if the page has none.
+
+        The caller then calls `done`, `failed` or `lost` for the run.
+        """
         last = len(extents) < PAGE_EXTENTS
         choice = choose(extents, rules=self._rules, now_ms=now_ms, last=last)
         if choice.run:
@@ -149,13 +154,13 @@ class Selection:
         self._advance(self._taken())
 
     def failed(self) -> None:
-        """Report that the run could not become a segment; the next pass retries it."""
+        """Report that the run could not become a segment. The next pass retries it."""
         choice = self._taken()
         self._whole = False
         self._advance(choice)
 
     def lost(self) -> None:
-        """Report a concurrent change, which skips the partition in this pass."""
+        """Report that the run changed concurrently. This pass skips the rest of the partition."""
         self._taken()
         self._next_partition()
 

@@ -1,14 +1,15 @@
-"""The job that makes sealed segments of old write-ahead extents, one at a time.
+"""The job that makes sealed segments of old write-ahead extents, one segment at a time.
 
-    choose ──> read, check, stamp ──> lease a key ──> PUT ──> swap the rows
+    choose ──> read, check, set offsets ──> lease a key ──> PUT ──> swap the rows
        └── `Selection`   └── `build_segment`
 
-A failure before the swap leaves a reserved key, and perhaps an object, for the sweeper. The swap is
-a compare-and-set of all replaced extents: it fails after a concurrent change by another broker,
-retention or the sweeper, and the partition is skipped. A swap with an unknown outcome is repeated.
+The swap is a compare-and-set of all replaced extents. It fails after a concurrent change by another
+broker, retention or the sweeper, and the partition is skipped. A swap with an unknown outcome is
+repeated. A failure before the swap leaves a reserved key, and perhaps an object, which the sweeper
+deletes.
 
-Readers use the old extents until their grace ends. Several brokers may consolidate at once; each
-takes the partitions in an order of its own.
+Readers may use the replaced extents until the sweeper's grace period ends. Several brokers may
+consolidate at once; each takes the partitions in a random order of its own.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records.extents import Extent
 
 BACKLOGS_MAX: Final = 1_000
-"""Partitions of one pass, those with the most extents."""
+"""Partitions of one pass: those with the most extents in write-ahead objects."""
 
 logger = logging.getLogger(__name__)
 
 
 class ConsolidationCounters(Metrics, prefix="penstock_diskless_consolidation_"):
     segments = counter("segments_total", "Sealed segments that replaced extents.")
-    segment_bytes = counter("segment_bytes_total", "Bytes of those segments.")
-    extents = counter("extents_total", "Write-ahead extents that segments were made of.")
+    segment_bytes = counter("segment_bytes_total", "Bytes of the segments that replaced extents.")
+    extents = counter("extents_total", "Write-ahead extents that were merged into segments.")
     races = counter(
         "races_lost_total", "Discarded segments: the extents had changed, or the key was swept."
     )
@@ -67,7 +68,7 @@ def rules_of(settings: DisklessSettings, *, all_ages: bool = False) -> Rules:
 
 
 class Consolidator:
-    """The shell. Calls `on_made` for every segment."""
+    """The shell of consolidation. Calls `on_made` for every segment."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Consolidator:
         on_made: Callable[[Made], None] = lambda made: None,
         pause: Callable[[float], Awaitable[None]] = pause,
     ) -> None:
-        """`store` is a separate client, so that reads do not delay consumers."""
+        """`store` is a client of its own, so that these reads do not delay consumers."""
         self.counters = ConsolidationCounters()
         self._plane = plane
         self._clock = clock
@@ -94,12 +95,13 @@ class Consolidator:
         )
 
     async def consolidate(self, keys: Iterable[PartitionKey] | None = None) -> int:
-        """Run one pass over these partitions, or those with the most extents.
+        """Run one pass; return the number of segments made.
 
-        Damaged objects are logged and skipped. Returns the number of segments.
+        `keys` are the partitions; None means those with the most extents in write-ahead objects.
+        Logs and skips damaged objects.
 
         Raises:
-            PenstockError: the store or the control plane failed; the next pass continues.
+            PenstockError: the store or the control plane failed. The next pass continues.
         """
         if keys is None:
             backlogs = await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)

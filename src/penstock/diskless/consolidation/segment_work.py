@@ -1,6 +1,6 @@
-"""Steps shared by consolidation and compaction: rate-limited reads, and swaps of extents.
+"""Steps that consolidation and compaction share: rate-limited reads, and swaps of extents.
 
-A segment is written under a leased key, and replaces its extents by a compare-and-set, which is
+A segment is written under a leased key. It replaces its extents by a compare-and-set, which is
 repeated if its outcome is unknown.
 """
 
@@ -24,9 +24,9 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.records.extents import Extent
 
 SWAP_ATTEMPTS_MAX: Final = 5
-"""Attempts at a swap whose outcome is unknown."""
+"""Attempts at a swap while its outcome is unknown."""
 SWAP_BACKOFF: Final = Backoff(first_ms=200)
-"""Pauses before the repetitions."""
+"""Pauses between these attempts."""
 
 logger = logging.getLogger(__name__)
 
@@ -36,25 +36,34 @@ class RoundCounters(Protocol):
 
 
 async def one_round(work: Awaitable[object], counters: RoundCounters, what: str) -> None:
-    """Run a round for a broker's timer; log and count errors."""
+    """Run one round of a job for a broker's timer.
+
+    Logs and counts errors instead of raising them.
+    """
     try:
         await work
     except PenstockError as error:
         counters.passes_failed += 1
-        logger.error("%s of diskless topics: %s", what, error)
+        logger.error("%s of diskless topics failed: %s", what, error)
     except Exception:
         counters.passes_failed += 1
-        logger.exception("%s of diskless topics", what)
+        logger.exception("%s of diskless topics failed", what)
 
 
 def order_of(randomness: Randomness) -> Callable[[PartitionKey], int]:
-    """Return a random order of partitions: brokers with different orders rarely meet."""
+    """Return a sort key that puts partitions in a random order.
+
+    Brokers therefore rarely work on the same partition at the same time.
+    """
     seed = randomness.bits(32).to_bytes(4, "big")
     return lambda key: crc32c(seed + key[0].bytes + key[1].to_bytes(4, "big"))
 
 
 class SegmentWork:
-    """Reads within a rate, writes segments and swaps them; counts `read_bytes`."""
+    """Reads objects at a limited rate, writes segments and swaps extents.
+
+    `read_bytes` is the total.
+    """
 
     def __init__(
         self,
@@ -76,7 +85,7 @@ class SegmentWork:
         self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
 
     async def read(self, key: str, start: int, size_bytes: int) -> memoryview:
-        """Read as `ObjectStore.get`, within the rate."""
+        """Read a range of an object as `ObjectStore.get` does, at a limited rate."""
         if self._bucket is not None:
             seconds = self._bucket.take(self._clock.monotonic(), size_bytes)
             if seconds:
@@ -87,10 +96,11 @@ class SegmentWork:
     async def put_in_place(
         self, key: PartitionKey, replaced: Sequence[Extent], segment: SealedSegment
     ) -> tuple[Extent, ...]:
-        """Write a segment and swap it for its extents; return the new extents.
+        """Write a segment and swap it for the replaced extents; return the new extents.
 
         Raises:
-            StaleExtents, ObjectLeaseLost: another process was first.
+            StaleExtents, ObjectLeaseLost: another process has changed the extents, or swept the
+                key.
             PenstockError: the store or the control plane failed.
         """
         lease = await self._plane.lease_segment(*key, base_offset=replaced[0].base_offset)
@@ -104,7 +114,7 @@ class SegmentWork:
             try:
                 return await self._plane.swap_extents(swap)
             except ControlUnavailable as error:
-                logger.info("the swap of object %d is repeated: %s", swap.object_id, error)
+                logger.info("repeating the swap of object %d: %s", swap.object_id, error)
             chance = self._randomness.uniform()
             await self._pause(SWAP_BACKOFF.pause_seconds(failures, chance=chance))
         return await self._plane.swap_extents(swap)

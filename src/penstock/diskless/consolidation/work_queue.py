@@ -1,9 +1,10 @@
-"""Work queue of consolidation for jobs outside of brokers, such as Spark's.
+"""Work queue of consolidation for processes outside of brokers, such as Spark jobs.
 
     backlogs ──> lease: a run and a reserved key ──> (segment is made elsewhere) ──> complete: swap
 
-The queue has no state. The key of an abandoned lease is swept. Jobs and brokers with the same run
-race for the swap. A segment is accepted once its complete object is in the store.
+The queue has no state of its own. The key of an abandoned lease is swept. If several jobs or
+brokers take the same run, the first swap wins. A segment is accepted once its complete object is in
+the store.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ class SegmentMissing(InvalidError):
 
 
 class Work(NamedTuple):
-    """A run and the key of its segment (empty and None without work), and the next offset."""
+    """A run of extents, and the leased key for its segment.
+
+    `following` is the next offset to read, or None.
+
+    Without work, `run` is empty and `lease` is None.
+    """
 
     run: tuple[Extent, ...]
     lease: ObjectLease | None
@@ -38,7 +44,7 @@ class Work(NamedTuple):
 
 
 class WorkQueue:
-    """Leases runs, and accepts their segments."""
+    """Leases runs of extents to other processes, and accepts their segments."""
 
     def __init__(
         self,
@@ -57,7 +63,11 @@ class WorkQueue:
         return await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
 
     async def lease(self, key: PartitionKey, start: int, *, all_ages: bool) -> Work:
-        """Lease the first run from an offset on, in one page, by the broker's settings."""
+        """Lease the first run from offset `start` on, if the first page of extents has one.
+
+        The broker's settings limit the run. `all_ages` ignores the minimum age and number of
+        extents.
+        """
         extents = await self._plane.extents(*key, start=start, end=_END, limit=PAGE_EXTENTS)
         rules = rules_of(self._settings, all_ages=all_ages)
         last = len(extents) < PAGE_EXTENTS
@@ -69,15 +79,15 @@ class WorkQueue:
         return Work(choice.run, leased, choice.following)
 
     async def complete(self, swap: SegmentSwap) -> None:
-        """Replace a run by its segment. Repeatable.
+        """Replace the extents of a run by their segment. Idempotent.
 
         Raises:
-            SegmentMissing: there is no such object, or it has another size.
-            StaleExtents, ObjectLeaseLost: as `DisklessPlane.swap_extents`.
+            SegmentMissing: the object is not in the store, or has another size.
+            StaleExtents, ObjectLeaseLost: as in `DisklessPlane.swap_extents`.
         """
         keys = {extent.key for extent in swap.extents}
         if len(keys) != 1:
-            raise SegmentMissing(f"a segment has one object, {len(keys)} are named")
+            raise SegmentMissing(f"a segment has one object, but the request names {len(keys)}")
         (key,) = keys
         try:
             info = await self._store.head(key)
@@ -85,6 +95,6 @@ class WorkQueue:
             raise SegmentMissing(f"there is no object {key}") from None
         if info.size_bytes != swap.size_bytes:
             raise SegmentMissing(
-                f"object {key} has {info.size_bytes} bytes, {swap.size_bytes} were announced"
+                f"object {key} has {info.size_bytes} bytes, but the request names {swap.size_bytes}"
             )
         await self._plane.swap_extents(swap)

@@ -1,4 +1,4 @@
-r"""`marks/<id>`: an object that records that object ids up to this one have been leased.
+r"""Format of `marks/<id>`: an object that records the highest object id leased so far.
 
 Text, in the manner of Kafka's `meta.properties`:
 
@@ -7,7 +7,7 @@ Text, in the manner of Kafka's `meta.properties`:
     object.id=<the id>\n
     crc32c=<of all lines before, eight hexadecimal digits>\n
 
-The key holds the id in 20 digits, so that a listing ends with the highest.
+The key has the id in 20 digits, so the last key of a listing has the highest id.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CRC_LINE_BYTES: Final = len("crc32c=00000000\n")
 
 
 class Mark(NamedTuple):
-    """The highest object id that a cluster has leased, at the time of writing."""
+    """The highest object id that a cluster had leased when the marker was written."""
 
     cluster_id: str
     object_id: int
@@ -50,18 +50,18 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark:
-    """Decode a mark.
+    """Decode a marker.
 
     Raises:
-        CorruptObject: it is truncated, has another version or checksum, or is not a mark.
+        CorruptObject: the data is truncated, has another version or checksum, or is not a marker.
     """
     found = _TEXT.fullmatch(data)
     if found is None:
-        raise CorruptObject(f"{len(data)} bytes that begin with {data[:40]!r} are no mark")
+        raise CorruptObject(f"{len(data)} bytes that begin with {data[:40]!r} are not a marker")
     actual = crc32c(data[:-_CRC_LINE_BYTES])
     if actual != int(found[3], 16):
-        raise CorruptObject(f"the mark has checksum {actual:08x}, says {found[3].decode()}")
+        raise CorruptObject(f"the marker has checksum {actual:08x}, not {found[3].decode()}")
     try:
         return Mark(found[1].decode(), int(found[2]))
     except UnicodeDecodeError as error:
-        raise CorruptObject(f"the cluster's id in a mark: {error}") from None
+        raise CorruptObject(f"the cluster id in a marker is not UTF-8: {error}") from None

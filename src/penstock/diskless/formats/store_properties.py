@@ -1,4 +1,4 @@
-r"""`store.properties`: the identity of an object store, written once into an empty one.
+r"""Format of `store.properties`: the identity of an object store, written once into an empty store.
 
 Text, in the manner of Kafka's `meta.properties`:
 
@@ -6,7 +6,7 @@ Text, in the manner of Kafka's `meta.properties`:
     cluster.id=<the id of the cluster that owns the objects>\n
     store.id=<a random UUID>\n
 
-It has no checksum, so that an administrator can restore it. Any other text or id is rejected.
+It has no checksum, so that an administrator can write it by hand. Any other text is rejected.
 """
 
 from __future__ import annotations
@@ -38,5 +38,7 @@ def encode_store_properties(properties: StoreProperties) -> bytes:
 def decode_store_properties(data: bytes) -> StoreProperties:
     found = _TEXT.fullmatch(data.decode(errors="replace"))
     if found is None:
-        raise CorruptObject(f"{KEY}: {len(data)} bytes that begin with {data[:40]!r} name no store")
+        raise CorruptObject(
+            f"{KEY}: {len(data)} bytes that begin with {data[:40]!r} are not a store's identity"
+        )
     return StoreProperties(found[1], UUID(found[2]))

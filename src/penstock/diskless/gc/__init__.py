@@ -1,4 +1,4 @@
-"""Garbage collection: sweeping, retention, orphans, and high-object-id markers."""
+"""Garbage collection of diskless topics: sweeper, retention, orphans, and object-id markers."""
 
 from penstock.diskless.gc.id_markers import ObjectIdMarkers
 from penstock.diskless.gc.jobs import Collection, Job

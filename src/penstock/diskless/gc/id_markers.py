@@ -1,11 +1,11 @@
-"""High-object-id markers: objects in the store by which a restored database is detected.
+"""Object-id markers: objects in the store that reveal a restored database.
 
-A database restored from an older copy lacks the newest objects: it would treat them as orphans, and
-its PENDING rows as objects that were never committed. So jobs that delete, and starting brokers,
-check the markers first.
+A database that was restored from an older copy lacks the rows of the newest objects. Its jobs would
+treat these objects as orphans, or as never committed, and delete them. Jobs that delete, and
+starting brokers, therefore check the markers first.
 
-The markers are listed before the control plane is read: ids only rise, so the control plane must
-have leased every id that is listed, unless it was restored.
+The markers are listed before the highest id is read from the control plane. Ids only rise, so a
+listed id that is higher proves that the database was restored.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ from penstock.diskless.identity import StoreGuard
 from penstock.objects import ObjectExists, ObjectInfo, ObjectStore
 
 ID_MARKERS_KEPT: Final = 4
-"""High-object-id markers in the store; older ones are deleted when a new one is written."""
+"""Object-id markers in the store. Older ones are deleted when a new one is written."""
 ID_MARKERS_READ_MAX: Final = 10_000
-"""High-object-id markers in one listing; there are a handful unless their deletion fails."""
+"""Object-id markers kept of one listing. There are few, unless their deletion fails."""
 
 logger = logging.getLogger(__name__)
 
 
 class IdComparison(NamedTuple):
-    """Highest ids of control plane and store, and a past time of the store (0 without a marker)."""
+    """Highest object ids of the control plane and of the markers.
+
+    `store_now_ms` is the newest time of a marker, by the store's clock. It and `marked_id` are 0
+    without a marker.
+    """
 
     highest_id: int
     marked_id: int
@@ -47,7 +51,7 @@ class IdComparison(NamedTuple):
 
 
 class ObjectIdMarkers:
-    """The markers of one store and cluster; all methods are repeatable by any broker."""
+    """The object-id markers of one cluster in its store. Any broker may repeat all methods."""
 
     def __init__(
         self,
@@ -63,21 +67,21 @@ class ObjectIdMarkers:
         self._counters = counters or CollectionCounters()
 
     async def check(self) -> IdComparison:
-        """Compare the control plane with the store, as before any deletion.
+        """Compare the control plane with the store. Call it before any deletion of objects.
 
         Raises:
             StoreMismatch: the store is not the control plane's.
-            DatabaseRestored: the store has a higher id than the control plane.
+            DatabaseRestored: the store has a higher object id than the control plane.
         """
         await self._guard.check()
         return compare_ids(await self._listed(), await self._plane.highest_object_id())
 
     async def claim(self) -> IdComparison:
-        """Check at a start, and adopt an empty store for this cluster.
+        """Check the store at a broker's start, and adopt it if the control plane has none.
 
         Raises:
-            StoreOfAnotherCluster: its newest marker names another cluster.
-            StoreMismatch, DatabaseRestored: as `check`, and as `StoreGuard.adopt`.
+            StoreOfAnotherCluster: the newest marker names another cluster.
+            StoreMismatch, DatabaseRestored: as in `check` and `StoreGuard.adopt`.
         """
         found = await self._guard.check()
         listed = await self._listed()
@@ -90,10 +94,10 @@ class ObjectIdMarkers:
         return standing
 
     async def note(self) -> None:
-        """Write a marker if ids were leased since the last one, and delete old ones.
+        """Write a marker if ids were leased since the last one, and delete old markers.
 
         Raises:
-            StoreMismatch, DatabaseRestored: as `check`.
+            StoreMismatch, DatabaseRestored: as in `check`.
         """
         await self._guard.check()
         listed = await self._listed()
@@ -133,9 +137,9 @@ class ObjectIdMarkers:
 
 
 def compare_ids(listed: list[ObjectInfo], highest_id: int) -> IdComparison:
-    """Compare the newest listed marker with the highest object id in the database.
+    """Compare the newest marker with `highest_id`, the highest object id in the database.
 
-    Read the id after the listing.
+    The caller must read the id after the listing.
 
     Raises:
         DatabaseRestored: the marker has a higher id than the database.

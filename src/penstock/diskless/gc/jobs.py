@@ -1,4 +1,4 @@
-"""Garbage collection as jobs for a broker's timers; any number of brokers may run them."""
+"""The garbage collection jobs of a broker's timers. Any number of brokers may run them at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """A periodic job that never overlaps itself. `run` does not raise; it may be cancelled."""
+    """A periodic job. `run` raises nothing and may be cancelled; its runs must not overlap."""
 
     name: str
     interval_ms: int
@@ -32,7 +32,7 @@ class Job(NamedTuple):
 
 
 class Collection:
-    """The jobs of one broker."""
+    """The garbage collection jobs of one broker, and their parts."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Collection:
         )
 
     async def start(self) -> None:
-        """Check the store before the broker serves diskless topics.
+        """Check the store, before the broker serves diskless topics.
 
         Raises:
-            StoreMismatch, DatabaseRestored: it must not serve them.
+            StoreMismatch, DatabaseRestored: the broker must not serve diskless topics.
         """
         await self.id_markers.claim()
 
@@ -93,9 +93,9 @@ class Collection:
                 await work()
             except PenstockError as error:
                 self.counters.failures += 1
-                logger.error("diskless topics, %s: %s", name, error)
+                logger.error("job %s of diskless topics failed: %s", name, error)
             except Exception:
                 self.counters.failures += 1
-                logger.exception("diskless topics, %s", name)
+                logger.exception("job %s of diskless topics failed", name)
 
         return Job(name, interval_ms, run)

@@ -1,11 +1,13 @@
-"""Orphans: objects in the store that the control plane does not know.
+"""Orphans: objects in the store without a row in the control plane.
 
-They result from a PUT that took effect after its key had been swept. The store is listed in pages;
-after each page the control plane's rows of the same keys are read. A row exists from before its
-object is written until after it is deleted, so a listed object without a row is an orphan.
+An orphan results from a PUT that takes effect after its key was swept. The store is listed in
+pages. After each page, the control plane's rows of the same range of keys are read. A row exists
+from before its object is written until after the object is deleted, so a listed object without a
+row is an orphan.
 
-Orphans are reported, and deleted when they are older than a grace. Their age is measured by the
-store's own clock, up to the time of the newest marker, so it is never overestimated.
+Orphans are reported. Those older than a grace period are deleted. Their age is measured from the
+object's time to that of the newest object-id marker, both by the store's clock. It is therefore
+never overestimated.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from penstock.objects import ObjectInfo, ObjectStore
 ORPHANS_DELETED_MAX: Final = 1_000
 """Orphans that one pass deletes."""
 ORPHANS_NAMED_MAX: Final = 20
-"""Orphans that one pass names in the log."""
+"""Orphans whose keys one pass logs."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ OBJECT_PREFIXES: Final = ("archive/", "wal/")
 
 
 class Compared(NamedTuple):
-    """Result of a comparison of the store with the control plane. `due` are to be deleted."""
+    """Result of a comparison of the store with the control plane. `due` has the keys to delete."""
 
     objects: int
     orphans: list[ObjectInfo]
@@ -43,7 +45,7 @@ class Compared(NamedTuple):
 
 
 class Comparison:
-    """The core: takes pages of a listing with the keys that have rows."""
+    """The core of a comparison: takes pages of listed objects, and the keys that have rows."""
 
     def __init__(self, *, grace_ms: int, store_now_ms: int) -> None:
         self._grace_ms = grace_ms
@@ -53,7 +55,7 @@ class Comparison:
         self._count = self._bytes = self._objects = 0
 
     def page(self, listed: Iterable[ObjectInfo], known: set[str]) -> None:
-        """Compare a page of objects with the keys of all rows in its range."""
+        """Add a page of listed objects. `known` has the keys of all rows in its range of keys."""
         for info in listed:
             self._objects += 1
             if info.key not in known:
@@ -105,7 +107,7 @@ async def known_keys(plane: DisklessPlane, after: str, last: str) -> set[str]:
 
 
 class OrphanCollector:
-    """The shell: compares, reports, deletes."""
+    """The shell: compares the store with the control plane, reports orphans, deletes old ones."""
 
     def __init__(
         self,
@@ -123,11 +125,11 @@ class OrphanCollector:
         self._counters = counters
 
     async def collect(self) -> Compared:
-        """Compare the whole store with the control plane, and delete the orphans that are due.
+        """Compare the whole store with the control plane; delete orphans after their grace period.
 
         Raises:
-            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the control
-                plane's, or the database lacks rows.
+            StoreMismatch: the store is not the control plane's; nothing was deleted.
+            DatabaseRestored: the database was restored and lacks rows; nothing was deleted.
             PenstockError: the store or the control plane failed; the next pass starts over.
         """
         standing = await self._id_markers.check()
@@ -153,7 +155,7 @@ class OrphanCollector:
             self._counters.orphans_deleted += len(compared.due)
             self._counters.orphans -= len(compared.due)
             logger.warning(
-                "deleted %d orphaned objects, which were older than their grace period",
+                "deleted %d orphaned objects after their grace period (diskless.orphan.grace.ms)",
                 len(compared.due),
             )
         return compared

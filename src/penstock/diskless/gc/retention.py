@@ -1,10 +1,11 @@
-"""Retention of diskless topics: the partitions to check, and the limits to apply.
+"""Retention of diskless topics: which partitions to check, and which limits to apply.
 
-Sizes are read for many partitions at once, so every pass applies `retention.bytes`. The age of the
-oldest records takes a call per partition, so `retention.ms` is applied once per hundredth of its
-value, and at most once a pass. Extents below a start that DeleteRecords raised are dropped always.
+The sizes of many partitions are read in one call, so every pass applies `retention.bytes`. The age
+of the oldest records takes one call per partition. `retention.ms` is therefore applied once per
+hundredth of its value, and at most once per pass. Extents below a log start that DeleteRecords
+raised are dropped in every pass.
 
-A pass drops rows of the batch index; the sweeper deletes objects without rows.
+A pass drops rows of the batch index. The sweeper later deletes objects without extents.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ RETAINED_EXTENTS_MAX: Final = 1_000
 RETENTION_CALLS_MAX: Final = 1_000
 """Calls for one partition in one pass."""
 FORGOTTEN_PARTITIONS_MAX: Final = 1_000
-"""Rows of deleted topics that one call drops."""
+"""Rows of deleted topics that one call deletes."""
 FORGOTTEN_PRODUCERS_MAX: Final = 10_000
-"""Idle producers that one call drops."""
+"""Idle producers that one call deletes."""
 FORGET_CALLS_MAX: Final = 100
-"""Calls of each kind in one pass."""
+"""Calls of each of these two kinds in one pass."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ _LOOKS_PER_LIFE: Final = 100
 
 
 class RetentionTarget(NamedTuple):
-    """A partition and the retention of its topic; -1 keeps everything."""
+    """A partition, with its topic's `retention.ms` and `retention.bytes`. -1 means no limit."""
 
     topic_id: UUID
     partition: int
@@ -51,7 +52,7 @@ class RetentionTarget(NamedTuple):
 
 
 class Retain(NamedTuple):
-    """Arguments of the control plane's `retain`; None omits a rule."""
+    """Arguments of a call of the control plane's `retain`. None omits a rule."""
 
     target: RetentionTarget
     before_timestamp: int | None
@@ -59,13 +60,13 @@ class Retain(NamedTuple):
 
 
 class RetentionCore:
-    """Records when each partition was checked. Times are the broker's."""
+    """The core of retention: records when each partition was checked. Times are the broker's."""
 
     def __init__(self, *, interval_ms: int) -> None:
         self._interval_ms = interval_ms
         self._looked_ms: dict[PartitionKey, int] = {}
         self._starts: dict[PartitionKey, int] = {}
-        """Log starts below which all extents are dropped."""
+        """Log starts, by partition, below which all extents have been dropped."""
 
     def begin(self, targets: Iterable[RetentionTarget]) -> list[RetentionTarget]:
         there = list(targets)
@@ -78,7 +79,7 @@ class RetentionCore:
     def calls(
         self, targets: Sequence[RetentionTarget], watermarks: Sequence[Watermarks], now_ms: int
     ) -> list[Retain]:
-        """Return the calls that partitions need, given their watermarks."""
+        """Return the calls that partitions need now, given their watermarks."""
         calls: list[Retain] = []
         for target, mark in zip(targets, watermarks, strict=True):
             moved = mark.log_start_offset != self._starts.get(target.key, 0)
@@ -110,7 +111,10 @@ class RetentionCore:
 
 
 class Retention:
-    """The shell. Reads partitions from `targets`, and passes their results to `on_watermarks`."""
+    """The shell of retention.
+
+    It reads partitions from `targets`, and passes their new watermarks to `on_watermarks`.
+    """
 
     def __init__(
         self,
@@ -131,12 +135,12 @@ class Retention:
         self._core = RetentionCore(interval_ms=settings.retention_interval_ms)
 
     async def retain(self) -> None:
-        """Run one pass over all partitions, then over deleted topics and idle producers.
+        """Run one pass over all partitions, then over rows of deleted topics and idle producers.
 
-        A partition that fails is retried in the next pass; the others continue.
+        A partition whose call fails is retried in the next pass, and the others continue.
 
         Raises:
-            PenstockError: the control plane failed for all of them.
+            PenstockError: the control plane failed in a call for many partitions.
         """
         wanted = self._core.begin(self._targets())
         for first in range(0, len(wanted), WATERMARKS_PER_CALL_MAX):

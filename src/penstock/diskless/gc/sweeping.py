@@ -1,14 +1,14 @@
-"""Deletion of unused objects: marked in the control plane, deleted in the store, then forgotten.
+"""The sweeper: deletes unused objects, in three steps that a crash may interrupt.
 
-| after      | comes                     | and a crash in between leaves                      |
-|------------|---------------------------|----------------------------------------------------|
-| nothing    | mark: rows DELETING       | nothing, or rows for the next pass                 |
-| marked     | delete their objects      | some objects gone, all rows for the next pass      |
-| deleted    | forget their rows         | rows without objects, forgotten by the next pass   |
-| forgotten  | mark, if there is more    |                                                    |
+| step                                       | a crash after it leaves                            |
+|--------------------------------------------|----------------------------------------------------|
+| mark: set unused rows to DELETING          | marked rows, which the next pass deletes           |
+| delete: delete the objects of marked rows  | rows without objects, which the next pass forgets  |
+| forget: delete the marked rows             | nothing                                            |
 
-Marking is a compare-and-set: a later commit is rejected, so no committed object is deleted. Several
-brokers may sweep at once, as deletions are idempotent.
+The three steps are repeated while there are more objects. Marking is a compare-and-set: a later
+commit of a marked object is rejected, so no committed object is deleted. Several brokers may sweep
+at once, because deletions are idempotent.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectStore
 
 SWEPT_OBJECTS_MAX: Final = 1_000
-"""Objects that one step of the sweeper deletes."""
+"""Objects that one repetition of the three steps deletes."""
 SWEEP_STEPS_MAX: Final = 100
-"""Steps of one sweep."""
+"""Repetitions of the three steps in one pass."""
 
 logger = logging.getLogger(__name__)
 
 
 class MarkForDeletion(NamedTuple):
-    """Mark objects DELETING, and return all marked ones; answer with `condemned`."""
+    """Effect: mark up to `limit` unused objects. Pass all marked objects to `condemned`."""
 
     limit: int
 
 
 class DeleteObjects(NamedTuple):
-    """Delete objects from the store; answer with `deleted`."""
+    """Effect: delete objects from the store. Call `deleted` afterwards."""
 
     keys: list[str]
 
 
 class ForgetObjects(NamedTuple):
-    """Drop the rows of objects; answer with `forgotten`."""
+    """Effect: delete the rows of objects. Call `forgotten` afterwards."""
 
     object_ids: list[int]
 
@@ -54,7 +54,7 @@ SweepStep = MarkForDeletion | DeleteObjects | ForgetObjects
 
 
 class Sweep:
-    """The core of one pass. Each call returns the next step, None at the end."""
+    """The core of one pass. Each method returns the next effect, or None at the end."""
 
     def __init__(
         self, *, objects_max: int = SWEPT_OBJECTS_MAX, rounds_max: int = SWEEP_STEPS_MAX
@@ -104,8 +104,8 @@ class Sweeper:
         """Run one pass; return the number of deleted objects.
 
         Raises:
-            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the control
-                plane's, or the database lacks rows.
+            StoreMismatch: the store is not the control plane's; nothing was deleted.
+            DatabaseRestored: the database was restored and lacks rows; nothing was deleted.
             PenstockError: the store or the control plane failed; the next pass continues.
         """
         await self._id_markers.check()

@@ -1,4 +1,4 @@
-"""Migration of a topic's logs into the object store, and out of it into logs."""
+"""Migration of a topic's records: from logs into the object store, and from the store into logs."""
 
 from penstock.diskless.migration.copying import TopicCopy
 from penstock.diskless.migration.filling import FilledLog, TopicFilling

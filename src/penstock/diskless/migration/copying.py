@@ -1,18 +1,19 @@
 """Copying of a topic's logs into sealed objects, while producers continue.
 
-    log       [0 … … … … … … … … … … … …|high watermark: what is committed
+    log       [0 … … … … … … … … … … … …|high watermark: the end of committed records
     pass 1    |──object──|──object──|─|
     pass 2                             |──|
-    fenced                                |─|   nothing is appended any more
+    fenced                                |─|   appends have stopped
 
-A pass copies every log up to its current high watermark: batches as they are stored, with offsets
-and times, verified by their checksums. Objects are under leased keys of the archive, and invisible
-until the control plane commits all of them at once; without a commit they are swept. A copy that
-retention or DeleteRecords overtakes restarts at the log's start.
+A pass copies every log up to its current high watermark. Batches are copied as they are stored,
+with offsets and times, and their checksums are verified. Objects are written under leased keys of
+the archive. They are invisible until the control plane commits all of them at once. Without a
+commit they are swept. If retention or DeleteRecords raises a log's start above what is copied, the
+copy restarts at the new start.
 
 The batch index has no gaps: gaps that compaction left in a log become batches without records.
-Batches and markers of transactions are copied as well; open transactions are part of the producers'
-states, and aborted ones are read from the log at the end.
+Batches and markers of transactions are copied as well. Open transactions are part of the producers'
+states. Aborted transactions are read from the log at the end.
 
 Source: KIP-405 (`RemoteLogManager`).
 """
@@ -44,15 +45,15 @@ if TYPE_CHECKING:
     from penstock.storage import PartitionLog
 
 CHUNK_BYTES: Final = 1 << 20
-"""Bytes that one read of a log returns; a larger batch is read alone."""
+"""Bytes that one read of a log returns. A larger batch is read alone."""
 OBJECT_BYTES: Final = 32 << 20
-"""Size at which an object is written; a copy takes twice as much memory."""
+"""Size at which an object is written. A copy takes twice as much memory."""
 PUT_ATTEMPTS_MAX: Final = 5
 """Attempts to write one object, each under a new key."""
 PUT_BACKOFF: Final = Backoff(first_ms=200)
-"""Pauses between these attempts."""
+"""Pauses between the attempts to write an object."""
 RENEWALS_PER_LIFE: Final = 4
-"""Renewals of the leases of copied objects within their lifetime."""
+"""Renewals of the leases of copied objects during the lifetime of a lease."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ _LAST: Final = attrgetter("last_offset")
 
 
 class CopiedPartition(Protocol):
-    """A partition with a log that this broker leads; `high_watermark` is committed."""
+    """A partition whose log this broker leads. `high_watermark` is the end of committed records."""
 
     @property
     def log(self) -> PartitionLog: ...
@@ -69,7 +70,7 @@ class CopiedPartition(Protocol):
 
 
 class TopicCopy:
-    """Copy of the partitions of a topic that a broker leads; used on the thread of their logs."""
+    """Copy of those partitions of a topic that a broker leads. Runs on the thread of their logs."""
 
     def __init__(
         self,
@@ -95,10 +96,12 @@ class TopicCopy:
         self._renewed = clock.monotonic()
 
     async def catch_up(self, *, at_once: bool = False) -> int:
-        """Run one pass over all logs; return the copied bytes. `at_once` ignores the rate.
+        """Run one pass over all logs; return the number of copied bytes.
+
+        `at_once` ignores the rate limit.
 
         Raises:
-            MigrationRefused: a log lacks expected records.
+            MigrationRefused: a log lacks records that it should have.
             ObjectLeaseLost: a copied object has been swept.
             PenstockError: a log cannot be read, or the store or the control plane failed.
         """
@@ -111,12 +114,12 @@ class TopicCopy:
         return self.copied_bytes - before
 
     def fenced_in(self, epochs: Sequence[int]) -> None:
-        """Set the leader epochs in which appends have stopped, by partition."""
+        """Set the leader epoch of each partition in which its appends have stopped."""
         for copy, epoch in zip(self._copies, epochs, strict=True):
             copy.leader_epoch = epoch
 
     def partitions(self) -> tuple[MigratedPartition, ...]:
-        """Return the copies, with the final state of the fenced logs."""
+        """Return the copied partitions. Call it after appends have stopped and all is copied."""
         return tuple([copy.switched() for copy in self._copies])
 
     async def renew(self) -> None:
@@ -151,7 +154,7 @@ class TopicCopy:
         self.copied_bytes += segment.size_bytes
 
     async def _put(self, copy: _LogCopy, segment: SealedSegment) -> ObjectLease:
-        """Write an object; each attempt has a new key."""
+        """Write an object, with a new key for each attempt; return its lease."""
         partition = copy.log.topic_partition.partition
         base_offset = segment.parts[0].base_offset
         for failures in range(1, PUT_ATTEMPTS_MAX):
@@ -161,7 +164,7 @@ class TopicCopy:
             try:
                 await self._store.put(lease.key, segment.pieces)
             except StoreUnavailable as error:
-                logger.info("object %s is written again: %s", lease.key, error)
+                logger.info("object %s is written again, under another key: %s", lease.key, error)
             else:
                 return lease
             await self._pause(PUT_BACKOFF.pause_seconds(failures))
@@ -171,7 +174,7 @@ class TopicCopy:
 
 
 class _LogCopy:
-    """A partition's log and its copied objects."""
+    """Copy of one partition: its log and the objects written so far."""
 
     def __init__(self, partition: CopiedPartition) -> None:
         partition.log.load()
@@ -183,7 +186,10 @@ class _LogCopy:
         self._extents: list[Extent] = []
 
     def begin_pass(self) -> int:
-        """Return the offset up to which to copy; restart if the log's start is ahead."""
+        """Return the offset up to which to copy.
+
+        Restarts the copy if the log's start is above it.
+        """
         start = self.log.log_start_offset
         if self.next_offset < start:
             self.next_offset = start

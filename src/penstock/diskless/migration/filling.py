@@ -1,19 +1,20 @@
-"""Filling of this broker's logs from objects, so that a diskless topic gets replicas.
+"""Filling of this broker's logs from objects, for a diskless topic that becomes replicated.
 
-    objects   [start … … … … … … … … … … … …|high watermark: what is committed
+    objects   [start … … … … … … … … … … … …|high watermark: the end of committed records
     pass 1    |──────────────────────────|
     pass 2                               |──|
-    fenced                                  |─|   nothing is appended any more
+    fenced                                  |─|   appends have stopped
 
 Every future replica fills its own log from the store. Batches keep offsets and times, and get the
-*epoch of the copies*, so all logs are equal. A log begins with the batch that holds the partition's
-start, and with the states of producers whose batches are below. A log that retention or
-DeleteRecords overtakes restarts.
+leader epoch of the copies (`control/batch_index/replicating_rules.py`), so all logs are equal. A
+log begins with the batch that holds the partition's start, and with the states of producers whose
+batches are below it. If retention or DeleteRecords raises the start above a log's end, the log
+restarts.
 
-A complete log promises that epoch durably, as its last step: a replica without a promise counts as
-one that has lost its log (`replication/copies.py`).
+As its last step, a complete log durably promises the epoch of the copies. A replica without a
+promise counts as one that has lost its log (`replication/copies.py`).
 
-Source: KIP-405 (`RemoteLogManager`), the other way round.
+Source: KIP-405 (`RemoteLogManager`), in the opposite direction.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ if TYPE_CHECKING:
     from penstock.storage import PartitionLog, StorageError
 
 FILLED_AT_ONCE: Final = 8
-"""Logs that are filled at once, each with two chunks in memory; they share syncs."""
+"""Logs that are filled at once, which share syncs. Each has two chunks in memory."""
 EXTENTS_PER_CHUNK: Final = 64
-"""Extents that are read at once for one chunk."""
+"""Extents that are looked up for one chunk."""
 GET_ATTEMPTS_MAX: Final = 5
-"""Attempts to read a chunk, and to append it to an overloaded log."""
+"""Attempts to read a chunk, and attempts to append it to an overloaded log."""
 
 logger = logging.getLogger(__name__)
 
 Flush = Callable[[Callable[["StorageError | None"], None]], None]
-"""Calls back once all earlier appends are durable."""
+"""Function that calls its argument back once all earlier appends are durable."""
 
 
 class FilledLog:
-    """A new log, and the leader epoch of its batches."""
+    """A new log of this broker, and the leader epoch that its batches get."""
 
     def __init__(self, log: PartitionLog, epoch: int) -> None:
         log.state.committed_offset = 0  # retention still applies to the batch index
@@ -72,7 +73,7 @@ class FilledLog:
 
 
 class TopicFilling:
-    """The logs of a topic that a broker fills; used on the thread of its logs."""
+    """Filling of those logs of a topic that a broker will hold. Runs on the thread of its logs."""
 
     def __init__(
         self,
@@ -99,7 +100,9 @@ class TopicFilling:
         return sum([mark.size_bytes for mark in await self._watermarks()])
 
     async def catch_up(self, *, at_once: bool = False) -> int:
-        """Run one pass over all partitions; return the copied bytes. `at_once` ignores the rate.
+        """Run one pass over all partitions; return the number of copied bytes.
+
+        `at_once` ignores the rate limit.
 
         Raises:
             PenstockError: the store, a log or the control plane failed, or a log was removed.
@@ -124,7 +127,10 @@ class TopicFilling:
         return self.copied_bytes - before
 
     async def finish(self) -> None:
-        """Complete the logs of fenced partitions durably; raises as `catch_up`."""
+        """Complete the logs durably, after appends have stopped.
+
+        Raises the errors of `catch_up`.
+        """
         await self.catch_up(at_once=True)
         for log, watermarks in zip(self._logs, await self._watermarks(), strict=True):
             if watermarks.log_start_offset > log.log.log_start_offset:
@@ -157,7 +163,10 @@ class TopicFilling:
             await self._append(one, run, at_once=at_once)
 
     async def _read(self, one: FilledLog, offset: int, end: int) -> Run | None:
-        """Return batches from an offset on, or None; looks up objects that became segments."""
+        """Return batches from an offset on, or None if retention has deleted them.
+
+        Looks up extents again if their objects have been replaced by a segment.
+        """
         for attempt in range(1, GET_ATTEMPTS_MAX + 1):
             extents = await self._plane.extents(
                 *one.key, start=offset, end=end, limit=EXTENTS_PER_CHUNK
@@ -175,7 +184,7 @@ class TopicFilling:
                 failure, (ObjectNotFound, StoreUnavailable)
             ):
                 break
-            logger.info("%s is read again: %s", pieces[0].extent.key, failure)
+            logger.info("object %s is read again: %s", pieces[0].extent.key, failure)
             await self._pause(PUT_BACKOFF.pause_seconds(attempt))
         raise failure or ObjectNotFound(pieces[0].extent.key)
 

@@ -1,4 +1,4 @@
-"""A broker's part in migrations of topics: its copies, requests, shares and commits."""
+"""A broker's part in migrations of topics: its copies, requests, participants and commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class MigrationPart:
-    """Creates copies, requests and commits of this process; `ready_store` may raise NotServing."""
+    """Creates the copies, requests and commits of this broker process.
+
+    `ready_store` returns the object store. It raises NotServing if that cannot be used.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class MigrationPart:
         self._incarnation = incarnation
 
     async def copy_of(self, topic: Topic, partitions: Sequence[CopiedPartition]) -> TopicCopy:
-        """Return a copy of partitions with logs that this broker leads.
+        """Return a new copy of partitions whose logs this broker leads.
 
         Raises:
             NotServing: the store or the control plane cannot be used.
@@ -62,7 +65,7 @@ class MigrationPart:
         )
 
     async def filling_of(self, logs: Sequence[FilledLog], flush: Flush) -> TopicFilling:
-        """Return a filling of this broker's logs from the store; raises as `copy_of`."""
+        """Return a new filling of this broker's logs. Raises NotServing, as `copy_of` does."""
         return TopicFilling(
             logs,
             self._settings,
@@ -95,7 +98,10 @@ class MigrationPart:
         copy: TopicCopy,
         request: MigrationRequest | None = None,
     ) -> None:
-        """Commit a copy and the shares under a request; raises as `DisklessPlane.migrate_topic`."""
+        """Commit this broker's copy, and those of the participants of a request.
+
+        Raises the errors of `DisklessPlane.migrate_topic`.
+        """
         await self.plane.migrate_topic(
             TopicMigration(
                 topic_id=topic.topic_id,
@@ -116,7 +122,10 @@ class MigrationPart:
         *,
         min_insync_replicas: int,
     ) -> None:
-        """Commit the logs of all participants; raises as `DisklessPlane.replicate_topic`."""
+        """Commit the filled logs of all participants.
+
+        Raises the errors of `DisklessPlane.replicate_topic`.
+        """
         await self.plane.replicate_topic(
             TopicReplication(
                 topic_id=topic.topic_id,

@@ -1,1 +1,1 @@
-"""Reads of diskless partitions: find, plan, fetch, assemble."""
+"""Reads of diskless partitions: look up extents, plan ranges, fetch them, assemble batches."""

@@ -1,11 +1,11 @@
-"""Cache of the aborted transactions of partitions, for consumers of committed records.
+"""Cache of the aborted transactions of diskless partitions, for consumers with read_committed.
 
-Rows never change, and later rows end after all others. So cached rows from an offset on are
-complete until the partition's watermarks show a newer aborted transaction, and for offsets below
-the last stable offset of a row permanently.
+Rows of aborted transactions never change, and new rows have higher markers. Cached rows from an
+offset on are therefore complete until the partition's watermarks show a newer aborted transaction.
+For offsets below the last stable offset of a cached row they are complete for ever.
 
-Missing rows are loaded while the request waits, and wake it. A failed load wakes no request: the
-consumer's next request retries it.
+Missing rows are loaded while the fetch request waits, and then wake it. A failed load wakes no
+request; the consumer's next request loads again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.operations import DisklessPlane
 
 ABORTED_PER_CALL: Final = 10_000
-"""Aborted transactions in one answer of the control plane."""
+"""Aborted transactions that one call of the control plane returns."""
 ABORTED_PAGES_MAX: Final = 100
-"""Answers that one request may need."""
+"""Calls of the control plane for one request."""
 ABORTED_KEPT_MAX: Final = 200_000
-"""Cached aborted transactions; the least recently used partitions are dropped first."""
+"""Aborted transactions in the cache. The least recently loaded partitions are dropped first."""
 ABORTED_KEPT_PARTITIONS: Final = 10_000
-"""Partitions in that cache, including those without aborted transactions."""
+"""Partitions in the cache, including those without aborted transactions."""
 ABORTED_KEPT_PER_PARTITION: Final = 4
-"""Offsets of readers of one partition in that cache."""
+"""Cached results of one partition, for readers at different offsets."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class AbortedWant(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Transactions that end at or above `start`, by marker.
+    """Cached transactions that end at or above `start`, in the order of their markers.
 
-    Complete up to the one that ends at `newest`, or, if that is -1, for readers below the last
-    stable offset of the last one.
+    They are complete up to the marker `newest`. If that is -1, they are complete for readers below
+    the last stable offset of the last transaction.
     """
 
     start: int
@@ -93,20 +93,26 @@ class AbortedTransactions:
         self._loads = Loads[AbortedWant](LOADS_MAX)
 
     def find(self, want: AbortedWant, aborted_offset: int) -> list[AbortedTransaction] | None:
-        """Return a range's cached transactions by first offset, or None if incomplete."""
+        """Return the cached transactions of a range, or None if the cache may lack some.
+
+        They are ordered by first offset.
+        """
         for known in reversed(self._known.get(want.key, ())):
             if known.answers(want, aborted_offset):
                 return known.within(want)
         return None
 
     def load(self, wants: Iterable[AbortedWant], max_bytes: int = 0) -> None:
-        """Load what is not being loaded, and wake the requests that wait for the partitions."""
+        """Start loading what is not being loaded yet.
+
+        Then wake the requests that wait for the partitions.
+        """
         fresh = self._loads.fresh(wants)
         if fresh:
             self._loads.begin(fresh, self._load(fresh))
 
     async def of(self, want: AbortedWant) -> list[AbortedTransaction]:
-        """Load and return the requested transactions.
+        """Load and return the transactions of a range.
 
         Raises:
             PenstockError: the control plane does not answer.
@@ -151,8 +157,8 @@ class AbortedTransactions:
             at = found[-1].last_offset + 1
         raise Unreadable(
             f"partition {want.key[1]} of topic {want.key[0]}: more than {len(found)} aborted"
-            f" transactions end after offset {want.start}, the most that a fetch can skip; read"
-            " from a later offset, or with isolation.level=read_uncommitted"
+            f" transactions end after offset {want.start}, more than a fetch can skip. Read from a"
+            " later offset, or with isolation.level=read_uncommitted."
         )
 
     def _keep(self, key: PartitionKey, known: _Known) -> None:

@@ -1,4 +1,4 @@
-"""Budget of bytes that may be loaded at once; waiting loads are granted in order."""
+"""Budget of bytes that may be loaded at once. Waiting loads get their bytes in order of arrival."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections import deque
 
 
 class ByteBudget:
-    """Belongs to one event loop. A demand above the whole budget is granted when it is free."""
+    """A number of bytes shared by loads. Belongs to one event loop.
+
+    A demand above the whole budget is granted when no other load has bytes.
+    """
 
     __slots__ = ("_max_bytes", "_waiting", "used_bytes")
 
@@ -20,7 +23,7 @@ class ByteBudget:
         return not self.used_bytes or self.used_bytes + size_bytes <= self._max_bytes
 
     async def take(self, size_bytes: int) -> None:
-        """Wait for room and take it; return it by `give`."""
+        """Wait until `size_bytes` are free, and take them. The caller returns them with `give`."""
         if not self._waiting and self._fits(size_bytes):
             self.used_bytes += size_bytes
             return

@@ -1,9 +1,9 @@
-"""Short-lived cache of extents, from commits of this broker and answers of the control plane.
+"""Short-lived cache of extents, from commits of this broker and lookups in the control plane.
 
-A consumer at the end of the log is thus served without a call to the control plane, and a lagging
-one calls once for many fetches. An extent never changes; it may be replaced (by a sealed segment of
-the same offsets) or dropped (by retention), but its object stays for a grace that exceeds the age
-of cache entries. The cache is bounded in bytes and age; the oldest entries are dropped first.
+With it, a consumer at the end of the log needs no lookup, and a lagging consumer needs one lookup
+for many fetches. An extent never changes. It may be replaced by a sealed segment of the same
+offsets, or dropped by retention. Its object stays for a grace period that is longer than the age of
+cache entries. The cache is bounded in bytes and age; the oldest entries are dropped first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.control.batch_index.values import PartitionKey
 from penstock.records.extents import Extent
 
 EXTENT_OVERHEAD_BYTES: Final = 400
-"""Memory of an extent beside its layout and its key."""
+"""Memory of a cached extent in addition to its layout and key."""
 
 Learned = tuple[Extent, float]
 _COMPACT_FROM: Final = 1024
@@ -32,7 +32,7 @@ class _Known:
 
 
 class Coordinates:
-    """The cache, by partition and offset. Times are monotonic seconds."""
+    """The cache of extents, by partition and offset. Times are seconds of a monotonic clock."""
 
     __slots__ = ("_age_seconds", "_max_bytes", "_order", "_partitions", "size_bytes")
 
@@ -47,7 +47,7 @@ class Coordinates:
         return sum(len(known.bases) for known in self._partitions.values())
 
     def add(self, key: PartitionKey, extents: Iterable[Extent], now: float) -> None:
-        """Add extents of a partition; drop the extents that they overlap."""
+        """Add extents of a partition, and drop cached extents that they overlap."""
         known = self._partitions.get(key)
         if known is None:
             known = self._partitions[key] = _Known()
@@ -96,16 +96,16 @@ class Coordinates:
                     del self._partitions[key]
 
     def drop(self, key: PartitionKey) -> None:
-        """Drop the extents of a partition that was deleted, or whose entries proved outdated."""
+        """Drop all extents of a partition, because it was deleted or an extent was outdated."""
         known = self._partitions.pop(key, None)
         if known is not None:
             self.size_bytes -= sum(weight(extent) for extent, _ in known.extents.values())
 
     def find(self, key: PartitionKey, offset: int, max_bytes: int, now: float) -> list[Extent]:
-        """Return the cached extents from `offset` on without a gap, up to `max_bytes` after the
-        first.
+        """Return the cached extents from `offset` on, without a gap.
 
-        Empty if the one that holds the offset is missing or too old.
+        Returns the extent that holds the offset, and further ones of up to about `max_bytes`.
+        Returns an empty list if the first extent is missing or too old.
         """
         known = self._partitions.get(key)
         if known is None:

@@ -1,7 +1,7 @@
 """Errors of fetches from diskless partitions.
 
-Consumers know few errors of a fetch and stop permanently at others (Java's does), so all other
-errors become `Unreadable`.
+Consumers retry only a few errors of a fetch. The Java client stops permanently at others. All other
+errors therefore become `Unreadable`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from penstock.base.errors import PenstockError, RetriableError
 
 
 class PartitionGone(RetriableError):
-    """The control plane does not know the partition; its topic was deleted."""
+    """The control plane does not have the partition, because its topic was deleted."""
 
     code: ClassVar[str] = "unknown_topic_or_partition"
 
 
 class Unreadable(RetriableError):
-    """The records at an offset cannot be read for now; the message has the cause."""
+    """The records at an offset cannot be read for now. The message has the cause."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -31,5 +31,5 @@ _CONSUMER_ERRORS: Final = {
 
 
 def for_consumers(error: PenstockError) -> PenstockError:
-    """Return the error as consumers understand it."""
+    """Return an error that consumers retry: the error itself, or `Unreadable` with its text."""
     return error if error.code in _CONSUMER_ERRORS else Unreadable(str(error))

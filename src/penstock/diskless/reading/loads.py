@@ -1,4 +1,4 @@
-"""Running loads of readers: deduplicated, bounded, and none after the end."""
+"""Running loads of readers, without repetition and limited in number."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Coroutine, Iterable
 from typing import Final, Generic, TypeVar
 
 LOADS_MAX: Final = 1024
-"""Running and waiting loads; further ones are retried at the next fetch."""
+"""Running and waiting loads. Further loads are begun by a later fetch."""
 
 Wanted = TypeVar("Wanted")
 
 
 class Loads(Generic[Wanted]):
-    """Belongs to one event loop. Each load reports its own end."""
+    """The running loads of one event loop. A load reports its own end."""
 
     __slots__ = ("_max", "_same", "_stopped", "_tasks", "_under_way")
 
@@ -25,7 +25,10 @@ class Loads(Generic[Wanted]):
         self._stopped = False
 
     def fresh(self, wanted: Iterable[Wanted]) -> list[Wanted]:
-        """Return the loads that may begin: each once, and none while too many are running."""
+        """Return those of `wanted` that are not being loaded, without repetition.
+
+        Returns none while too many loads are running, or after `stop`.
+        """
         if self._stopped or len(self._under_way) >= self._max:
             return []
         return [fromkey for fromkey in dict.fromkeys(wanted) if fromkey not in self._under_way]
@@ -37,7 +40,7 @@ class Loads(Generic[Wanted]):
         task.add_done_callback(self._tasks.discard)
 
     def is_same(self, one: Wanted, other: Wanted) -> None:
-        """Record that a running load also provides another one."""
+        """Record that the running load of `one` also provides `other`."""
         if one in self._under_way and other not in self._under_way:
             self._same[one] = other
             self._under_way.add(other)

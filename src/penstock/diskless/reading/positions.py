@@ -1,8 +1,8 @@
-"""Positions in diskless partitions by time, for ListOffsets.
+"""Lookup of offsets by timestamp in diskless partitions, for ListOffsets.
 
-The control plane returns the extent, by its highest timestamp. Its batches are loaded and the
-decisive one is decoded by columns (with NumPy and Arrow), so the answer is exact. If records were
-deleted within an extent, later extents are searched as well.
+The control plane finds the extent, by its highest timestamp. The extent's batches are loaded, and
+the decisive one is decoded into columns, so the result is exact. If the matching records of the
+extent were deleted, later extents are searched as well.
 
 Source: KIP-79, KIP-734; `storage.lookups` for local logs.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from penstock.diskless.reading.reader import Reader
 
 LOOKUP_EXTENTS: Final = 1000
-"""Extents of one page of a lookup by time."""
+"""Extents that a lookup by timestamp reads in one call."""
 LOOKUP_PAGES_MAX: Final = 10_000
 LOOKUPS_AT_ONCE: Final = 16
-"""Concurrent lookups by time."""
+"""Concurrent lookups by timestamp."""
 
 
 class Positions:
-    """Looks up positions in partitions; callers pass the partitions' start and end."""
+    """Looks up offsets by timestamp. Callers pass the start and end of the partition."""
 
     def __init__(self, *, plane: DisklessPlane, reader: Reader) -> None:
         self._plane = plane
@@ -48,11 +48,12 @@ class Positions:
         end: int,
         leader_epoch: int = LEADER_EPOCH,
     ) -> OffsetAndTimestamp | None:
-        """Return the first record of [start, end) at or after a time; None for the time: the
-        newest.
+        """Return the first record of [start, end) at or after a timestamp in milliseconds.
+
+        None asks for the record with the highest timestamp.
 
         Raises:
-            PenstockError: the lookup failed, with an error that consumers understand.
+            PenstockError: the lookup failed. Consumers can handle the error.
         """
         try:
             async with self._turns:
@@ -118,7 +119,7 @@ class Positions:
 
 
 def batches_from(run: Run, start: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Return the position and header of each batch of a run that ends above `start`."""
+    """Yield (byte position, header) of each batch of a run that ends above offset `start`."""
     position = 0
     for end in run.ends:
         header = decode_header(run.data, position)
@@ -130,9 +131,9 @@ def batches_from(run: Run, start: int) -> Iterator[tuple[int, BatchHeader]]:
 def first_at_or_after(
     run: Run, timestamp: int, start: int, *, newest: bool = False
 ) -> OffsetAndTimestamp | None:
-    """Return the first record of a run at or after a time, and not below `start`.
+    """Return the first record of a run at or after a timestamp and at or above offset `start`.
 
-    `newest` asks for the latest record of the first batch whose header reaches the time.
+    `newest` asks for the newest record of the first batch whose header reaches the timestamp.
     """
     from penstock.records.columnar.decode import decode_batches
 

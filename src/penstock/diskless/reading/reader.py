@@ -1,13 +1,12 @@
-"""The reader of diskless partitions: finds, plans, fetches, assembles and keeps batches for
-fetches.
+"""The reader of diskless partitions: loads batches from objects and keeps them for fetches.
 
-`read` returns ready batches at once; `load` begins to load others, for all partitions of a fetch
-request together, so that they share objects and one decision about hot and cold. A finished load
-wakes the waiting requests, which read again. Everything runs on the event loop; many bytes are
-copied and checked on a thread.
+`read` returns batches that are ready. `load` starts loading others, for all partitions of a fetch
+request together. These partitions then share reads of objects, and one choice between hot and cold
+path. A finished load wakes the waiting requests, which call `read` again. Everything runs on the
+event loop, except that large amounts of bytes are copied and checked on a thread.
 
-An outdated extent, whose object is gone, is looked up again once. An unreadable extent fails alone:
-the partition is answered up to it.
+If the object of a cached extent is gone, the extent is looked up again once. An unreadable extent
+does not affect others: the partition is served up to it.
 
 Source: Inkless's `Reader` and `FetchCompleter`.
 """
@@ -49,20 +48,22 @@ if TYPE_CHECKING:
 COORDINATES_MAX_BYTES: Final = 64 << 20
 """Memory of the cached extents of all partitions."""
 COORDINATES_AGE_SECONDS: Final = 30.0
-"""Age at which a cached extent expires. Far below the grace of the sweeper, so that its object
-exists as long as it may be read."""
+"""Age at which a cached extent expires.
+
+It is far below the sweeper's grace period, so the object of a cached extent exists.
+"""
 READY_MAX_BYTES: Final = 128 << 20
-"""Size of assembled batches that wait for their fetch."""
+"""Bytes of assembled batches that wait for a fetch."""
 READY_SECONDS: Final = 30.0
-"""Time for which they wait: longer than a consumer's pauses between fetches."""
+"""Time for which these batches wait, longer than a consumer's pauses between fetches."""
 LOADING_MAX_BYTES: Final = 256 << 20
-"""Bytes that are loaded from the store at once; further loads wait."""
+"""Bytes that are loaded from the store at once. Further loads wait."""
 FIND_REQUESTS_MAX: Final = 500
-"""Partitions in one call of the control plane."""
+"""Partitions in one lookup of extents in the control plane."""
 INLINE_BYTES_MAX: Final = 1 << 20
-"""Size above which batches are assembled on a thread, so as not to block the event loop."""
+"""Bytes above which batches are assembled on a thread instead of the event loop."""
 READ_ATTEMPTS_MAX: Final = 2
-"""Attempts to read an extent whose object is gone, each with newly read coordinates."""
+"""Attempts to read an extent whose object is gone, each after a new lookup."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,18 +72,21 @@ class Paths(Protocol):
     async def fetch(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview | PenstockError]:
-        """Return one answer per range; never raises for errors of the store."""
+        """Return the bytes of each range, or its error. Errors of the store are not raised."""
         ...
 
     def cached(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview] | None:
-        """Return the bytes if all of them are recent and in memory."""
+        """Return the bytes of all ranges if they are recent and in memory, else None."""
         ...
 
 
 class Want(NamedTuple):
-    """A fetch's request for one partition; batches above `end_offset` may be loaded, not read."""
+    """A fetch's request for one partition.
+
+    Batches above `end_offset` may be loaded, but are not returned.
+    """
 
     key: PartitionKey
     offset: int
@@ -107,7 +111,7 @@ class ReadCounters(Metrics, prefix="penstock_diskless_"):
         "Bytes of batches that were loaded for consumers of diskless partitions.",
     )
     failures = counter(
-        "read_failures_total", "Reads of a diskless partition that ended at unreadable bytes."
+        "read_failures_total", "Reads of a diskless partition that failed at unreadable records."
     )
     known_extents = gauge("known_extents", "Cached extents of diskless partitions.")
     ready_bytes = gauge("ready_bytes", "Bytes of loaded batches that wait for their fetch.")
@@ -115,7 +119,7 @@ class ReadCounters(Metrics, prefix="penstock_diskless_"):
 
 
 class Reader:
-    """Reads and loads batches of all partitions. Belongs to the event loop."""
+    """Reads and loads batches of all diskless partitions. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -126,7 +130,10 @@ class Reader:
         learn: Callable[[PartitionKey, Watermarks], None],
         wake: Callable[[Sequence[PartitionKey]], None],
     ) -> None:
-        """`learn` gets watermarks of partitions, `wake` the partitions whose loads have ended."""
+        """`learn` gets new watermarks of partitions.
+
+        `wake` gets the partitions whose loads have ended.
+        """
         self._plane = plane
         self._paths = paths
         self._clock = clock
@@ -148,13 +155,13 @@ class Reader:
             self._coordinates.add(key, extents, now)
 
     def read(self, want: Want, *, at_least_one: bool, instantly: bool = True) -> Read | None:
-        """Return ready batches; None if they must be loaded first.
+        """Return batches that are ready, or None if they must be loaded first.
 
-        With `instantly` a small number of cached bytes is made ready at once.
+        With `instantly`, a small amount of cached bytes is assembled at once.
 
         Raises:
-            OffsetOutOfRange, PartitionGone: by the control plane.
-            PenstockError: loading failed a moment ago.
+            OffsetOutOfRange, PartitionGone: the control plane says so.
+            PenstockError: loading the batches failed within the last half second.
         """
         run = self._ready.run(want.key, want.offset)
         if run is not None:
@@ -165,7 +172,7 @@ class Reader:
         return self._read_cached(want, at_least_one)
 
     def _read_cached(self, want: Want, at_least_one: bool) -> Read | None:
-        """Return what this broker wrote or loaded recently, within this turn of the loop."""
+        """Return batches that this broker wrote or loaded recently, without waiting for I/O."""
         now = self._clock.monotonic()
         key, offset, max_bytes, leader_epoch, _ = want
         extents = self._coordinates.find(key, offset, max(1, max_bytes), now)
@@ -195,7 +202,7 @@ class Reader:
         return _read(run, want, at_least_one)
 
     def load(self, wants: Sequence[Want], max_bytes: int) -> None:
-        """Begin to load missing batches, up to `max_bytes` but at least one batch."""
+        """Start loading missing batches, up to `max_bytes` but at least one batch."""
         now = self._clock.monotonic()
         by_place = {(want.key, want.offset): want for want in reversed(wants)}
         fresh = [
@@ -212,17 +219,17 @@ class Reader:
         self._ready.drop(key)
 
     def upkeep(self) -> None:
-        """Drop expired batches; to be called periodically."""
+        """Drop expired batches. Call it periodically."""
         self._ready.evict(self._clock.monotonic())
 
     async def stop(self) -> None:
         await self._loads.stop()
 
     async def run_of(self, extent: Extent) -> Run:
-        """Return all batches of one extent, for lookups.
+        """Return all batches of one extent, for lookups by timestamp.
 
         Raises:
-            PenstockError: it cannot be read.
+            PenstockError: the extent cannot be read.
         """
         pieces = trim([extent], extent.base_offset, max_bytes=extent.size_bytes, at_least_one=True)
         results = await self._fetch(pieces)
@@ -252,7 +259,7 @@ class Reader:
         except Exception:
             logger.exception("loading %d diskless partitions failed", len(wants))
             for want in wants:
-                fault = Unreadable("the broker failed on this read; its log has the cause")
+                fault = Unreadable("the broker failed on this read. Its log has the cause.")
                 self._failed(want, want.offset, fault)
         finally:
             self._end(wants)
@@ -263,7 +270,7 @@ class Reader:
             self._wake([want.key for want in wants])
 
     async def _attempt(self, wants: list[Want], max_bytes: int, *, last: bool) -> list[Want]:
-        """Load once; return the requests whose objects were gone, to be located again."""
+        """Load batches once; return the requests whose objects are gone, to look them up again."""
         planned = _trimmed(await self._located(wants), max_bytes)
         results = await self._fetch([piece for _, pieces in planned for piece in pieces])
         again: list[Want] = []
@@ -343,7 +350,10 @@ class Reader:
 
 
 def _trimmed(located: Iterable[tuple[Want, Sequence[Extent]]], max_bytes: int) -> list[PlannedRead]:
-    """Return the pieces of each request within all limits; requests without pieces are left out."""
+    """Return the byte ranges that each request needs, within all limits.
+
+    Omits requests without ranges.
+    """
     planned: list[PlannedRead] = []
     left = max_bytes
     for want, extents in located:
@@ -372,7 +382,7 @@ def _refusal(want: Want, found: Found) -> PenstockError:
         return OffsetOutOfRange(
             where, want.offset, watermarks.log_start_offset, watermarks.high_watermark
         )
-    return PartitionGone(f"there is no {where}")
+    return PartitionGone(f"{where} does not exist")
 
 
 def _read(run: Run, want: Want, at_least_one: bool) -> Read:

@@ -1,10 +1,11 @@
-"""Loaded batches that wait for their fetch, and recent failures of loads.
+"""Loaded batches that wait for a fetch, and recent failures of loads.
 
-A load may take longer than a fetch may wait: the request is then answered empty, and the consumer's
-next one finds the bytes here. Consumers of a partition share them. Bounded in bytes and age; the
-oldest run is dropped first, and the newest stays however large it is, so that consumers progress.
+A load may take longer than a fetch may wait. The fetch then gets an empty response, and the
+consumer's next fetch finds the batches here. Consumers of a partition share them. The number of
+bytes and their age are limited, and the oldest run is dropped first. The newest run stays however
+large it is, so that consumers make progress.
 
-A failed load is stored for a moment with its error, so that retries do not increase the load.
+The error of a failed load is stored for half a second, so that retries do not overload the store.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from penstock.diskless.reading.errors import for_consumers
 from penstock.objects import LaggingConsumerRejected
 
 FAILURE_SECONDS: Final = 0.5
-"""Time for which a failed load is answered with its error before a retry."""
+"""Time for which requests get the error of a failed load, before a new attempt."""
 READY_PER_PARTITION_MAX: Final = 64
-"""Waiting runs of batches of one partition, for consumers at different offsets."""
+"""Waiting runs of one partition, for consumers at different offsets."""
 
 Place = tuple[PartitionKey, int]
-"""A partition and an offset."""
+"""A partition and an offset in it."""
 
 
 class Failure(NamedTuple):
-    """A failed load at an offset. Consumers do not get the error of a quiet one."""
+    """A failed load at an offset.
+
+    Consumers get an empty response, not the error, if it is `quiet`.
+    """
 
     error: PenstockError
     until: float
@@ -36,7 +40,7 @@ class Failure(NamedTuple):
 
 
 class Ready:
-    """Runs of batches and failures, by partition. Times are monotonic seconds."""
+    """Runs of batches and failures, by partition. Times are seconds of a monotonic clock."""
 
     __slots__ = ("_failures", "_max_bytes", "_order", "_runs", "_seconds", "size_bytes")
 
@@ -53,7 +57,7 @@ class Ready:
         return len(self._runs)
 
     def put(self, key: PartitionKey, run: Run, now: float) -> None:
-        """Store a run; of several that hold an offset the newest is used."""
+        """Store a run. If several runs hold an offset, the newest is used."""
         runs = self._runs.setdefault(key, [])
         runs.append(run)
         self._order.append((now, key, run))
@@ -63,7 +67,7 @@ class Ready:
         self.evict(now)
 
     def fail(self, key: PartitionKey, offset: int, error: PenstockError, now: float) -> Failure:
-        """Store a failure for a moment, as consumers understand it."""
+        """Store and return a failure, with an error that consumers can handle."""
         quiet = isinstance(error, LaggingConsumerRejected)
         failure = Failure(for_consumers(error), now + FAILURE_SECONDS, quiet)
         self._failures.pop((key, offset), None)
@@ -84,7 +88,10 @@ class Ready:
         return found
 
     def failed(self, key: PartitionKey, offset: int, now: float) -> bool:
-        """Return whether a quiet failure at an offset is stored; raise one that is not quiet."""
+        """Return whether a quiet failure is stored for an offset.
+
+        Raise the error of another failure.
+        """
         found = self.failure(key, offset, now)
         if found is not None and not found.quiet:
             raise found.error

@@ -1,4 +1,4 @@
-"""Writing of objects: `ObjectWriter` for producers, `StagedObjects` for sinks' commits."""
+"""Writing of objects: `ObjectWriter` for producers, `StagedObjects` for commits of sinks."""
 
 from penstock.diskless.writing.staged import ObjectPlace, StagedObjects
 from penstock.diskless.writing.submission import Submission

@@ -1,27 +1,31 @@
-"""The core of the writer: collects submissions in objects, closes, writes and commits them.
+"""The core of the writer: collects appends in objects, and decides when to write and commit them.
 
-Submissions of all partitions are collected in the open object. It closes `interval_ms` after its
-first submission, if fewer than `diskless.objects.in.flight.max` are being written, or when it is
-full. Closed objects are written concurrently, each under its own key, and committed one by one in
-the order of closing, so that a producer's sequences reach the control plane in order. `objects.py`
-has the states of an object.
+A *submission* is an append to one partition. Submissions of all partitions are collected in the
+open object. It closes when it is full. It also closes `interval_ms` after its first submission,
+once fewer than `diskless.objects.in.flight.max` objects are being written. Closed objects are
+written concurrently, each under its own key. They are committed one by one in the order of closing,
+so that a producer's sequences reach the control plane in order. `objects.py` has the states of an
+object.
 
-| what happens                  | then                                                         |
-|-------------------------------|--------------------------------------------------------------|
-| a PUT fails, or is overdue    | again, under another key, after a jittered pause             |
-| an overdue PUT succeeds later | it counts, if no other has succeeded                         |
-| a commit's outcome is unknown | again, for the same object: the first answer comes back      |
-| its key was swept             | the object is written again, under another key               |
-| store or plane reject it      | its submissions are answered with `WriteFailed`              |
-| the store is not the plane's  | with `StoreMismatch`, which producers do not retry           |
-| its time is over              | with `WriteTimedOut`: its outcome is unknown                 |
-| keys cannot be reserved       | again after a pause; fenced: everything ends                 |
+| event                                    | consequence                                           |
+|------------------------------------------|-------------------------------------------------------|
+| a PUT fails, or is overdue               | another PUT, under another key, after a random pause  |
+| an overdue PUT succeeds after all        | it counts, unless another PUT has succeeded           |
+| the outcome of a commit is unknown       | the commit is repeated, and returns the first result  |
+| the object's key was swept               | the object is written again, under another key        |
+| the store or control plane rejects it    | its submissions fail with `WriteFailed`               |
+| the store is not the control plane's     | its submissions fail with `StoreMismatch`, which      |
+|                                          | producers do not retry                                |
+| `diskless.write.timeout.ms` is over      | its submissions fail with `WriteTimedOut`             |
+| no keys can be reserved                  | a retry after a pause                                 |
+| another incarnation owns the broker's id | all submissions fail with `WriterStopped`             |
 
 When an object fails, later submissions of its idempotent producers fail too (`EarlierWriteFailed`),
 so that they are not accepted out of order.
 
-No clock, no randomness, no I/O: after each call the shell performs `take()` in order, and calls
-`tick` at `wake_ms`. Times are milliseconds of a monotonic clock; `chance` is a number in [0, 1).
+The core has no clock, no randomness and no I/O. After each call the shell performs the effects from
+`take()` in order, and calls `tick` at `wake_ms`. Times are milliseconds of a monotonic clock.
+`chance` is a random number in [0, 1).
 
 Source: Aiven's Inkless (`ActiveFile`, `FileCommitter`).
 """
@@ -63,9 +67,9 @@ from penstock.objects import ObjectExists
 from penstock.records.appends import Outcome
 
 PENDING_SUBMISSIONS_MAX: Final = 100_000
-"""Unanswered submissions."""
+"""Submissions that have no result yet."""
 ATTEMPTS_AT_ONCE_MAX: Final = 3
-"""Concurrent PUTs of one object, after earlier ones became overdue."""
+"""PUTs of one object that may run at once, after earlier ones became overdue."""
 
 _UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSED)
 
@@ -74,7 +78,7 @@ WRITE_BOUNDS_SECONDS: Final = (
     0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01,
     0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0,
 )  # fmt: skip
-"""Fine enough for the computations of `penstock.planner.latency`."""
+"""Bounds of histograms, fine enough for the computations of `penstock.planner.latency`."""
 BATCH_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 BYTE_BOUNDS: Final = tuple(1 << shift for shift in range(10, 27, 2))
 
@@ -83,22 +87,22 @@ class WriteCounters(Metrics, prefix="penstock_diskless_"):
     objects = counter("objects_committed_total", "Write-ahead objects committed.")
     object_bytes = counter("object_committed_bytes_total", "Bytes of committed objects.")
     objects_failed = counter(
-        "objects_failed_total", "Objects that failed; their producers got an error."
+        "objects_failed_total", "Objects that failed, so that their producers got an error."
     )
     closed_full = counter(
         "objects_closed_full_total", "Objects that closed because they were full."
     )
     submissions = counter("submissions_total", "Accepted appends.")
     refused_backlog = counter(
-        "submissions_refused_total", "Appends rejected because too many wait."
+        "submissions_refused_total", "Appends rejected because too many wait for their objects."
     )
     put_retries = counter("put_retries_total", "Objects written again, under another key.")
-    commit_retries = counter("commit_retries_total", "Repeated commits, whose outcome was unknown.")
-    leases_lost = counter("leases_lost_total", "Keys that were swept before their commit.")
+    commit_retries = counter("commit_retries_total", "Repetitions of commits with unknown outcome.")
+    leases_lost = counter("leases_lost_total", "Objects whose keys were swept before their commit.")
     pending_bytes = gauge("pending_bytes", "Appended bytes that wait for their object.")
     pending_submissions = gauge("pending_submissions", "Appends that wait for their object.")
     in_flight = gauge("objects_in_flight", "Closed objects that are not committed.")
-    leases = gauge("leases", "Reserved keys that are unused.")
+    leases = gauge("leases", "Reserved keys that are not used yet.")
     put_seconds = histogram(
         "put_seconds", "Time of a successful write of an object.", WRITE_BOUNDS_SECONDS
     )
@@ -117,10 +121,10 @@ class Accumulator:
         self.interval_ms = interval_ms
         self.counters = WriteCounters()
         self.pending_bytes = 0
-        """Submitted bytes of objects that have not ended."""
+        """Bytes of submissions whose objects have not ended."""
         self.pending_submissions = 0
         self.stopped: PenstockError | None = None
-        """Error of new submissions after a stop."""
+        """Error that new submissions get after a stop, or None."""
         self.wake_ms = inf
         self._broker_id = broker_id
         self._book = LeaseBook(
@@ -129,14 +133,14 @@ class Accumulator:
         self._lease_failures = 0
         self._open: OpenObject | None = None
         self._objects: dict[int, WalObject] = {}
-        """Closed objects that have not ended, in the order of closing."""
+        """Closed objects that have not ended, by number, in the order of closing."""
         self._started = 0
         self._numbers = 0
         self._effects: list[Effect] = []
 
     @property
     def idle(self) -> bool:
-        """Whether all submissions are answered."""
+        """Whether all submissions have a result."""
         return self._open is None and not self._objects
 
     @property
@@ -156,12 +160,13 @@ class Accumulator:
     # Events
 
     def submit(self, submission: Submission, now_ms: float) -> None:
-        """Accept batches; their `done` is called once, later.
+        """Accept a submission. Its `done` is called later, once.
 
         Raises:
             WriterStopped: the writer has stopped.
-            WriteBacklog: `diskless.pending.bytes.max`, or too many submissions.
-            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: as `check`.
+            WriteBacklog: too many bytes (`diskless.pending.bytes.max`) or submissions have no
+                result yet.
+            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: as in `check`.
         """
         if self.stopped is not None:
             raise self.stopped.with_traceback(None)
@@ -194,13 +199,13 @@ class Accumulator:
             self._close(now_ms, full=True)
 
     def tick(self, now_ms: float, chance: float) -> None:
-        """Apply timeouts and due retries."""
+        """Apply timeouts and retries that are due."""
         for item in list(self._objects.values()):
             if item.phase is ObjectPhase.ENDED:
                 continue
             if now_ms >= item.deadline_ms:
                 timeout_ms = self.settings.write_timeout_ms
-                what = f"an object of {item.size_bytes} bytes was {item.phase.name.lower()}"
+                what = f"an object of {item.size_bytes} bytes was in state {item.phase.name}"
                 error = WriteTimedOut(f"{what} when diskless.write.timeout.ms = {timeout_ms} ended")
                 self._fail_object(item, error)
             elif now_ms >= item.attempt_ends_ms:
@@ -217,7 +222,7 @@ class Accumulator:
         self._advance(now_ms)
 
     def lease_failed(self, error: PenstockError, now_ms: float, chance: float) -> None:
-        """Retry after a pause, unless another incarnation owns this broker's id."""
+        """Retry after a pause, or stop if another incarnation owns this broker's id."""
         self._lease_failures += 1
         self._book.refused(now_ms + self._pause_ms(self._lease_failures, chance))
         if isinstance(error, StaleBroker) and error.registered:
@@ -247,7 +252,7 @@ class Accumulator:
         self._advance(now_ms)
 
     def committed(self, number: int, answer: CommitAnswer, now_ms: float) -> None:
-        """Record a commit; `answer` has its entries' results, in order."""
+        """Record the commit of an object. `answer` has the results of its entries, in order."""
         item = self._objects.get(number)
         if item is not None and item.happens(Happening.COMMITTED):
             kept = item.kept()
@@ -279,7 +284,7 @@ class Accumulator:
         self._advance(now_ms)
 
     def stop(self, now_ms: float) -> None:
-        """Reject new submissions; accepted ones are still written."""
+        """Reject new submissions. Accepted ones are still written."""
         if self.stopped is None:
             self.stopped = WriterStopped("the writer of diskless topics has been stopped")
         if self._open is not None:
@@ -320,15 +325,16 @@ class Accumulator:
     def _backlog(self, size_bytes: int) -> WriteBacklog:
         self.counters.refused_backlog += 1
         return WriteBacklog(
-            f"{self.pending_submissions} submissions of {self.pending_bytes} bytes are not"
-            f" answered, and {size_bytes} bytes more came; at most {PENDING_SUBMISSIONS_MAX} and"
-            f" diskless.pending.bytes.max = {self.settings.pending_bytes_max} may wait"
+            f"{self.pending_submissions} appends of {self.pending_bytes} bytes wait for their"
+            f" objects, so an append of {size_bytes} bytes is rejected. At most"
+            f" {PENDING_SUBMISSIONS_MAX} appends and diskless.pending.bytes.max ="
+            f" {self.settings.pending_bytes_max} bytes may wait."
         )
 
     # Closed objects
 
     def _advance(self, now_ms: float) -> None:
-        """Perform all possible steps, and compute the next wake-up."""
+        """Perform all steps that are possible now, and compute `wake_ms`."""
         slots = self.settings.objects_in_flight_max
         gathered = self._open
         if (
@@ -390,7 +396,7 @@ class Accumulator:
         self._fail(item, error)
         if not behind:
             return
-        following = EarlierWriteFailed(f"what the producer sent before was not written: {error}")
+        following = EarlierWriteFailed(f"an earlier append was not written: {error}")
         for later in list(self._objects.values()):
             if later.number > item.number:
                 self._drop(later, later.submissions, behind, following)

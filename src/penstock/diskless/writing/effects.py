@@ -1,4 +1,4 @@
-"""Effects that the writer's core requests from its shell, to be performed in order."""
+"""Effects that the writer's core requests from its shell. The shell performs them in order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from penstock.records.appends import Outcome
 
 
 class LeaseKeys(NamedTuple):
-    """Reserve keys; answer with `leased` or `lease_failed`. One is pending at a time."""
+    """Reserve `wanted` keys, then call `leased` or `lease_failed`.
+
+    One such effect runs at a time.
+    """
 
     wanted: int
 
 
 class PutObject(NamedTuple):
-    """Write an object under a key; answer with `put_done` or `put_failed`."""
+    """Write an object under a key, then call `put_done` or `put_failed`."""
 
     number: int
     lease: ObjectLease
@@ -25,7 +28,7 @@ class PutObject(NamedTuple):
 
 
 class CommitObject(NamedTuple):
-    """Commit an object; answer with `committed` or `commit_failed`."""
+    """Commit an object, then call `committed` or `commit_failed`."""
 
     number: int
     lease: ObjectLease
@@ -40,8 +43,8 @@ class Answer(NamedTuple):
 class Finished(NamedTuple):
     """Release an object that has ended, and cancel its pending work.
 
-    `answer` is that of its commit, None for a failed object; it precedes the `Answer` to the
-    submissions. `pieces` are the written bytes.
+    `answer` is the result of its commit, or None for a failed object. `pieces` are the bytes of a
+    committed object. The effect precedes the `Answer` to the submissions.
     """
 
     number: int

@@ -1,8 +1,8 @@
-"""Unused keys of a broker: a pure core that decides when to reserve more, and which to use next.
+"""Reserved keys of a broker. A pure core that decides when to reserve more and which to use next.
 
-Keys are reserved in blocks while an object is open, so that a write needs no extra round trip, and
-none while nothing is written. A key is dropped after a part of the sweeper's grace, so that no
-object is written under a swept key.
+Keys are reserved in blocks while an object is open, so that a write needs no extra round trip. None
+are reserved while nothing is written. A key is discarded after a part of the sweeper's grace
+period, so that no object is written under a swept key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.control.batch_index.values import ObjectLease
 
 
 class LeaseBook:
-    """The keys of one broker. Times are milliseconds of a monotonic clock."""
+    """The reserved keys of one broker. Times are milliseconds of a monotonic clock."""
 
     def __init__(self, *, block_objects: int, life_ms: int) -> None:
         self._block_objects = block_objects
@@ -29,7 +29,7 @@ class LeaseBook:
         return len(self._leases)
 
     def wanted(self, now_ms: float) -> int:
-        """Return the number of keys to reserve now, 0 if there are enough."""
+        """Return the number of keys to reserve now, or 0 if there are enough."""
         if self.asking or now_ms < self.not_before_ms:
             return 0
         self._drop_old(now_ms)
@@ -40,7 +40,7 @@ class LeaseBook:
         return self._block_objects
 
     def granted(self, leases: Iterable[ObjectLease]) -> None:
-        """Add keys; their lifetime begins with the request."""
+        """Add reserved keys. Their lifetime begins at the time of the request."""
         self.asking = False
         self._leases.extend((lease, self._asked_ms) for lease in leases)
 

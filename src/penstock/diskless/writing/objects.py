@@ -1,20 +1,20 @@
 """An object of the writer: the table of its states, and its content.
 
-| state      | what happens                        | then       |
-|------------|-------------------------------------|------------|
-| WAITING    | a key is there                      | PUTTING    |
-| PUTTING    | the PUT failed, or is overdue       | PAUSED     |
-| PAUSED     | the pause is over                   | WAITING    |
-| WAITING, PUTTING, PAUSED | a PUT of it succeeded | WRITTEN    |
-| WRITTEN    | those before it have ended          | COMMITTING |
-| COMMITTING | the outcome is unknown              | UNKNOWN    |
-| UNKNOWN    | the pause is over                   | COMMITTING |
-| COMMITTING | its key was swept                   | WAITING    |
-| COMMITTING | committed                           | ENDED      |
-| any        | rejected permanently, or timed out  | ENDED      |
+| state                    | event                                  | next state |
+|--------------------------|----------------------------------------|------------|
+| WAITING                  | a key is available                     | PUTTING    |
+| PUTTING                  | the PUT failed, or is overdue          | PAUSED     |
+| PAUSED                   | the pause is over                      | WAITING    |
+| WAITING, PUTTING, PAUSED | a PUT of the object succeeded          | WRITTEN    |
+| WRITTEN                  | all earlier objects have ended         | COMMITTING |
+| COMMITTING               | the outcome is unknown                 | UNKNOWN    |
+| UNKNOWN                  | the pause is over                      | COMMITTING |
+| COMMITTING               | the key was swept                      | WAITING    |
+| COMMITTING               | the object was committed               | ENDED      |
+| any                      | permanent rejection, or timeout        | ENDED      |
 
-Other events came too late, and have no effect. Within an object, bytes are grouped by partition, in
-the order of submission.
+Any other event comes too late, and has no effect. Within an object, bytes are grouped by partition,
+in the order of submission.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ TRANSITIONS: Final[Mapping[tuple[ObjectPhase, Happening], ObjectPhase]] = {
 
 
 class OpenObject:
-    """Submissions since the last object closed. `opened_ms` is the time of the first."""
+    """Submissions since the last object closed. `opened_ms` is the time of the first submission."""
 
     __slots__ = ("batches", "dropped", "groups", "opened_ms", "size_bytes", "submissions")
 
@@ -106,9 +106,10 @@ class OpenObject:
 
 
 class WalObject:
-    """A closed object. `number` counts the objects of this broker's run, in the order of closing.
+    """A closed object. `number` counts the objects of this broker process, in the order of closing.
 
-    Submissions in `dropped`, by identity, were answered, and are left out of the commit.
+    `dropped` has the identities of submissions that already have a result. They are left out of the
+    commit.
     """
 
     __slots__ = (
@@ -126,9 +127,9 @@ class WalObject:
         self.started = False
         """Whether the object may be written now."""
         self.lease: ObjectLease | None = None
-        """Key under which the object is written."""
+        """Key under which the object is written, or was written."""
         self.attempts: dict[int, ObjectLease] = {}
-        """Running PUTs, by object id."""
+        """Keys of running PUTs, by object id."""
         self.attempt_ends_ms = self.pause_ends_ms = inf
         self.put_failures = self.commit_failures = 0
         self.submissions = list(gathered.all())
@@ -155,7 +156,10 @@ class WalObject:
         return f"<WalObject {self.number} {self.phase.name} {self.lease}>"
 
     def happens(self, happening: Happening) -> bool:
-        """Apply a transition of the table; return false for an event that came too late."""
+        """Apply an event of the table.
+
+        Return False, and do nothing, for an event that came too late.
+        """
         following = TRANSITIONS.get((self.phase, happening))
         if following is None:
             return False
@@ -163,7 +167,7 @@ class WalObject:
         return True
 
     def pieces(self, object_id: int, broker_id: int) -> list[Buffer]:
-        """Return the whole object in order, under one of its keys."""
+        """Return the bytes of the whole object, in pieces, with `object_id` in the header."""
         header = encode_header(WalHeader(object_id, broker_id))
         return [header, *self._bodies, self._footer]
 
@@ -181,7 +185,7 @@ class WalObject:
 
 
 def targets(submissions: Iterable[Submission]) -> set[tuple[UUID, int, int]]:
-    """Return the idempotent producers of submissions, by topic id, partition and producer id."""
+    """Return (topic id, partition, producer id) of each idempotent producer among submissions."""
     return {
         (item.topic_id, item.partition, item.headers[0].producer_id)
         for item in submissions

@@ -1,9 +1,9 @@
-"""Objects of an atomic commit: written first, then committed together by the caller.
+"""Objects of a sink's commit: written first, then committed together by the caller.
 
-    take, take, … ──> an object is full ──> PUT, a few at a time ──> finish: all that was written
+    take, take, … ──> an object is full ──> PUT, a few at a time ──> finish: all written objects
 
 Objects have the batches in the order of `take`. An object whose PUT fails is written again under a
-new key; the old key stays PENDING for the sweeper, as do all keys without a commit. Nothing is
+new key. The old key stays PENDING until it is swept, like all keys without a commit. Nothing is
 visible before the commit.
 """
 
@@ -33,11 +33,11 @@ from penstock.records import BatchHeader
 from penstock.records.appends import Outcome
 
 STAGED_PUT_ATTEMPTS_MAX: Final = 6
-"""Attempts to write one of them, each under a new key."""
+"""Attempts to write one object, each under a new key."""
 
 
 class ObjectPlace(NamedTuple):
-    """Store, control plane and broker of written objects."""
+    """Target of the writes: control plane, store and broker."""
 
     plane: DisklessPlane
     store: ObjectStore
@@ -46,7 +46,7 @@ class ObjectPlace(NamedTuple):
 
 
 class StagedObjects:
-    """The objects of one commit; a context manager, which cancels pending writes."""
+    """The objects of one commit. As a context manager, it cancels pending writes at the end."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StagedObjects:
         clock: Clock,
         randomness: Randomness,
     ) -> None:
-        """`size_bytes` is about the total size, for which keys are reserved at once."""
+        """`size_bytes` is the approximate total. Keys for as many objects are reserved at once."""
         self._settings = settings
         self._place = place
         self._clock = clock
@@ -89,12 +89,13 @@ class StagedObjects:
         headers: list[BatchHeader],
         append_time: bool,
     ) -> None:
-        """Accept validated batches, which must not change any more. Waits while many objects are
-        written.
+        """Accept validated batches, which must not change any more.
+
+        Waits while `STAGED_PUTS_AT_ONCE_MAX` objects are being written.
 
         Raises:
-            SubmissionTooLarge: more batches than an object may have.
-            WriteFailed, FencedError, UnavailableError: as `finish`.
+            SubmissionTooLarge: the call has more batches than an object may have.
+            WriteFailed, FencedError, UnavailableError: as in `finish`.
         """
         submission = Submission(topic_id, partition, batches, headers, append_time, None, _nobody)
         check(submission)
@@ -109,11 +110,11 @@ class StagedObjects:
             await self._close()
 
     async def finish(self) -> list[ObjectCommit]:
-        """Write the last object; return all written objects, in order.
+        """Write the last object; return the commits of all written objects, in order.
 
         Raises:
-            WriteFailed: an object could not be written in any attempt.
-            StoreRefused: the store rejects it permanently.
+            WriteFailed: all attempts to write an object failed.
+            StoreRefused: the store rejects an object permanently.
             StaleBroker: another incarnation owns the broker's id, or it is not registered.
             ControlUnavailable, ControlBusy: no keys could be reserved.
         """

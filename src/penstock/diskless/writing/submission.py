@@ -1,7 +1,7 @@
-"""The batches of one produce request for one partition, and their entry in the batch index.
+"""Submissions: the batches of one produce request for one partition, and their entry in a commit.
 
-A submission becomes one entry of an object's commit, which is accepted or rejected as a whole. So
-batches of an idempotent producer must be all of one, and their sequences must adjoin.
+A submission becomes one entry of an object's commit, which is accepted or rejected as a whole. Its
+batches must therefore come from one idempotent producer with adjacent sequences, or from none.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SEQUENCE_MODULUS: Final = 2**31
 
 
 class Submission(NamedTuple):
-    """Validated batches of one partition, and the callback of their caller.
+    """Validated batches of one partition, and the callback for their result.
 
-    `batches` must not change until `done` has been called, and the lease, if any, is released.
-    Without `append_time` the records keep the times of their producers. `verified_from` and
-    `marker` are as in `BatchEntry`.
+    `batches` must not change until `done` has been called and the lease, if any, has been released.
+    With `append_time`, records get the time of the append instead of the producers' times.
+    `verified_from` and `marker` are as in `BatchEntry`.
     """
 
     topic_id: UUID
@@ -46,14 +46,16 @@ def check(submission: Submission) -> None:
     """Reject batches that cannot succeed or fail together. A single batch always can.
 
     Raises:
-        SubmissionTooLarge: more batches than an object may have.
-        MixedBatches: of several producers or epochs, or some of none.
+        SubmissionTooLarge: there are more batches than an object may have.
+        MixedBatches: the batches come from several producers or epochs, or only some have a
+            producer.
         OutOfOrderSequence: their sequences do not adjoin.
     """
     headers = submission.headers
     if len(headers) > OBJECT_BATCHES_MAX:
         raise SubmissionTooLarge(
-            f"{len(headers)} batches for one partition, an object has at most {OBJECT_BATCHES_MAX}"
+            f"an append has {len(headers)} batches for one partition, the limit is"
+            f" {OBJECT_BATCHES_MAX}"
         )
     first = headers[0]
     identity = (first.producer_id, first.producer_epoch)
@@ -63,13 +65,14 @@ def check(submission: Submission) -> None:
             continue
         if (header.producer_id, header.producer_epoch) != identity:
             raise MixedBatches(
-                f"batches of producers {first.producer_id} of epoch {first.producer_epoch} and"
-                f" {header.producer_id} of epoch {header.producer_epoch} in one append"
+                f"one append has batches of producer {first.producer_id} of epoch"
+                f" {first.producer_epoch} and of producer {header.producer_id} of epoch"
+                f" {header.producer_epoch}"
             )
         if header.base_sequence != expected:
             raise OutOfOrderSequence(
-                f"producer {header.producer_id} sent sequence {header.base_sequence} behind"
-                f" {expected - 1} in one append"
+                f"producer {header.producer_id} sent sequence {header.base_sequence} after sequence"
+                f" {expected - 1} in one append, expected {expected}"
             )
         expected = (header.last_sequence + 1) % _SEQUENCE_MODULUS
 

@@ -1,12 +1,12 @@
-"""The shell of the writer's core on an event loop: PUTs, commits, leases, timers, answers.
+"""The shell of the writer's core on an event loop: PUTs, commits, leases, timers, results.
 
-It decides nothing. PUTs, commits and leases are tasks; answers are calls of `done`. When an object
-is committed, its bytes go to `keep`, then `on_commit` is called, then the submissions are answered,
-so that woken consumers find the bytes in the cache.
+It decides nothing. PUTs, commits and leases are tasks; results are passed to `done`. After the
+commit of an object, its bytes are passed to `keep`, then `on_commit` is called, then the
+submissions get results. Consumers that wake up therefore find the bytes in the cache.
 
-A small submission is copied, so that it does not hold a large receive buffer; a larger one holds
-its lease until its object has ended. Pending work of an ended object is cancelled; a PUT that still
-runs writes an object that is never committed.
+A small submission is copied, so that it does not hold a large receive buffer. A larger one holds
+its lease of the buffer until its object has ended. Pending work of an ended object is cancelled. A
+PUT that runs on in the store writes an object that is never committed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.objects.port import Buffer, ObjectStore
 TIMER_GRAIN_MS: Final = 1.0
 """Time by which a timer of the event loop may fire too early."""
 COPIED_SUBMISSION_BYTES_MAX: Final = 16 << 10
-"""Size up to which submissions are copied, so that they do not hold a whole receive buffer."""
+"""Bytes up to which a submission is copied, to release its receive buffer."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ Keep = Callable[[str, Sequence[Buffer]], None]
 
 
 class ObjectWriter:
-    """Writes submissions; belongs to one event loop."""
+    """Writes submissions to objects. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ObjectWriter:
         keep: Keep,
         local: bool = False,
     ) -> None:
-        """`local` if the store answers within milliseconds."""
+        """`local` means that the store completes a write within milliseconds."""
         self.core = Accumulator(
             settings, interval_ms=settings.interval_ms(local=local), broker_id=broker_id
         )
@@ -87,16 +87,16 @@ class ObjectWriter:
         self._idle = asyncio.Event()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Attach to a loop, on which all later calls must be made."""
+        """Set the event loop, on which all later calls must be made."""
         self._loop = loop
 
     def submit(self, submission: Submission) -> None:
-        """Accept batches; `done` is called once, later, on the loop.
+        """Accept a submission. Its `done` is called later, once, on the loop.
 
         Raises:
-            WriterStopped: after `stop`, or another incarnation owns the broker's id.
-            WriteBacklog: too many submissions are unanswered; retry later.
-            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: it cannot be one entry.
+            WriterStopped: after `stop`, or because another incarnation owns the broker's id.
+            WriteBacklog: too many submissions have no result yet; retry later.
+            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: as in `submission.check`.
         """
         if self._loop is None:
             raise BugError("the writer has not been attached to a loop")
@@ -110,7 +110,7 @@ class ObjectWriter:
         self._perform()
 
     async def stop(self) -> None:
-        """Write accepted submissions within `diskless.drain.timeout.ms`; fail the others."""
+        """Write accepted submissions within `diskless.drain.timeout.ms`, and fail the others."""
         core = self.core
         core.stop(self._now_ms())
         self._perform()
@@ -119,7 +119,10 @@ class ObjectWriter:
                 async with asyncio.timeout(self._settings.drain_timeout_ms / 1000):
                     await self._idle.wait()
             except TimeoutError:
-                logger.warning("%d objects were not committed in time", core.objects_in_flight)
+                logger.warning(
+                    "%d objects were not committed within diskless.drain.timeout.ms",
+                    core.objects_in_flight,
+                )
         core.abandon(WriterStopped("the writer of diskless topics has been stopped"))
         self._perform()
         tasks = list(self._tasks)
@@ -138,7 +141,7 @@ class ObjectWriter:
     # Effects
 
     def _perform(self) -> None:
-        """Perform effects until there are none; answers may submit more."""
+        """Perform effects until there are none. Callbacks may submit more."""
         if self._performing:
             return
         self._performing = True

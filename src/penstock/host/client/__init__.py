@@ -1,1 +1,1 @@
-"""Clients of the host agent: blocking for threads, asyncio for event loops."""
+"""Clients of the host agent: `HostClient` for threads, `AsyncHostClient` for event loops."""

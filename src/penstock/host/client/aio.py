@@ -1,10 +1,11 @@
-"""The client for event loops, asyncio's own and uvloop.
+"""Client of the host agent for event loops, asyncio's own and uvloop.
 
-The loop says when the socket can be read, and one receive takes in what has come; publishing sends
-at once, and what the kernel does not take is sent when the loop says so. The socket is not handed
-to the loop's transports, because a ring's descriptor has to go with the first bytes.
+The loop reports when the socket is readable, and one receive reads what has arrived. Publishing
+sends at once. If the kernel's send buffer is full, the rest is sent when the loop reports that the
+socket is writable. The client does not use the loop's transports, because the first bytes must
+carry the descriptor of a ring.
 
-All methods are to be called on the loop that `start` was called on.
+All methods must be called on the loop on which `start` was called.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from penstock.host.port import NO_PRODUCER_ID
 from penstock.host.publication import Publication
 
 _STEP_MS: Final = 1_000.0
-"""The clock is looked at as often when nothing happens."""
+"""Maximum time in milliseconds between two calls of the client's timer."""
 
 _STOP_SECONDS: Final = 30.0
 _DONTWAIT: Final = socket.MSG_DONTWAIT
 
 
 class AsyncHostClient(ProducerFacts):
-    """Producer for event loops that publishes to the agent behind a socket file.
+    """Producer for event loops that publishes to the agent at a socket file.
 
-    `ClientOptions` has the options that are not named here.
+    `ClientOptions` documents the options that are not parameters here.
 
     Raises:
-        InvalidSetting: an option that is unknown or out of its bounds.
+        InvalidSetting: an option is unknown or out of its bounds.
     """
 
     def __init__(
@@ -77,15 +78,17 @@ class AsyncHostClient(ProducerFacts):
         self._timer_ms = inf
         self._writing = False
         self._moved: list[asyncio.Future[None]] = []
-        """Resolved when something ends, begins or breaks."""
+        """Futures of waiting callers; they are resolved when a publication, connection or credit
+        changes.
+        """
 
     # Life
 
     async def start(self) -> None:
-        """Begin to connect, until an agent answers; see `wait_started`.
+        """Start connecting in the background; `wait_started` waits for an agent.
 
         Raises:
-            ClientClosed: the client has been stopped.
+            ClientClosed: the client was stopped.
         """
         if self._core.closing:
             raise _closed()
@@ -94,9 +97,10 @@ class AsyncHostClient(ProducerFacts):
             self._on_timer()
 
     async def stop(self, timeout_seconds: float = _STOP_SECONDS) -> None:
-        """Deliver what is left, for at most `timeout_seconds`, and end the connection.
+        """Deliver outstanding publications for at most `timeout_seconds`, then close the
+        connection.
 
-        What has no answer by then ends with `ClientClosed`. Stopping again does nothing.
+        Publications without an answer by then end with `ClientClosed`. A second call has no effect.
         """
         core = self._core
         core.close()
@@ -106,7 +110,7 @@ class AsyncHostClient(ProducerFacts):
         try:
             await self._until(lambda: not core.outstanding, self._now_ms() + timeout_seconds * 1000)
         finally:
-            core.abandon(ClientClosed("the client was stopped before an answer came"))
+            core.abandon(ClientClosed("the client was stopped before an answer arrived"))
             self._line.lost("the client has been stopped", self._now_ms())
             if self._timer is not None:
                 self._timer.cancel()
@@ -135,14 +139,14 @@ class AsyncHostClient(ProducerFacts):
     async def publish(
         self, payload: Any, *, events: int = 1, topic: str = "", partition: int | None = None
     ) -> None:
-        """Publish one chunk and return when the agent has accepted it.
+        """Publish one chunk, and return when the agent has accepted it.
 
-        The payload's memory must stay as it is until then; so it must when this is cancelled, which
-        does not take the chunk back. Without a partition, a topic that was named to the client has
-        its partitions take turns.
+        The payload's memory must not change until then. Cancelling this call does not withdraw the
+        chunk, so its memory must not change until its end either. If `partition` is None and the
+        topic is one of the client's `topics`, partitions are used in turn.
 
         Raises:
-            as `HostClient.send`.
+            PenstockError: the same errors as `HostClient.send`.
         """
         partition = await self._partition(topic, partition)
         await (await self._publish(one(payload, events, topic, partition)))
@@ -155,24 +159,26 @@ class AsyncHostClient(ProducerFacts):
         topic: str = "",
         partition: int | None = None,
     ) -> None:
-        """Publish several chunks with one target as one frame, accepted or failed as one.
+        """Publish several chunks with one target as one frame, which is accepted or fails as a
+        whole.
 
         `payloads` is a sequence of up to 4,096 buffers, or an Arrow array of bytes or text, whose
-        values are sent from where they lie.
+        values are sent without a copy.
 
         Raises:
-            as `publish`.
+            PenstockError: the same errors as `publish`.
         """
         partition = await self._partition(topic, partition)
         await (await self._publish(many(payloads, event_counts, topic, partition)))
 
     async def publish_records(self, topic: str, data: Any, **options: Any) -> int:
-        """Publish a table as record batches and return the number of records, all accepted.
+        """Publish a table as record batches; return the number of records when all are accepted.
 
-        As `HostClient.publish_records`; encoding takes the loop's thread for a batch at a time.
+        The parameters are those of `HostClient.publish_records`. Encoding blocks the loop for one
+        batch at a time.
 
         Raises:
-            as `HostClient.publish_records`.
+            PenstockError: the same errors as `HostClient.publish_records`.
         """
         from penstock.host.client.encoding import RecordOptions, record_frames
 
@@ -198,11 +204,11 @@ class AsyncHostClient(ProducerFacts):
     def publish_nowait(
         self, payload: Any, *, events: int = 1, topic: str = "", partition: int | None = None
     ) -> asyncio.Future[None]:
-        """Publish one chunk; the future ends when its fate is known.
+        """Publish one chunk without waiting; the future ends when the agent has answered.
 
         Raises:
-            NoCredit: there is no room now.
-            PenstockError: as `publish`.
+            NoCredit: there is not enough credit or buffer space now.
+            PenstockError: the same errors as `publish`.
         """
         where = self._place(topic) if partition is None else partition
         return self._submit(one(payload, events, topic, where))
@@ -215,10 +221,10 @@ class AsyncHostClient(ProducerFacts):
         topic: str = "",
         partition: int | None = None,
     ) -> asyncio.Future[None]:
-        """Publish several chunks in one frame, as `publish_nowait`.
+        """Publish several chunks in one frame without waiting, as `publish_nowait` does.
 
         Raises:
-            PenstockError: as `publish_nowait`.
+            PenstockError: the same errors as `publish_nowait`.
         """
         where = self._place(topic) if partition is None else partition
         return self._submit(many(payloads, event_counts, topic, where))
@@ -234,7 +240,9 @@ class AsyncHostClient(ProducerFacts):
         return self._place(topic)
 
     async def _publish(self, publication: Publication) -> asyncio.Future[None]:
-        """Submit; wait for room where frames are kept, otherwise only for the first agent."""
+        """Submit a publication; with `resend`, wait for space in the buffer, else only for an
+        agent.
+        """
         if not self._options.resend:
             if not self._line.starts:
                 await self.wait_started()
@@ -252,7 +260,7 @@ class AsyncHostClient(ProducerFacts):
         if loop is None:
             if self._core.closing:
                 raise _closed()
-            raise NotConnected("the client has not been started")
+            raise NotConnected("the client was not started; call start first")
         future: asyncio.Future[None] = loop.create_future()
         publication.waiter = future
         publication.on_end = self._on_end
@@ -274,11 +282,11 @@ class AsyncHostClient(ProducerFacts):
     # Waiting
 
     async def wait_started(self, timeout_seconds: float | None = None) -> None:
-        """Return when an agent has taken this producer in, by default in the connect timeout.
+        """Return when an agent has accepted this producer, by default within the connect timeout.
 
         Raises:
-            NotConnected, HandshakeRefused: none has, and why.
-            ClientClosed: the client has been stopped.
+            NotConnected, HandshakeRefused: no agent has; the message has the reason.
+            ClientClosed: the client was stopped.
         """
         limit_ms = (
             self._options.connect_timeout_ms if timeout_seconds is None else timeout_seconds * 1000
@@ -292,10 +300,10 @@ class AsyncHostClient(ProducerFacts):
             raise core.fenced or (_closed() if core.closing else line.trouble())
 
     async def flush(self, timeout_seconds: float | None = None) -> None:
-        """Return when the fate of everything published is known.
+        """Return when all publications have ended.
 
         Raises:
-            TimeoutError: it is not in `timeout_seconds`.
+            TimeoutError: some have not ended after `timeout_seconds`.
         """
         core = self._core
         deadline_ms = inf if timeout_seconds is None else self._now_ms() + timeout_seconds * 1000
@@ -311,7 +319,9 @@ class AsyncHostClient(ProducerFacts):
         return True
 
     async def _something(self, deadline_ms: float) -> bool:
-        """Wait until anything has moved; False at the deadline."""
+        """Wait until a publication, the connection or the credit changes; return False at the
+        deadline.
+        """
         loop = self._loop
         if loop is None:
             return False
@@ -362,8 +372,7 @@ class AsyncHostClient(ProducerFacts):
         self._after(now_ms)
 
     def _after(self, now_ms: float) -> None:
-        """Set the timer and the writability watch for what is due next, and notify waiting
-        callers."""
+        """Set the next timer, watch for writability if needed, and wake waiting callers."""
         loop = self._loop
         if loop is None:
             return
@@ -399,7 +408,7 @@ class AsyncHostClient(ProducerFacts):
 
     @property
     def state(self) -> str:
-        """connecting, handshake, started, draining or closed."""
+        """State of the client: connecting, handshake, started, draining or closed."""
         if self._core.fenced is not None or (self._core.closing and self._loop is None):
             return "closed"
         state = self._core.machine.state

@@ -1,7 +1,7 @@
-"""The client for threads: publish chunks to the host's agent, and wait for them if you like.
+"""Client of the host agent for threads.
 
-One `HostClient` may be used by any number of threads. `publish` returns a future at once; `send`
-publishes and waits. See `engine.py` for how waiting works.
+Any number of threads may use one `HostClient`. `publish` returns a future at once; `send` publishes
+and waits. `engine.py` describes how threads wait.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _CLOSE_SECONDS: Final = 30.0
 
 
 class HostClient(ProducerFacts):
-    """Producer that publishes to the agent behind a socket file.
+    """Producer for threads that publishes to the agent at a socket file.
 
-    The client connects in the background and keeps trying; `wait_started` waits for the agent.
-    `ClientOptions` has the options that are not named here.
+    The client connects in the background and retries; `wait_started` waits for an agent.
+    `ClientOptions` documents the options that are not parameters here.
 
-    With `resend` (the default) frames are kept until the agent has accepted them, and `publish`
-    waits while the buffer is full, unless `block` is False. Without it, publishing fails at once if
-    there is no agent or no credit, and frames in flight fail with `LostOnDisconnect` when the
+    With `resend` (the default), frames are kept until the agent has accepted them. `publish` then
+    waits while the buffer is full, unless `block` is False. Without `resend`, publishing fails at
+    once if there is no agent or no credit. Frames in flight fail with `LostOnDisconnect` when the
     connection ends.
 
     Raises:
-        InvalidSetting: an option that is unknown or out of its bounds.
+        InvalidSetting: an option is unknown or out of its bounds.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class HostClient(ProducerFacts):
     ) -> PublishFuture:
         """Publish one chunk; the future ends when the agent has accepted it, or with an error.
 
-        The payload's memory must stay as it is until then. Without a partition, a topic that was
-        named to the client has its partitions take turns.
+        The payload's memory must not change until then. If `partition` is None and the topic is one
+        of the client's `topics`, partitions are used in turn.
 
         Raises:
-            InvalidChunks: the payload cannot be sent as it is.
-            FrameTooLarge: it is over the limits of the agent, or of the client's buffer.
-            NoCredit: no room, in the publish timeout; without `block`, right now.
-            NotConnected, Draining: without `resend`.
-            ClientClosed: after `close`, and in a forked process.
+            InvalidChunks: the payload cannot be sent.
+            FrameTooLarge: the frame exceeds the limits of the agent, or of the client's buffer.
+            NoCredit: there is no space within the publish timeout, or without `block` now.
+            NotConnected, Draining: no agent accepts frames now; only without `resend`.
+            ClientClosed: the client is closed, or belongs to the process that was forked.
         """
         if partition is None:
             partition = self._partition(topic) if topic else -1
@@ -107,13 +107,14 @@ class HostClient(ProducerFacts):
         partition: int | None = None,
         block: bool | None = None,
     ) -> PublishFuture:
-        """Publish several chunks with one target as one frame, accepted or failed as one.
+        """Publish several chunks with one target as one frame, which is accepted or fails as a
+        whole.
 
         `payloads` is a sequence of up to 4,096 buffers, or an Arrow array of bytes or text, whose
-        values are sent from where they lie.
+        values are sent without a copy.
 
         Raises:
-            as `publish`.
+            PenstockError: the same errors as `publish`.
         """
         if partition is None:
             partition = self._partition(topic) if topic else -1
@@ -127,15 +128,16 @@ class HostClient(ProducerFacts):
         block: bool | None = None,
         **options: Any,
     ) -> list[PublishFuture]:
-        """Publish a table as record batches, one frame and one future each.
+        """Publish a table as record batches; return one future per batch, each sent as one frame.
 
-        `data` is anything with Arrow's C stream; options as for `Client.write_arrow`: `key`,
-        `value`, `timestamp`, `headers`, `partition`, `codec`, `level`, `batch_bytes`. The topic has
-        to be one of the client's topics, unless `partition` is a number.
+        `data` is any object with Arrow's C stream interface. Options are those of
+        `Client.write_arrow`: `key`, `value`, `timestamp`, `headers`, `partition`, `codec`, `level`,
+        `batch_bytes`. The topic must be one of the client's `topics`, unless `partition` is a
+        number.
 
         Raises:
-            InvalidArgument: invalid columns or options.
-            PenstockError: as `publish`; frames published before continue.
+            InvalidArgument: columns or options are invalid.
+            PenstockError: the same errors as `publish`; frames that were published before continue.
         """
         from penstock.host.client.encoding import RecordOptions, record_frames
 
@@ -163,11 +165,11 @@ class HostClient(ProducerFacts):
         partition: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish one chunk and return when the agent has accepted it.
+        """Publish one chunk, and return when the agent has accepted it.
 
         Raises:
-            TimeoutError: no answer in `timeout` seconds; the publication continues.
-            PenstockError: as `publish`, or the outcome of the frame.
+            TimeoutError: no answer arrived within `timeout` seconds; the publication continues.
+            PenstockError: the same errors as `publish`, or the error of the frame.
         """
         if partition is None:
             partition = self._partition(topic) if topic else -1
@@ -178,7 +180,7 @@ class HostClient(ProducerFacts):
         return self._ready().publish(publication, block=self._block if block is None else block)
 
     def _ready(self) -> Engine:
-        """The engine; where frames are not kept, after the first agent has been waited for."""
+        """Return the engine; without `resend`, wait for the first agent before."""
         engine = self._running()
         if not self._block and not engine.line.starts:
             self._wait_for_first_agent(engine)
@@ -202,11 +204,11 @@ class HostClient(ProducerFacts):
     # The connection
 
     def wait_started(self, timeout: float | None = None) -> None:
-        """Return when an agent has taken this producer in, by default in the connect timeout.
+        """Return when an agent has accepted this producer, by default within the connect timeout.
 
         Raises:
-            NotConnected, HandshakeRefused: none has, and why.
-            ClientClosed: the client has been closed.
+            NotConnected, HandshakeRefused: no agent has; the message has the reason.
+            ClientClosed: the client was closed.
         """
         engine = self._running()
         limit = self._options.connect_timeout_ms / 1000 if timeout is None else timeout
@@ -223,17 +225,17 @@ class HostClient(ProducerFacts):
 
     @property
     def state(self) -> str:
-        """connecting, handshake, started, draining or closed."""
+        """State of the client: connecting, handshake, started, draining or closed."""
         return "closed" if self._engine is None else self._engine.state
 
     # The end
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when the fate of everything published is known.
+        """Return when all publications have ended.
 
         Raises:
-            TimeoutError: it is not in `timeout` seconds.
-            ClientClosed: the client has been closed.
+            TimeoutError: some have not ended after `timeout` seconds.
+            ClientClosed: the client was closed.
         """
         engine, core = self._running(), self._core
         deadline_ms = float("inf") if timeout is None else engine.now_ms() + timeout * 1000
@@ -241,9 +243,10 @@ class HostClient(ProducerFacts):
             raise TimeoutError(f"{core.outstanding} frames have no answer after {timeout} s")
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Deliver what is left, for at most `timeout` seconds, and end the connection.
+        """Deliver outstanding publications for at most `timeout` seconds, then close the
+        connection.
 
-        What has no answer by then ends with `ClientClosed`. Closing again does nothing.
+        Publications without an answer by then end with `ClientClosed`. A second call has no effect.
         """
         engine, self._engine = self._engine, None
         if engine is not None:

@@ -1,11 +1,10 @@
-"""The client's end of a socket: how it is opened, what it brings, what it has still to take.
+"""Socket of a client: opening, the frames that arrive, and the bytes that wait to be sent.
 
-Everything that both clients do with a socket stands here, and nothing here waits: `Inbox` cuts
-received bytes into frames, `Outbound` sends pieces until the kernel takes no more.
+Both clients use this module, and nothing in it waits. `Inbox` cuts received bytes into frames.
+`Outbound` sends pieces until the kernel's send buffer is full.
 
-Answers are small, so one buffer of the size of the largest header is received into again and
-again. Small pieces are joined before they are sent: the copy costs less than what the kernel does
-per piece.
+Answers are small, so one buffer of the size of the largest header is used for all receives. Small
+pieces are joined before they are sent, because a copy costs less than the kernel's work per piece.
 
 Source: sendmsg(2), `IOV_MAX`; unix(7).
 """
@@ -27,34 +26,34 @@ from penstock.host.ring import Ring, send_with_ring
 from penstock.wire.frames import HEADER_BYTES_MAX, PRELUDE_BYTES, Frame, decode
 
 IOV_MAX: Final = 1024
-"""Pieces of one sendmsg."""
+"""Maximum number of pieces per sendmsg call."""
 
 JOINED_BYTES_MAX: Final = 128 << 10
-"""Up to this size pieces are joined."""
+"""Maximum total bytes of pieces that are joined before they are sent."""
 
 _LARGE_PIECE_BYTES: Final = 16 << 10
-"""Pieces that are on average this large are not joined."""
+"""Average size in bytes from which pieces are not joined."""
 
 _INBOX_BYTES: Final = 2 * (HEADER_BYTES_MAX + 1 + PRELUDE_BYTES)
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _EXPLAINED: Final = {
-    errno.ENOENT: "there is no such file: no agent runs, or it serves another path",
-    errno.ECONNREFUSED: "no agent serves it, or the path is not a socket",
-    errno.EACCES: "permission denied: the user has to be in the agent's group",
-    errno.EAGAIN: "the agent does not accept connections at the moment",
-    errno.EPROTOTYPE: "it is a socket of another kind",
+    errno.ENOENT: "the file does not exist; no agent runs, or it uses another path",
+    errno.ECONNREFUSED: "no agent listens on it, or the path is not a socket",
+    errno.EACCES: "permission denied; the user must be in the group of the socket file",
+    errno.EAGAIN: "the agent accepts no connections now",
+    errno.EPROTOTYPE: "it is a socket of another type",
     errno.ENOTDIR: "a part of the path is not a directory",
-    errno.ETIMEDOUT: "the agent does not accept connections at the moment",
+    errno.ETIMEDOUT: "the agent accepts no connections now",
 }
 
 
 def open_socket(options: ClientOptions) -> socket.socket:
-    """Connect, without waiting: a Unix socket is connected at once or not at all.
+    """Open a connected, blocking socket, without waiting.
 
-    The socket returned is blocking.
+    A Unix socket connects at once or fails.
 
     Raises:
-        NotConnected: it cannot be connected now, and why.
+        NotConnected: the connection failed; the message has the reason.
     """
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -71,9 +70,9 @@ def open_socket(options: ClientOptions) -> socket.socket:
 
 
 def make_ring(options: ClientOptions) -> Ring | None:
-    """A ring for one connection, if one is wanted and the host has the memory.
+    """Return a new ring for one connection; None if the options or the host's memory allow none.
 
-    Never the ring of an earlier connection: its agent may still be reading there.
+    A ring of an earlier connection is never used again, because its agent may still be reading it.
     """
     if not options.ring_bytes:
         return None
@@ -84,7 +83,7 @@ def make_ring(options: ClientOptions) -> Ring | None:
 
 
 class Inbox:
-    """Received bytes, cut into frames."""
+    """Received bytes of one connection, cut into frames."""
 
     __slots__ = ("_data", "_filled", "_view", "room")
 
@@ -93,13 +92,13 @@ class Inbox:
         self._view = memoryview(self._data)
         self._filled = 0
         self.room = self._view
-        """Where the next bytes are to be received."""
+        """Memory for the next received bytes."""
 
     def take(self, received: int) -> list[Frame]:
-        """The frames that are whole now that `received` bytes have come into `room`.
+        """Return the frames that are complete after `received` bytes were received into `room`.
 
         Raises:
-            MalformedFrame: the agent cannot be trusted.
+            MalformedFrame: the agent sent invalid bytes.
         """
         view = self._view
         at, end = 0, self._filled + received
@@ -120,13 +119,13 @@ class Inbox:
         return frames
 
     def clear(self) -> None:
-        """Forget what has come of an earlier connection."""
+        """Discard bytes of an earlier connection."""
         self._filled = 0
         self.room = self._view
 
 
 class Outbound:
-    """Pieces of bytes on their way into one socket, in order."""
+    """Pieces of bytes that wait to be sent on one socket, in order."""
 
     __slots__ = ("_fd", "_pieces", "waiting")
 
@@ -134,13 +133,13 @@ class Outbound:
         self._pieces: deque[Readable] = deque()
         self._fd = -1 if ring is None else ring.fd
         self.waiting = False
-        """Whether the kernel has not taken everything."""
+        """Whether bytes wait, because the kernel's send buffer was full."""
 
     def send(self, sock: socket.socket, pieces: Sequence[Readable] = ()) -> None:
-        """Send pieces behind those that wait, as far as the kernel takes them now.
+        """Send pieces after those that wait, until the kernel's send buffer is full.
 
         Raises:
-            OSError: the connection is of no more use for sending.
+            OSError: the connection cannot be used for sending any more.
         """
         if self.waiting:
             self._pieces.extend(pieces)

@@ -1,12 +1,12 @@
-"""From Arrow tables to frames of encoded record batches.
+"""Encoding of Arrow tables to frames of record batches.
 
-The producer does the encoding, by columns, with the code that `penstock.client` writes tables
-with; the agent forwards the records as they are. One frame has one batch. Batches carry no
-identity: the agent stamps the producer's on them, from the log sequence of the frame, so that a
-frame that is sent again is written once.
+The producer encodes columns, with the code that `penstock.client` uses to write tables. The agent
+forwards the records without decoding them. Each frame has one batch. Batches have no producer id:
+the agent writes the producer's id, epoch and sequence into them, from the log sequence of the
+frame. So a frame that is sent twice is written once.
 
-Records with a key go where Kafka's partitioner sends them; without a key a whole batch goes to the
-partition whose turn it is.
+Kafka's partitioner chooses the partition of records with a key. A whole batch of records without a
+key is sent to the next partition in turn.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from penstock.records import HEADER_BYTES
 from penstock.records.columnar import encode_batches, read_input
 
 ENCODED_BYTES_MAX: Final = 32 << 20
-"""Encoded at a time, when a table has records for many partitions."""
+"""Maximum bytes that are encoded at a time if a table has records for many partitions."""
 
 _FILLED_SHARE: Final = 0.85
-"""Of a batch that is aimed at: hardly ever is a little left over for another, tiny batch."""
+"""Size of a chunk as a share of a full batch; it avoids a second, tiny batch."""
 
 _FRAME_HEADER_BYTES_MAX: Final = 1024
-"""Of a frame with one batch: a topic's name of at most 249 bytes, and numbers."""
+"""Bytes reserved for the header of a frame: a topic name of at most 249 bytes, and numbers."""
 
 
 class RecordOptions(Struct, frozen=True, kw_only=True):
-    """Columns of a table, and the encoding of its records; as for `Client.write_arrow`."""
+    """Columns of a table and the encoding of its records, as in `Client.write_arrow`."""
 
     key: str | None = "key"
     value: str = "value"
@@ -55,15 +55,17 @@ class RecordOptions(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> RecordOptions:
-        """Options by their names.
+        """Return options from values by name.
 
         Raises:
-            InvalidArgument: one that there is not, or a number out of its bounds.
+            InvalidArgument: an option is unknown, or a number out of its bounds.
         """
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                raise InvalidArgument(f"unknown option {name!r}; known: {', '.join(known)}")
+                raise InvalidArgument(
+                    f"unknown option {name!r}; known options are {', '.join(known)}"
+                )
         made = cls(**options)
         whole("batch_bytes", made.batch_bytes, HEADER_BYTES + 1, INT_MAX)
         if not isinstance(made.partition, str):
@@ -82,18 +84,22 @@ def record_frames(
     turns: Turns,
     now_ms: Callable[[], int],
 ) -> Iterator[Publication]:
-    """Encode a table piece by piece; every publication is one record batch of one partition.
+    """Encode a table piece by piece; yield one publication per record batch, each of one partition.
 
-    `data` is anything with Arrow's C stream. Within a partition the rows keep their order.
+    `data` is any object with Arrow's C stream interface. The order of rows is kept within a
+    partition.
 
     Raises:
-        InvalidArgument: columns or options that cannot be.
-        InvalidChunks: the agent does not know how many partitions the topic has.
-        InvalidRecord, RecordTooLarge: rows that cannot be encoded.
+        InvalidArgument: columns or options are invalid.
+        InvalidChunks: the agent has not sent the topic's number of partitions.
+        InvalidRecord, RecordTooLarge: rows cannot be encoded.
     """
     own = None if isinstance(options.partition, str) else options.partition
     if partitions < 1 and own is None:
-        raise InvalidChunks(f"the agent does not say how many partitions topic {topic!r} has")
+        raise InvalidChunks(
+            f"the agent has not sent the number of partitions of topic {topic!r}; add it to the"
+            " client's topics, or name a partition"
+        )
     if own is not None and partitions:
         check_partitions(topic, partitions, own, own)
     codec = parse_codec(options.codec)

@@ -1,20 +1,21 @@
-"""Threads of the blocking client: the thread that waits for an answer receives it itself.
+"""Threads of the blocking client; a thread that waits for an answer usually receives it itself.
 
-All state is guarded by one lock, under which nothing waits and no caller's code runs. Waiting is
-done by roles:
+One lock guards all state. No thread waits while it holds the lock, and no code of callers runs
+under it. Waiting threads have roles:
 
-- The *leader* is a thread that waits for a result of its own. It receives on the socket, reads
-  the answers for all threads, and leaves when its result is there. So a round trip wakes up one
-  thread, the one that wants the answer.
-- *Followers* wait at gates while another thread leads. A follower's gate opens when its result is
-  there, or when it has to lead next.
-- The *background thread* of the client connects, keeps the time, sends what the kernel did
-  not take, and receives while no thread waits. After a thread has led, it pauses some milliseconds
-  before it reads the socket again, so that it is not woken up with every answer of a thread
+- The *leader* is a thread that waits for its own result. It receives on the socket, and processes
+  the answers for all threads. It stops when its own result has arrived. So a round trip wakes only
+  the thread that needs the answer.
+- *Followers* wait at gates while another thread leads. A follower's gate opens when its result has
+  arrived, or when it must become the leader.
+- The *background thread* connects, handles timeouts, sends bytes that the kernel did not accept at
+  once, and receives while no thread waits. After another thread has led, it pauses some
+  milliseconds before it reads the socket again. So it does not wake with every answer of a thread
   that publishes and waits in turn.
 
-The thread that publishes also sends. When the kernel takes no more, that thread waits for room, and
-leads meanwhile if no thread does, because an agent whose answers are not read stops reading.
+The thread that publishes also sends. If the kernel's send buffer is full, this thread waits for
+space. It leads meanwhile if no other thread does, because an agent stops reading from a client that
+does not read its answers.
 
 Source: leader/followers (Schmidt and others, "Leader/Followers", PLoP 2000).
 """
@@ -45,20 +46,20 @@ from penstock.host.publication import Publication
 logger = logging.getLogger(__name__)
 
 _LEADER_STEP_MS: Final = 100.0
-"""A leader looks up as often when nothing comes."""
+"""Maximum time in milliseconds for which a leader waits without checking its deadline."""
 
 _PAUSE_MS: Final = 5.0
-"""How long the background thread leaves the socket to a thread that has just led."""
+"""Pause in milliseconds of the background thread after another thread has led."""
 
 _UNREAD_MAX: Final = 8
-"""Publications after which the thread that publishes looks for answers itself."""
+"""Number of publications after which the publishing thread reads available answers itself."""
 
 _BACKGROUND_STEP_MS: Final = 100.0
 _BACKGROUND_IDLE_STEP_MS: Final = 1_000.0
-"""Longest sleeps of the background thread, with frames in flight and without."""
+"""Maximum waits of the background thread in milliseconds, with frames in flight and without."""
 
 _NOT_NOW: Final = (NoCredit, NotConnected, Draining)
-"""What a publish that may block waits for to pass."""
+"""Errors after which a publish that may block waits and retries."""
 
 _DONTWAIT: Final = socket.MSG_DONTWAIT
 _RECEIVE_TIMEOUT: Final = struct.pack("ll", 0, int(_LEADER_STEP_MS * 1000))
@@ -79,7 +80,7 @@ class Engine:
         self.options = options
         self.lock = threading.Lock()
         self.orphaned = False
-        """Nobody can use the client any more; set without the lock."""
+        """Whether no reference to the client exists any more; set without the lock."""
         self.stopped = False
         self._monotonic = clock.monotonic
         self._retired: list[socket.socket] = []
@@ -108,10 +109,10 @@ class Engine:
     # Publishing
 
     def publish(self, publication: Publication, *, block: bool) -> PublishFuture:
-        """Send a publication, or queue it where the options say so.
+        """Send a publication, or queue it if `resend` is set.
 
         Raises:
-            as `Delivery.submit`; with `block` there is no `NoCredit` before the publish timeout.
+            PenstockError: as `Delivery.submit`; with `block`, only after the publish timeout.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -145,11 +146,7 @@ class Engine:
         return future
 
     def _look_for_answers(self, now_ms: float) -> None:
-        """Read available answers as a leader would, and keep the background thread from waking up.
-
-        A thread that publishes without waiting would otherwise compete with a background thread
-        that wakes up for every answer.
-        """
+        """Process available answers, so that the background thread does not wake up for each."""
         self._unread = 0
         line = self.line
         if self._roles.leading or line.socket is None:
@@ -167,12 +164,12 @@ class Engine:
     def send(self, publication: Publication, timeout: float | None, *, block: bool) -> None:
         """Publish and wait, as `publish(…).result(timeout)` does.
 
-        A thread that can lead at once, which is the rule, submits and becomes the leader in one
-        step, and needs no future.
+        If no thread leads, which is the usual case, the caller submits and becomes the leader in
+        one step. It then needs no future.
 
         Raises:
-            TimeoutError: no answer in `timeout` seconds.
-            PenstockError: as `publish`, or what became of the frame.
+            TimeoutError: no answer arrived within `timeout` seconds.
+            PenstockError: the same errors as `publish`, or the error of the frame.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -190,12 +187,14 @@ class Engine:
         if self._to_call:
             self._call_back()
         if not finished and not self._drive(done, None, deadline_ms):
-            raise TimeoutError(f"no answer in {timeout} s; the publication continues")
+            raise TimeoutError(f"no answer arrived within {timeout} s; the publication continues")
         if publication.error is not None:
             raise publication.error
 
     def _submit_as_leader(self, publication: Publication) -> socket.socket | None:
-        """Submit a publication if the caller can lead on the socket returned."""
+        """Submit a publication and make the caller the leader; return the socket, or None if it
+        cannot.
+        """
         line = self.line
         current = line.socket
         if current is None or self._roles.leading or not line.started:
@@ -216,10 +215,10 @@ class Engine:
         self._roles.moved = True
 
     def _submit_later(self, publication: Publication, deadline_ms: float) -> None:
-        """Wait until there is room for a publication, and submit it.
+        """Wait until a publication can be submitted, and submit it.
 
         Raises:
-            NoCredit, NotConnected: there was none until the deadline.
+            NoCredit, NotConnected: it could not be submitted until the deadline.
         """
         refused: list[PenstockError] = []
 
@@ -242,7 +241,7 @@ class Engine:
             raise refused[0]
 
     def _send_waiting(self, deadline_ms: float) -> None:
-        """Stay until the kernel has taken what waits to be sent, or until the deadline."""
+        """Wait until the kernel has accepted all waiting bytes, or until the deadline."""
         line = self.line
         while (now_ms := self.now_ms()) < deadline_ms:
             with self.lock:
@@ -278,7 +277,7 @@ class Engine:
                 gate.open()
 
     def _call_back(self) -> None:
-        """Run callbacks; without the lock."""
+        """Run the callbacks of ended futures; the caller must not hold the lock."""
         ended = self._to_call
         while ended:
             try:
@@ -293,20 +292,20 @@ class Engine:
         """Return when the future has ended.
 
         Raises:
-            TimeoutError: it has not in `timeout` seconds.
+            TimeoutError: it has not ended after `timeout` seconds.
         """
         deadline_ms = inf if timeout is None else self.now_ms() + timeout * 1000
         if not self._drive(future.done, future, deadline_ms):
-            raise TimeoutError(f"no answer in {timeout} s; the publication continues")
+            raise TimeoutError(f"no answer arrived within {timeout} s; the publication continues")
 
     def wait_until(self, done: Callable[[], bool], deadline_ms: float) -> bool:
-        """Wait for something that is looked at under the lock whenever anything has moved."""
+        """Wait until `done()` is true; it is called under the lock whenever state has changed."""
         return self._drive(done, None, deadline_ms)
 
     def _drive(
         self, done: Callable[[], bool], future: PublishFuture | None, deadline_ms: float
     ) -> bool:
-        """Wait until `done`, as leader or follower; False at the deadline."""
+        """Wait until `done()` is true, as leader or follower; return False at the deadline."""
         gate: Gate | None = None
         while True:
             with self.lock:
@@ -353,7 +352,7 @@ class Engine:
             self._roles.hand_over()
 
     def _lead(self, current: socket.socket, done: Callable[[], bool], deadline_ms: float) -> bool:
-        """Receive for everybody until `done`, or until there is a reason to look around."""
+        """Receive answers for all threads until `done()` is true; False to check other work."""
         line = self.line
         leading = True
         try:
@@ -382,7 +381,6 @@ class Engine:
                     self._step_down()
 
     def _step_down(self) -> None:
-        """Stop leading; under the lock."""
         self._roles.leading = False
         if self._retired:
             self._close_retired()
@@ -392,7 +390,9 @@ class Engine:
             self._ring_bell()
 
     def _await_bytes(self, current: socket.socket, deadline_ms: float) -> int:
-        """Receive, for at most one step; what waits to be sent is sent meanwhile."""
+        """Receive for at most one step, and send waiting bytes meanwhile; return the number of
+        bytes.
+        """
         line = self.line
         room = line.inbox.room
         if not line.out.waiting:
@@ -415,13 +415,13 @@ class Engine:
         return -1
 
     def _retime(self, now_ms: float) -> None:
-        """Wake the background thread if an event is due before its next check."""
+        """Wake the background thread if a timeout is due before its next check."""
         self.line.retimed = False
         if self.line.next_wake_ms(now_ms) < self._tick_at_ms:
             self._ring_bell()
 
     def _close_retired(self) -> None:
-        """Close sockets that have ended; not while a leader may still be receiving on one."""
+        """Close sockets of ended connections, unless a leader may still be receiving on one."""
         if self._retired and not self._roles.leading:
             for retired in self._retired:
                 retired.close()
@@ -430,13 +430,12 @@ class Engine:
     # The background thread
 
     def _ring_bell(self) -> None:
-        """Wake the background thread. Called under the lock, so that the descriptor is valid."""
+        """Wake the background thread; the caller holds the lock, so the descriptor is valid."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
 
     def orphan(self) -> None:
-        """Let the background thread end everything; takes no lock, so that a destructor may call
-        it."""
+        """Let the background thread end everything; takes no lock, because destructors call it."""
         self.orphaned = True
         self._ring_bell()
 
@@ -470,7 +469,7 @@ class Engine:
                 os.close(bell)
 
     def _maintain(self, now_ms: float) -> None:
-        """Connect and keep the time."""
+        """Connect if it is due, handle timeouts, and wake waiting threads."""
         line = self.line
         if now_ms >= line.connect_at_ms():
             connected = line.connect(now_ms)
@@ -484,7 +483,9 @@ class Engine:
         self._hand_over()
 
     def _plan(self, now_ms: float) -> tuple[int, float]:
-        """Return the socket events that the background thread waits for, and how long."""
+        """Return the socket events that the background thread waits for, and the milliseconds to
+        wait.
+        """
         line = self.line
         wake_ms = line.next_wake_ms(now_ms)
         step_ms = _BACKGROUND_STEP_MS if line.core.outstanding else _BACKGROUND_IDLE_STEP_MS
@@ -505,7 +506,7 @@ class Engine:
     def _look(
         self, current: socket.socket | None, descriptor: int, events: int, wait_ms: float
     ) -> None:
-        """Sleep until the socket, the bell or the time calls."""
+        """Wait for the socket, a wake-up or the timeout, and handle it."""
         poller = select.poll()
         poller.register(self._bell, select.POLLIN)
         if descriptor >= 0 and events:
@@ -517,7 +518,7 @@ class Engine:
                 self._serve(current, happened)
 
     def _serve(self, current: socket.socket, happened: int) -> None:
-        """Receive, unless a leader does, and send."""
+        """Receive, unless a leader does, or send waiting bytes."""
         line = self.line
         with self.lock:
             if line.socket is not current:
@@ -533,14 +534,14 @@ class Engine:
     # The end
 
     def refuse(self, error: PenstockError) -> None:
-        """Take nothing more in."""
+        """Reject further publications with an error."""
         self._refusal = error
 
     def close(self, deadline_ms: float) -> bool:
-        """Deliver what is left until the deadline, then end the rest and the background thread.
+        """Deliver outstanding publications until the deadline, then end the others and the thread.
 
         Returns:
-            Whether everything had ended by then.
+            Whether all publications had ended by the deadline.
         """
         core = self.line.core
         with self.lock:
@@ -548,14 +549,14 @@ class Engine:
             self._ring_bell()
         delivered = self.stopped or self._drive(lambda: not core.outstanding, None, deadline_ms)
         with self.lock:
-            self._shut_down(ClientClosed("the client was closed before an answer came"))
+            self._shut_down(ClientClosed("the client was closed before an answer arrived"))
         self._call_back()
         if threading.current_thread() is not self._background:
             self._background.join()
         return delivered
 
     def _shut_down(self, error: PenstockError) -> None:
-        """End everything, once; under the lock."""
+        """End all publications and the connection, once; the caller holds the lock."""
         if self.stopped:
             return
         self.refuse(ClientClosed("the client has been closed"))
@@ -572,7 +573,10 @@ class Engine:
         self.lock = threading.Lock()
         self.stopped = self._forked = True
         self.refuse(
-            ClientClosed("this client belongs to the process that was forked; make a new one here")
+            ClientClosed(
+                "this client belongs to the process that was forked; create a new client in"
+                " this process"
+            )
         )
         for inherited in (self.line.socket, *self._retired):
             if inherited is not None:
@@ -587,7 +591,7 @@ class Engine:
 
     @property
     def state(self) -> str:
-        """closed, or what `ClientState` says, with "connecting" for no connection."""
+        """State of the client: that of its connection, `connecting` without one, or `closed`."""
         if self._refusal is not None or self.line.core.fenced is not None:
             return "closed"
         state = self.line.core.machine.state

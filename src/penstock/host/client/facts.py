@@ -27,7 +27,7 @@ class ProducerFacts:
 
     @property
     def outstanding(self) -> int:
-        """Frames whose fate is not known."""
+        """Number of frames that have not ended."""
         return self._core.outstanding
 
     def partitions(self, topic: str) -> int:

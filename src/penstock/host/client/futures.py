@@ -1,9 +1,9 @@
 """Futures of publications: `concurrent.futures.Future` without the cost of a condition.
 
-A standard future creates a condition, which is a lock and a queue. Most publications are waited
-for by the thread that made them, or not at all, so the condition is created only when it is needed
-(`concurrent.futures.wait`, `as_completed`). `result` and `exception` do not need it: they let the
-engine drive the socket until the answer is there.
+A standard future creates a condition, which is a lock and a queue. Most publications are awaited by
+the thread that made them, or not at all. So the condition is created only when
+`concurrent.futures.wait` or `as_completed` needs it. `result` and `exception` do not need it: the
+calling thread receives on the socket until the answer has arrived.
 
 A publication cannot be withdrawn, so `cancel` returns False.
 """
@@ -20,31 +20,31 @@ logger = logging.getLogger(__name__)
 
 _RUNNING: Final = "RUNNING"
 _FINISHED: Final = "FINISHED"
-"""The words of `concurrent.futures`."""
+"""States of `concurrent.futures`."""
 
 _conditions = threading.Lock()
 
 
 def after_fork_in_child() -> None:
-    """Another thread of the parent may have held the lock."""
+    """Replace the module's lock, which another thread of the parent may have held."""
     global _conditions
     _conditions = threading.Lock()
 
 
 class Waits(Protocol):
-    """The engine that completes a future."""
+    """Engine that completes a future."""
 
     def wait_for(self, future: PublishFuture, timeout: float | None) -> None:
         """Return when the future has ended.
 
         Raises:
-            TimeoutError: it has not in `timeout` seconds.
+            TimeoutError: it has not ended after `timeout` seconds.
         """
         ...
 
 
 class PublishFuture(Future[None]):
-    """The fate of one frame: None when it was accepted, otherwise an error."""
+    """Result of one frame: None if the agent accepted it, otherwise an error."""
 
     # What a new future has; each has its own only when it becomes something else.
     _state = _RUNNING
@@ -54,7 +54,7 @@ class PublishFuture(Future[None]):
     _done_callbacks: list[Callable[[Future[None]], object]] = []
     _made: threading.Condition | None = None
     gates: list[Any] | None = None
-    """Threads that wait while another one drives the socket; guarded by the engine."""
+    """Gates of threads that wait while another thread leads; guarded by the engine."""
 
     def __init__(self, engine: Waits) -> None:
         # Not the base's: it would make the condition.
@@ -72,7 +72,7 @@ class PublishFuture(Future[None]):
     # The base's other methods take the condition; these need none.
 
     def cancel(self) -> bool:
-        """False: what was published cannot be taken back."""
+        """Return False, because a publication cannot be withdrawn."""
         return False
 
     def cancelled(self) -> bool:
@@ -85,11 +85,11 @@ class PublishFuture(Future[None]):
         return self._state == _FINISHED
 
     def result(self, timeout: float | None = None) -> None:
-        """Return when the frame was accepted.
+        """Return when the agent has accepted the frame.
 
         Raises:
-            TimeoutError: not in `timeout` seconds; the publication continues.
-            PenstockError: the outcome of the frame.
+            TimeoutError: it has not answered after `timeout` seconds; the publication continues.
+            PenstockError: the error of the frame.
         """
         if self._state != _FINISHED:
             self._engine.wait_for(self, timeout)
@@ -100,19 +100,19 @@ class PublishFuture(Future[None]):
                 self = None  # type: ignore[assignment]  # no cycle with the traceback
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error of the frame, or None when it was accepted.
+        """Return the error of the frame, or None when the agent has accepted it.
 
         Raises:
-            TimeoutError: the outcome is unknown after `timeout` seconds.
+            TimeoutError: the agent has not answered after `timeout` seconds.
         """
         if self._state != _FINISHED:
             self._engine.wait_for(self, timeout)
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
-        """Call `fn` with this future when it has ended, at once if it has.
+        """Call `fn` with this future when it has ended, or at once if it already has.
 
-        It is called by whichever thread takes the answer in, and never under a lock of the client.
+        `fn` runs on the thread that processes the answer, and without any lock of the client.
         """
         with _conditions:
             if "_done_callbacks" not in self.__dict__:
@@ -130,7 +130,7 @@ class PublishFuture(Future[None]):
     # For the engine
 
     def finish(self, error: BaseException | None) -> bool:
-        """Set the outcome; whether there are callbacks for `call_back`."""
+        """Set the result; return whether there are callbacks for `call_back`."""
         self._exception = error
         with _conditions:
             made = self._made
@@ -148,13 +148,13 @@ class PublishFuture(Future[None]):
         return bool(self._done_callbacks)
 
     def forget_waiters(self) -> None:
-        """In a forked process: the threads that waited, perhaps holding the condition, are gone."""
+        """Discard the gates and the condition, in a forked process without the waiting threads."""
         self._made = None
         self._waiters = []
         self._done_callbacks = []
 
     def call_back(self) -> None:
-        """Call the callbacks, each once, even if several threads call this."""
+        """Run the callbacks, each once, even if several threads call this method."""
         callbacks = self._done_callbacks
         while callbacks:
             try:

@@ -1,10 +1,11 @@
-"""A client's line to its agent: the core, one socket at a time, and no waiting.
+"""Connection of a client to its agent, over consecutive sockets: the core and one socket.
 
-Both clients use this and differ only in how they wait: `BlockingEngine` with threads, under its
-lock, `AsyncHostClient` on its loop. Times are milliseconds of a monotonic clock.
+Both clients use this class, and differ only in how they wait: `Engine` with threads, under its
+lock, and `AsyncHostClient` on its loop. Nothing in this module waits. Times are milliseconds of a
+monotonic clock.
 
-The agent may close the connection with answers still unread on this side. If sending fails, the
-line therefore only stops sending; it ends when all received bytes have been read.
+The agent may close the connection while answers are still unread here. So if sending fails, this
+class only stops sending. The connection ends when all received bytes have been read.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from penstock.host.ring import Ring
 from penstock.wire.frames import ACCEPTED
 
 _UNSENDABLE_GRACE_MS = 1_000
-"""How long a line that cannot send waits for the end of what it receives."""
+"""Maximum time in milliseconds to read remaining answers after sending has failed."""
 
 
 class Line:
-    """The core of a client with the socket it has at the moment."""
+    """Core of a client, with its present socket."""
 
     def __init__(
         self,
@@ -51,13 +52,13 @@ class Line:
         self.socket: socket.socket | None = None
         self.why = "no connection has been made yet"
         self.refused = False
-        """Whether the last connection ended with a HELLO that was answered with no."""
+        """Whether the last connection ended with a rejected HELLO."""
         self.refused_for_good = False
-        """And whether another HELLO would be answered likewise."""
+        """Whether another HELLO would be rejected too."""
         self.starts = 0
-        """How often an agent has taken this producer in."""
+        """Number of times that an agent has accepted this producer."""
         self.retimed = False
-        """Whether something came that may change when `tick` is to be called."""
+        """Whether a frame arrived that may change the time of the next `tick`."""
         self._options = options
         self._randomness = randomness
         self._retire = retire
@@ -70,7 +71,7 @@ class Line:
         return self.core.machine.state is ClientState.STARTED
 
     def trouble(self) -> NotConnected | HandshakeRefused:
-        """Why there is no agent."""
+        """Return an error with the reason why no agent is connected."""
         if self.refused:
             return HandshakeRefused(
                 f"the agent at {self._options.path} rejected the connection: {self.why}"
@@ -81,16 +82,16 @@ class Line:
 
     @property
     def wanted(self) -> bool:
-        """A client that is being closed, or was fenced, connects only for what it still has."""
+        """Whether to connect; a closing client does so only while publications are left."""
         core = self.core
         return not core.closing or core.outstanding > 0
 
     def connect_at_ms(self) -> float:
-        """When the next attempt is due."""
+        """Return the time of the next connection attempt; infinity if none is due."""
         return self.core.reconnect_at_ms if self.socket is None and self.wanted else inf
 
     def connect(self, now_ms: float) -> bool:
-        """Try once; whether a socket stands now, on which HELLO has been sent."""
+        """Try to connect once; return whether a socket is open, on which HELLO was sent."""
         try:
             opened = open_socket(self._options)
         except NotConnected as error:
@@ -108,7 +109,7 @@ class Line:
         return True
 
     def lost(self, reason: str, now_ms: float, *, refused: bool = False) -> None:
-        """The connection is over."""
+        """End the connection with a reason."""
         old, self.socket = self.socket, None
         if old is None:
             return
@@ -129,7 +130,7 @@ class Line:
     # Bytes
 
     def flush(self, now_ms: float) -> None:
-        """Publish what may be published, and send as far as the kernel takes it."""
+        """Publish what credit and order allow, and send it until the kernel's buffer is full."""
         core = self.core
         core.pump(now_ms)
         current = self.socket
@@ -153,12 +154,12 @@ class Line:
             self._give_up_at_ms = now_ms + _UNSENDABLE_GRACE_MS
 
     def receive(self, flags: int = 0) -> int:
-        """Receive into the inbox: how many bytes, 0 at the end, -1 when there is nothing now."""
+        """Receive into the inbox; return the number of bytes, 0 at the end, -1 for none now."""
         current = self.socket
         return -1 if current is None else receive_from(current, self.inbox.room, flags)
 
     def arrived(self, received: int, now_ms: float) -> None:
-        """Take in what `receive` returned, answer, and send what can be sent now."""
+        """Process the bytes that `receive` returned, and send what can be sent now."""
         if received <= 0:
             if received == 0:
                 self.lost("the agent closed the connection", now_ms)
@@ -172,7 +173,7 @@ class Line:
                 if events and not self._digest(events, now_ms):
                     return
         except (CorruptError, BugError) as error:
-            self.lost(f"the agent cannot be trusted: {error}", now_ms)
+            self.lost(f"the agent sent an invalid frame: {error}", now_ms)
             return
         if core.machine.state is ClientState.DRAINING:
             self.tick(now_ms)
@@ -182,26 +183,26 @@ class Line:
     # Time
 
     def tick(self, now_ms: float) -> None:
-        """Look at the clock, and send what can be sent now."""
+        """Handle timeouts, and send what can be sent now."""
         if not self._digest(self.core.tick(now_ms), now_ms):
             return
         if now_ms >= self._give_up_at_ms:
             if self._sendable:
                 limit = self._options.connect_timeout_ms
-                self.lost(f"the agent did not answer HELLO in {limit} ms", now_ms)
+                self.lost(f"the agent did not answer HELLO within {limit} ms", now_ms)
             else:
                 self.lost(self.why, now_ms)
             return
         self.flush(now_ms)
 
     def next_wake_ms(self, now_ms: float) -> float:
-        """When `tick`, or `connect`, is to be called next."""
+        """Return the time of the next call of `tick` or `connect`."""
         if self.socket is None and not self.wanted:
             return inf
         return min(self.core.next_wake_ms(now_ms), self._give_up_at_ms)
 
     def _digest(self, events: list[Event], now_ms: float) -> bool:
-        """Do what the core asks for; False when the connection is over."""
+        """Handle the core's events; return False if the connection has ended."""
         for event in events:
             if isinstance(event, Disconnect):
                 self.lost(event.reason, now_ms, refused=event.refused)
@@ -220,8 +221,7 @@ class Line:
 
 
 def receive_from(current: socket.socket, room: memoryview, flags: int = 0) -> int:
-    """Return how many bytes were received, 0 at the end of the connection, -1 if there are none
-    now."""
+    """Return the number of received bytes, 0 at the end of the connection, -1 if none are there."""
     try:
         return current.recv_into(room, 0, flags)
     except (BlockingIOError, InterruptedError):

@@ -1,4 +1,4 @@
-"""Options of a client of the host agent, with bounds; both clients have the same."""
+"""Options of a client of the host agent, with their bounds; both clients have the same options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.host.ring import RING_BYTES_MAX
 
 DEFAULT_PATH: Final = "/var/run/penstock/host.sock"
 PATH_BYTES_MAX: Final = 107
-"""A socket's address has 108 bytes, the last of which is zero."""
+"""Maximum bytes of a socket path: a socket address has 108 bytes, of which the last is zero."""
 
 _MIB: Final = 1 << 20
 _DAY_MS: Final = 86_400_000
@@ -25,63 +25,70 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """The options of `HostClient` and `AsyncHostClient`."""
+    """Options of `HostClient` and `AsyncHostClient`."""
 
     PREFIX: ClassVar = "host.client."
 
-    path: str = setting(DEFAULT_PATH, "The agent's socket file; at most 107 bytes.")
+    path: str = setting(DEFAULT_PATH, "Path of the agent's socket file, at most 107 bytes.")
     topics: tuple[str, ...] = setting(
-        (), "Topics that are published to, so that the agent says how many partitions they have."
+        (),
+        "Topics to which the client publishes. The agent then sends their numbers of partitions.",
     )
     client_name: str = setting(
         "", "Name of this producer in the agent's log and status.", name="host.client.name"
     )
     resend: bool = setting(
-        True, "Whether frames are kept and sent again when the connection ends or the agent fails"
-        " them for now; without it every such frame ends with its error, and publishing without"
-        " credit fails at once.",
+        True, "Whether frames are kept and sent again if the connection ends or the agent fails"
+        " them as retryable. Without it such a frame ends with its error, and publishing"
+        " without credit fails at once.",
     )  # fmt: skip
     idempotent: bool = setting(
-        True, "With resend: whether frames with a topic and a partition are numbered, so that the"
-        " log has them once however often they are sent.",
+        True, "With resend: whether frames with a topic and a partition are numbered. The log"
+        " then stores each once, even if it is sent several times.",
     )  # fmt: skip
     checksum: bool = setting(
-        False, "Whether payloads are sent with a checksum. The kernel's copy does not need one."
+        False, "Whether payloads are sent with a checksum. Copies by the kernel do not need one."
     )
     ring_bytes: int = setting(
-        0, "Shared memory for payloads, taken when a connection is made; 0 for none.", 0,
+        0, "Size of a ring of shared memory for payloads, allocated for each connection. 0 means"
+        " no ring.", 0,
         RING_BYTES_MAX,
     )  # fmt: skip
     ring_payload_bytes_min: int = setting(
-        64 << 10, "Payloads below this travel on the socket though there is a ring.", 1,
+        64 << 10, "Size from which payloads use the ring; smaller payloads are sent on the socket.",
+        1,
         RING_BYTES_MAX, name="host.client.ring.payload.min.bytes",
     )  # fmt: skip
     connect_timeout_ms: int = setting(
-        5_000, "How long the agent may take to answer HELLO, and how long a first publish that"
-        " needs an agent waits for one.", 1, _DAY_MS,
+        5_000, "Maximum time for the agent's answer to HELLO, and for a first publish that waits"
+        " for an agent.", 1, _DAY_MS,
     )  # fmt: skip
     publish_timeout_ms: int = setting(
-        30_000, "Without resend: how long the agent may take to answer a frame. With resend: how"
-        " long publish waits for room in the buffer.", 1, _DAY_MS,
+        30_000, "Without resend: maximum time for the agent's answer to a frame. With resend:"
+        " maximum time that publish waits for space in the buffer.", 1, _DAY_MS,
     )  # fmt: skip
     delivery_timeout_ms: int = setting(
-        120_000, "With resend: how long after publish a frame may be sent again before it ends"
-        " with an error.", 1, _DAY_MS,
+        120_000, "With resend: time after publish until which a frame is sent again. After it"
+        " the frame ends with an error.", 1, _DAY_MS,
     )  # fmt: skip
     drain_timeout_ms: int = setting(
-        20_000, "How long a draining agent is waited for; the agent's own deadline counts if"
-        " sooner.", 0, _DAY_MS,
+        20_000, "Maximum time to wait for answers of a draining agent. An earlier deadline of"
+        " the agent applies instead.", 0, _DAY_MS,
     )  # fmt: skip
     exit_timeout_ms: int = setting(
-        5_000, "How long the end of the interpreter waits for what has not been delivered.", 0,
+        5_000, "Maximum time that the end of the interpreter waits for outstanding publications.",
+        0,
         _DAY_MS,
     )  # fmt: skip
     buffer_bytes: int = setting(
-        64 * _MIB, "Payload bytes that may be without an answer.", 1, INT_MAX
+        64 * _MIB, "Maximum payload bytes of frames that have not ended.", 1, INT_MAX
     )
-    buffer_frames: int = setting(65_536, "Frames that may be without an answer.", 1, INT_MAX)
+    buffer_frames: int = setting(
+        65_536, "Maximum number of frames that have not ended.", 1, INT_MAX
+    )
     socket_buffer_bytes: int = setting(
-        4 * _MIB, "Send and receive buffer of the socket; the kernel caps it (net.core.wmem_max).",
+        4 * _MIB, "Size of the socket's send and receive buffers. The kernel caps it"
+        " (net.core.wmem_max).",
         4096, INT_MAX // 2,
     )  # fmt: skip
 
@@ -98,10 +105,10 @@ class ClientOptions:
         )
 
     def delivery(self, producer_id: int, producer_epoch: int) -> Delivery:
-        """The core that does what the options say.
+        """Return a core with these options.
 
         Raises:
-            InvalidSetting: an id or epoch that no producer has.
+            InvalidSetting: the producer id or the epoch is out of its bounds.
         """
         for name, value, minimum, maximum in (
             ("producer_id", producer_id, NO_PRODUCER_ID, LONG_MAX),
@@ -122,11 +129,11 @@ class ClientOptions:
 
 
 def client_options(path: str | os.PathLike[str], **values: Any) -> ClientOptions:
-    """Check options given by their attribute names.
+    """Return options from values by attribute name, after checking them.
 
     Raises:
-        InvalidSetting: an option that is unknown, of the wrong type or out of its bounds.
-        InvalidTopicName: a topic that cannot be.
+        InvalidSetting: an option is unknown, of the wrong type or out of its bounds.
+        InvalidTopicName: a topic name is invalid.
     """
     values["path"] = os.fspath(path)
     topics = values.get("topics", ())
@@ -149,7 +156,7 @@ def client_options(path: str | os.PathLike[str], **values: Any) -> ClientOptions
         raise InvalidSetting(
             "host.client.topics",
             f"{len(options.topics)} topics",
-            f"at most {limits.TOPICS_PER_HELLO_MAX}",
+            f"must be at most {limits.TOPICS_PER_HELLO_MAX} topics",
         )
     for topic in options.topics:
         validate_topic_name(topic)

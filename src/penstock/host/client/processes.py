@@ -1,11 +1,12 @@
 """Handling of blocking clients when their process forks, and when it ends.
 
-A forked child has the parent's socket, but not the parent's threads, and two processes that write
-frames to one stream would ruin it. So in the child every client is closed, without a word to the
-agent. All locks are taken around the fork, so that the child finds no client in the middle of
-something.
+A forked child has the parent's sockets, but not its threads. If both processes wrote frames to one
+stream, they would corrupt it. So all clients are closed in the child, without a message to the
+agent. The locks of all clients are held during the fork, so that the child finds each client in a
+consistent state.
 
-At the end of the interpreter clients that were not closed deliver what is left, within a bound.
+At the end of the interpreter, clients that were not closed deliver outstanding publications within
+a time limit.
 
 Source: `os.register_at_fork`; `logging` handles its locks in the same way.
 """
@@ -23,19 +24,19 @@ from penstock.host.client import futures
 from penstock.host.client.engine import Engine
 
 _FORK_WAIT_SECONDS: Final = 1.0
-"""A lock is never held for long; should one be, the fork goes on without it."""
+"""Maximum time in seconds to wait for a client's lock before a fork."""
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _held: list[tuple[Engine, threading.Lock]] = []
 
 
 def register(engine: Engine) -> None:
-    """Look after an engine until it has stopped."""
+    """Handle forks and the end of the process for an engine, until `forget`."""
     _engines.add(engine)
 
 
 def forget(engine: Engine) -> None:
-    """The engine has stopped."""
+    """Forget an engine that has stopped."""
     _engines.discard(engine)
 
 

@@ -1,4 +1,4 @@
-"""From what callers hand in to publications."""
+"""Conversion of callers' payloads to publications."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _OFFSET_WIDTHS: Final[Mapping[str, np.dtype[np.integer[Any]]]] = {
     "large_binary": np.dtype(np.int64),
     "large_string": np.dtype(np.int64),
 }
-"""What the offsets of an Arrow array are made of, by the name of its type."""
+"""Integer types of an Arrow array's offsets, by the name of the array's type."""
 
 JOINED_BYTES_MAX: Final = 96 << 10
-"""Payloads of a frame up to this size are joined; above, memory for the copy is fresh each time."""
+"""Maximum total bytes of payloads that are joined; larger copies need fresh memory each time."""
 
 
 def readable(payload: Any) -> Readable:
-    """A payload as bytes, without a copy; its memory must stay as it is until the future ends.
+    """Return a payload as bytes without a copy; its memory must not change until the future ends.
 
     Raises:
-        InvalidChunks: it offers no buffer, or one that is not in one piece.
+        InvalidChunks: the payload has no buffer, or one that is not contiguous.
     """
     if type(payload) is bytes:
         return payload
@@ -38,16 +38,16 @@ def readable(payload: Any) -> Readable:
         return view if view.format == "B" and view.ndim == 1 else view.cast("B")
     except TypeError as error:
         raise InvalidChunks(
-            f"a payload of type {type(payload).__name__}: {error}; give bytes, or an object whose"
-            " buffer is in one piece"
+            f"a payload of type {type(payload).__name__} cannot be sent: {error}. Pass"
+            " bytes, or an object with a contiguous buffer"
         ) from None
 
 
 def one(payload: Any, events: int, topic: str, partition: int) -> Publication:
-    """A DATA frame.
+    """Return a DATA frame with one chunk.
 
     Raises:
-        InvalidChunks: the payload or the number of events cannot be sent.
+        InvalidChunks: the payload or the number of events is invalid.
     """
     return single(readable(payload), event_count=events, topic=topic, partition=partition)
 
@@ -55,10 +55,10 @@ def one(payload: Any, events: int, topic: str, partition: int) -> Publication:
 def many(
     payloads: Any, event_counts: Sequence[int] | None, topic: str, partition: int
 ) -> Publication:
-    """A DATA_BATCH frame of a sequence of payloads, or of an Arrow array of bytes or text.
+    """Return a DATA_BATCH frame of a sequence of payloads, or of an Arrow array of bytes or text.
 
     Raises:
-        InvalidChunks: a payload, their number or the numbers of events cannot be sent.
+        InvalidChunks: a payload, their number or the numbers of events are invalid.
     """
     if hasattr(payloads, "__arrow_c_array__"):
         payload, lengths = _of_arrow(payloads)
@@ -75,7 +75,7 @@ def many(
 
 
 def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
-    """The bytes of an Arrow array's values, without a copy, and their lengths."""
+    """Return the bytes of an Arrow array's values, without a copy, and their lengths."""
     if not hasattr(array, "buffers"):
         import pyarrow as pa
 
@@ -83,9 +83,11 @@ def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
     kind = str(array.type)
     width = _OFFSET_WIDTHS.get(kind)
     if width is None:
-        raise InvalidChunks(f"an Arrow array of type {kind}: chunks are bytes or text")
+        raise InvalidChunks(
+            f"an Arrow array of type {kind} cannot be sent; chunks must be bytes or text"
+        )
     if array.null_count:
-        raise InvalidChunks(f"chunks that are null: {array.null_count}; a chunk must not be null")
+        raise InvalidChunks(f"{array.null_count} chunks are null; a chunk must not be null")
     _, offsets, values = array.buffers()
     if not len(array):
         return b"", np.empty(0, width)
@@ -96,13 +98,13 @@ def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
 
 
 class Turns:
-    """The partition of what comes without one: each in turn."""
+    """Choice of partitions for publications without one: in turn, per topic."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def partition(self, topic: str, partitions: Mapping[str, int]) -> int:
-        """The next partition of a topic; none where the agent does not say how many there are."""
+        """Return the next partition of a topic; -1 if its number of partitions is unknown."""
         count = partitions.get(topic, 0)
         if not count:
             return NO_PARTITION

@@ -11,7 +11,7 @@ from penstock.host.client.futures import PublishFuture
 
 
 class Gate:
-    """Gate at which one thread waits. Opened once."""
+    """Gate at which one thread waits; it is opened once."""
 
     __slots__ = ("_lock", "opened")
 
@@ -26,30 +26,32 @@ class Gate:
             self._lock.release()
 
     def wait(self, seconds: float) -> None:
-        """Return when the gate has been opened, or `seconds` have passed."""
+        """Return when the gate is open, or `seconds` have passed."""
         self._lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
 class Roles:
-    """The leader, at most one, and the waiting threads in the order in which they came."""
+    """The leader, if there is one, and the waiting threads in the order of their arrival."""
 
     def __init__(self) -> None:
         self.leading = False
         self.led = 0
-        """How often somebody has begun to lead."""
+        """Number of times that a thread became the leader."""
         self.moved = False
-        """Whether something ended, began or broke since the watchers were told last."""
+        """Whether a publication, the connection or the credit changed since watchers were last
+        woken.
+        """
         self.watching: dict[Gate, None] = {}
-        """Of those followers that wait for something else than one future."""
+        """Gates of followers that wait for any change instead of one future."""
         self.following: dict[Gate, None] = {}
 
     def lead(self) -> None:
-        """The caller leads now."""
+        """Make the caller the leader."""
         self.leading = True
         self.led += 1
 
     def follow(self, future: PublishFuture | None) -> Gate:
-        """A gate for a thread that waits for a future, or else for anything that moves."""
+        """Return a new gate for a thread that waits for a future, or for any change with None."""
         gate = Gate()
         self.following[gate] = None
         if future is None:
@@ -61,7 +63,7 @@ class Roles:
         return gate
 
     def leave(self, gate: Gate, future: PublishFuture | None) -> None:
-        """The thread does not wait at its gate any more."""
+        """Remove the gate of a thread that no longer waits at it."""
         self.following.pop(gate, None)
         if future is None:
             self.watching.pop(gate, None)
@@ -69,21 +71,22 @@ class Roles:
             future.gates.remove(gate)
 
     def hand_over(self) -> None:
-        """Have the first follower look whether it is to lead.
+        """Open the gate of the first follower if no thread leads, so that it may become the leader.
 
-        Who leaves calls this, too: its gate may have been opened for this very reason.
+        A thread that leaves must call this too, because its gate may have been opened for this
+        reason.
         """
         if self.following and not self.leading:
             next(iter(self.following)).open()
 
     def tell_watchers(self) -> None:
-        """Have those who watch look again, if something has moved."""
+        """Open the gates of watchers if anything has changed since the last call."""
         if self.moved:
             self.moved = False
             for gate in self.watching:
                 gate.open()
 
     def dismiss(self) -> None:
-        """Open all gates: there is nothing to wait for any more."""
+        """Open all gates, because the engine has stopped."""
         for gate in self.following:
             gate.open()

@@ -1,1 +1,1 @@
-"""The agent: sockets and files around the protocol's core."""
+"""Server of the agent: sockets, files and HTTP around the protocol's state machine."""

@@ -1,8 +1,8 @@
-"""The file of an agent's rules, read again when it changes; and who a connected process is.
+"""File of an agent's access rules, which is read again when it changes.
 
-A file that cannot be read any more, or not understood, leaves the rules as they are: the log says
-so once, and a metric until it is mended. It must not be writable by others than its owner, whose
-word it is.
+If the changed file cannot be read or is invalid, the former rules stay in force. The log reports
+this once, and a metric until the file is corrected. The file must not be writable by all users,
+because its owner decides about access.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX: Final = 1 << 20
 _CREDENTIALS: Final = struct.Struct("iII")
-"""`struct ucred`: process, user, group."""
+"""`struct ucred`: process, user and group."""
 _Version = tuple[int, int, int, int]
 
 
@@ -33,34 +33,34 @@ class RulesUnusable(InvalidError):
 
 
 class Access:
-    """The rules of one agent; without a file everybody who can connect may do everything."""
+    """Access rules of one agent; without a file, each process that connects may do all."""
 
     def __init__(self, path: str = "", audit: Audit = NO_AUDIT) -> None:
-        """Read the file.
+        """Read the file of rules, if there is one.
 
         Raises:
-            RulesUnusable: it cannot be read, or has a mistake.
+            RulesUnusable: the file cannot be read, or is invalid.
         """
         self._path = path
         self._version: _Version | None = None
         self.audit = audit
         self.own_uid = os.getuid()
-        """The user who may look without a rule."""
+        """User of the agent's process, which may connect without a rule."""
         self.rules: Rules | None = None
         self.failing = False
-        """Whether the file, as it is now, is of no use."""
+        """Whether the present file cannot be used, so that former rules apply."""
         if path:
             self.rules, self._version = _read(path)
 
     def changed(self) -> bool:
-        """Look at the file; whether there are other rules now."""
+        """Read the file again if it has changed; return whether the rules changed."""
         if not self._path or _version(self._path) == self._version:
             return False
         try:
             self.rules, self._version = _read(self._path)
         except RulesUnusable as error:
             if not self.failing:
-                logger.error("%s; keeping the former rules", error)
+                logger.error("%s; the former rules stay in force", error)
             self.failing = True
             return False
         self.failing = False
@@ -68,10 +68,10 @@ class Access:
         return True
 
     def of_peer(self, connected: socket.socket) -> tuple[Permission | None, str]:
-        """Return the permission of the process at the other end of a Unix socket, or the reason for
-        none.
+        """Return the permission of the process at the other end of a Unix socket.
 
-        Without rules there is no permission, and no reason.
+        The second value is the reason if there is none. Without rules, there is neither a
+        permission nor a reason.
         """
         rules = self.rules
         if rules is None:
@@ -85,15 +85,15 @@ class Access:
         return permission, ""
 
     def admitted(self, permission: Permission) -> None:
-        """A process has connected."""
+        """Record in the audit log that a process was allowed to connect."""
         self._record("authentication", "success", permission.principal)
 
     def refused(self, reason: str) -> None:
-        """A process must not connect."""
+        """Record in the audit log that a process was not allowed to connect."""
         self._record("authentication", "failure", "User:ANONYMOUS", reason=reason)
 
     def denied(self, permission: Permission, topic: str) -> None:
-        """A producer must not publish to a topic."""
+        """Record in the audit log that a producer was not allowed to publish to a topic."""
         self._record(
             "denial", "denied", permission.principal, topic=topic, reason=permission.refusal(topic)
         )
@@ -135,10 +135,13 @@ def _read(path: str) -> tuple[Rules, _Version]:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
             if found.st_mode & stat.S_IWOTH:
-                raise RulesUnusable(f"host.acl.file {path}: everybody may write it")
+                raise RulesUnusable(
+                    f"host.acl.file {path} is writable by all users; remove that permission"
+                    " (chmod o-w)"
+                )
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
-            raise RulesUnusable(f"host.acl.file {path}: more than {FILE_BYTES_MAX} bytes")
+            raise RulesUnusable(f"host.acl.file {path} has more than {FILE_BYTES_MAX} bytes")
         rules = parse_rules(data.decode())
     except OSError as error:
         raise RulesUnusable(f"host.acl.file {path}: {error.strerror}") from None

@@ -1,18 +1,18 @@
-"""The agent: listens, accepts producers, and ends in good order; `connections.py` looks after them.
+"""Agent: listens, accepts producers, and stops gracefully; `connections.py` handles connections.
 
-The listening socket is the agent's own, because event loops cannot receive the descriptor that
-comes with a HELLO. Connections are accepted in bursts, so that a thousand producers that come back
-at once do not starve those that are there. Without file descriptors accepting pauses; who waits is
-served when others leave.
+The listening socket is not an event loop's own, because loops cannot receive the descriptor that is
+sent with HELLO. Connections are accepted in bursts of limited size, so that many new producers do
+not delay connected ones. When file descriptors run out, accepting pauses; waiting producers are
+accepted when others have left.
 
-How it ends, on SIGTERM:
+The agent stops in these steps, on SIGTERM:
 
-    unhealthy (HTTP says so, HELLO is refused)
+    unhealthy (HTTP reports it, HELLO is rejected)
     -> DRAIN to every producer, with the deadline
-    -> the socket file is removed if it is ours, the listener closed: the next agent may come
-    -> wait until the producers have gone, or have been idle for a moment, or the deadline
-    -> the sink completes pending frames or returns them; the last answers leave
-    -> connections are closed
+    -> remove the socket file if it is still the agent's, close the listener: the next may start
+    -> wait until the producers have left, or have been idle for a moment, or the deadline
+    -> the sink completes pending frames or returns them; the last answers are sent
+    -> close connections
 
 Source: `host-ipc.txt`, graceful shutdown is its own dance.
 """
@@ -41,18 +41,21 @@ TICK_SECONDS: Final = 0.1
 PLAIN_HTTP: Final = HttpSecuritySettings()
 
 ACCEPT_BURST: Final = 64
-"""Connections accepted before others have their turn."""
+"""Maximum number of connections that are accepted before the loop handles other events."""
 
 DIRECTORY_TRIES: Final = 50
 DIRECTORY_PAUSE_SECONDS: Final = 0.05
-"""While another agent decides about the socket's directory; that takes it milliseconds."""
+"""Attempts and pauses while another agent holds the lock of the socket's directory.
+
+It holds the lock for milliseconds.
+"""
 
 SINK_STOP_SECONDS_MIN: Final = 1.0
-"""Time for the sink to complete or return frames, even after the drain timeout."""
+"""Minimum seconds for the sink to complete or return frames, even after the drain timeout."""
 
 
 class HostAgent:
-    """Agent on one socket: `start`, `stop`. Its sink is started and stopped with it."""
+    """Agent on one socket; its sink is started and stopped with it."""
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class HostAgent:
         registry: Registry | None = None,
         audit: Audit = NO_AUDIT,
     ) -> None:
-        """`audit` is closed with the agent.
+        """Create an agent; its `stop` closes `audit`.
 
         Raises:
             RulesUnusable: the file of rules cannot be used.
@@ -88,7 +91,7 @@ class HostAgent:
         """Start the sink and the HTTP front, then listen.
 
         Raises:
-            PenstockError: the sink cannot start, or the socket's path cannot be had.
+            PenstockError: the sink cannot start, or the socket's path cannot be used.
             OSError: the HTTP front's address cannot be bound.
         """
         self._loop = asyncio.get_running_loop()
@@ -106,7 +109,7 @@ class HostAgent:
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     async def stop(self) -> None:
-        """End in good order, within `host.drain.timeout.ms` and a little."""
+        """Stop gracefully, within `host.drain.timeout.ms` and about a second more."""
         if self._tick_timer is None:
             return
         connections = self.connections
@@ -147,7 +150,7 @@ class HostAgent:
 
     @property
     def _requests(self) -> int:
-        """Requests of the HTTP front under way."""
+        """Number of requests that the HTTP front is handling."""
         return 0 if self.http is None else self.http.metrics.in_flight
 
     async def _claim(self) -> SocketFile:
@@ -169,7 +172,10 @@ class HostAgent:
             await pause(DIRECTORY_PAUSE_SECONDS)
 
     async def _leave_path(self) -> None:
-        """Give the path up. The file goes first: an open listener keeps its inode from others."""
+        """Remove the socket file, and then close the listener.
+
+        The open listener prevents that another file gets the same inode before the removal.
+        """
         file, self._file = self._file, None
         if file is None:
             return

@@ -1,17 +1,17 @@
-"""Distribution of one total of credit over the connections of an agent; without I/O.
+"""Distribution of an agent's total credit over its connections, without I/O.
 
-Every connection gets a floor, enough for the largest frame, or it could never send one. What it
-gets beyond comes out of the total, and of that only one half is handed out while others may still
-come: a new connection gets the whole per-connection credit while there is plenty, and at most half
-of what is free. Credit that was granted cannot be taken back, it ends with its connection; when
-others leave, `top_up` spreads what became free evenly over those that have less than the whole.
+Every connection gets a floor of credit, which is enough for the largest frame. It gets more from
+the total. As long as more connections may come, half of the total is reserved for them. A new
+connection gets the whole credit per connection while there is plenty, and otherwise at most half of
+the free credit. Granted credit cannot be withdrawn; it ends with its connection. When connections
+end, `top_up` distributes the free credit evenly over those that have less than the whole.
 
-With very many connections the floors alone are more than the total. What is really held is then
-bounded by the sink, which takes no more than the total and fails the rest for now, and by the
-receive buffers' limit.
+With very many connections, the floors alone exceed the total. Then two other limits bound the
+memory: the sink accepts no more than the total and fails other frames as retryable, and receive
+buffers have a limit.
 
-What is shared are payload bytes, since they are what memory is needed for; chunk slots and events
-shrink in proportion, so that a small share of bytes is not a large share of tiny chunks.
+The budget counts payload bytes, because they need the memory. Chunk slots and events are granted in
+proportion, so that a small share of bytes does not allow many tiny chunks.
 
 Source: `host-ipc.txt`, three-dimensional backpressure; max-min fairness.
 """
@@ -25,11 +25,11 @@ from penstock.base.errors import BugError
 from penstock.host.credits import Credit
 
 STEP_BYTES_MIN: Final = 64 << 10
-"""Less than this is not worth a CREDIT_UPDATE, unless it makes the credit whole."""
+"""Minimum bytes of a CREDIT_UPDATE, unless it completes the connection's whole credit."""
 
 
 class CreditBudget:
-    """The credit of one agent: whose it is, and what is left of it."""
+    """Credit of one agent: the grants of its connections, and the rest."""
 
     def __init__(
         self, *, whole: Credit, total_bytes: int, connections_max: int, floor_bytes: int
@@ -47,13 +47,12 @@ class CreditBudget:
 
     @property
     def floor(self) -> Credit:
-        """Return the credit that every connection gets."""
+        """Credit that every connection gets."""
         return self._portion(self._floor_bytes)
 
     @property
     def free_bytes(self) -> int:
-        """Return the bytes that may be granted beyond floors, without those of connections to
-        come."""
+        """Bytes that may be granted beyond floors, without the reserve for new connections."""
         to_come = self._floor_bytes * max(0, self.connections_max - len(self._grants))
         reserved = min(self.total_bytes // 2, to_come)
         return max(0, self.total_bytes - self.granted_bytes - reserved)
@@ -62,11 +61,12 @@ class CreditBudget:
         """Grant a new connection its credit.
 
         Raises:
-            BugError: it has some already, or there are `connections_max`.
+            BugError: the connection already has credit, or there are `connections_max` connections.
         """
         if key in self._grants or len(self._grants) >= self.connections_max:
             raise BugError(
-                f"credit for {key!r} beside {len(self._grants)} of {self.connections_max}"
+                f"cannot grant credit to {key!r}: it has some already, or there are"
+                f" {len(self._grants)} of at most {self.connections_max} connections"
             )
         whole = self.whole.payload_bytes
         free = self.free_bytes
@@ -79,17 +79,17 @@ class CreditBudget:
         return granted
 
     def close(self, key: Hashable) -> None:
-        """Take back what a connection had; nothing happens for one that had none."""
+        """Take back the credit of a connection, if it has any."""
         granted = self._grants.pop(key, None)
         self._wanting.pop(key, None)
         if granted is not None:
             self.granted_bytes -= granted.payload_bytes
 
     def top_up(self) -> list[tuple[Hashable, Credit]]:
-        """Spread what is free over those that have less than the whole.
+        """Distribute free credit over connections that have less than the whole.
 
         Returns:
-            Whom to grant how much more.
+            The connections with their additional credit.
         """
         wanting = len(self._wanting)
         if not wanting:
@@ -111,6 +111,6 @@ class CreditBudget:
         return grants
 
     def _portion(self, size: int) -> Credit:
-        """The credit that goes with so many bytes; rounded up, so that no dimension is zero."""
+        """Return the credit for a number of bytes; the rest is in proportion, rounded up."""
         slots, events, whole = self.whole
         return Credit(-(-slots * size // whole), -(-events * size // whole), size)

@@ -1,13 +1,13 @@
-"""Accepted socket of an agent: frames from bytes, bytes from verdicts, within bounds.
+"""Accepted connection of an agent: decodes frames from bytes and sends verdicts, within limits.
 
-Receiving. When the socket is readable, the connection receives until no bytes are left or a bound
-is reached, and passes every whole frame to the core without a copy (`receiving.py`). A sink that
-keeps a payload gets a copy in a recycled buffer. The event loop's own transports are not used,
-because they drop the descriptor that comes with HELLO.
+**Receiving.** When the socket is readable, the connection receives until no bytes are left or a
+limit is reached. It passes each complete frame to the core without a copy (`receiving.py`). A sink
+that keeps a payload gets a copy in a reused buffer. The event loop's own transports are not used,
+because they drop the descriptor that is sent with HELLO.
 
-Sending. Answers go out at the end of a turn, so many frames share one ACCEPTED.
-What the kernel does not take waits here; above a bound nothing more is read from this producer, and
-one that does not read its answers for too long is cut off.
+**Sending.** Answers are sent at the end of a turn, so many frames share one ACCEPTED. Bytes that
+the kernel does not accept wait here. Above a limit, nothing more is read from this producer. A
+producer that does not read its answers for too long is disconnected.
 
 Source: `host-ipc.txt`, concurrency without sadness (nothing here blocks the loop).
 """
@@ -42,28 +42,28 @@ from penstock.host.server_machine import (
 from penstock.wire.frames import Frame, MalformedFrame
 
 TURN_BYTES: Final = 4 << 20
-"""What is received from one producer before others have their turn, and before it is answered."""
+"""Maximum bytes that are received from one producer in a turn, before answers are sent."""
 HELLO_BYTES_MAX: Final = 64 << 10
-"""What is received at once while a descriptor may come along."""
+"""Maximum bytes of one receive while a descriptor may be sent along."""
 ANSWER_BACKLOG_BYTES_MAX: Final = 256 << 10
-"""Unsent answers of a producer above which nothing more is read from it."""
+"""Unsent bytes of answers above which nothing more is read from a producer."""
 ANSWER_STALL_MS: Final = 10_000
-"""A producer that reads none of its answers for so long is cut off."""
+"""Time in milliseconds after which a producer that reads no answers is disconnected."""
 LAST_ANSWER_MS: Final = 1_000
-"""How long a connection that ends waits for its last answer to leave."""
+"""Maximum time in milliseconds to send the last answer of a connection that ends."""
 FRAME_GRACE_MS: Final = 5_000.0
 FRAME_BYTES_PER_MS_MIN: Final = 64
-"""A frame may take the grace, and its size by this rate, to arrive."""
+"""Minimum rate of a frame's bytes; a frame may take the grace time plus its size at this rate."""
 
 logger = logging.getLogger(__name__)
 
-_BROKEN: Final = Failed("the sink failed; the agent's log says why", retryable=True)
+_BROKEN: Final = Failed("the sink failed; the agent's log has the cause", retryable=True)
 
 Introduced = Callable[[Introduction | PenstockError], None]
 
 
 class ConnectionOwner(Protocol):
-    """The agent, as its connections see it."""
+    """Agent, as far as its connections need it."""
 
     sink: ChunkSink
     access: Access
@@ -75,31 +75,31 @@ class ConnectionOwner(Protocol):
 
     @property
     def sink_trouble(self) -> str:
-        """Why the sink does not accept; empty where it does."""
+        """Reason why the sink does not accept frames; empty if it does."""
 
     def now_ms(self) -> float:
-        """Monotonic milliseconds."""
+        """Return the time in monotonic milliseconds."""
 
     def terms(self, *, refused: bool) -> ServerTerms:
-        """Return the offer to a new producer; None if it is rejected."""
+        """Return the offer to a new producer; without credit if it is rejected."""
 
     def opened(self, connection: HostConnection) -> bool:
-        """A connection begins; False when there are too many, or it is refused."""
+        """Add a connection; return False if there are too many, or its producer is rejected."""
 
     def closed(self, connection: HostConnection, lost_frames: int, reason: str) -> None:
-        """Handle an ended connection; the verdicts of its `lost_frames` cannot be delivered."""
+        """Remove an ended connection; the verdicts of its `lost_frames` cannot be delivered."""
 
     def rejected(self, connection: HostConnection, error: Exception) -> None:
-        """A producer sent what it may not."""
+        """Report that a producer sent an invalid frame, or that its connection failed."""
 
     def introduce(
         self, connection: HostConnection, producer_id: int, topics: Sequence[str], done: Introduced
     ) -> None:
-        """Ask the sink about a producer; `done` is called later, on the loop."""
+        """Ask the sink about a producer; call `done` later, on the loop."""
 
 
 class HostConnection:
-    """The agent's end of one producer's socket. All calls come from the loop's thread."""
+    """Agent's side of one producer's socket; all calls are made on the loop's thread."""
 
     __slots__ = (
         "_backlog", "_closing_by_ms", "_flushing", "_frame_since_ms", "_frames_seen", "_loop",
@@ -124,7 +124,7 @@ class HostConnection:
         self.closed = False
         self._reader = FrameReader(owner.scratch, owner.pool, self.machine.terms.frame_bytes_max)
         self._frame_since_ms = 0.0
-        """When a frame was first seen that is not whole yet; 0 when there is none."""
+        """Time at which the present incomplete frame was first seen; 0 for none."""
         self._frames_seen = 0
         self._backlog = bytearray()
         self._progress_ms = 0.0
@@ -135,7 +135,7 @@ class HostConnection:
         self._ring_fd: int | None = None
 
     def start(self) -> None:
-        """Begin to read; a connection too many, or one of a stranger, is closed at once."""
+        """Start reading; reject the connection if there are too many, or no rule allows it."""
         if not self._owner.opened(self):
             why = self.refusal or "the agent has too many connections"
             self._apply(self.machine.refuse(why, retryable=not self.refusal))
@@ -145,18 +145,18 @@ class HostConnection:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way: no verdict is awaited, no answer waits."""
+        """Whether the connection awaits no verdict and has no unsent answer."""
         return not (self.machine.in_flight or self._backlog or self._flushing)
 
     # What the agent asks for
 
     def tick(self, now_ms: float) -> None:
-        """Look at the clock."""
+        """Handle timeouts."""
         if self.closed:
             return
         if self._closing_by_ms:
             if now_ms >= self._closing_by_ms:
-                self.abort("it did not take its last answer")
+                self.abort("it did not read its last answer")
             return
         if self._backlog and now_ms - self._progress_ms >= ANSWER_STALL_MS:
             self.abort(f"it did not read its answers for {ANSWER_STALL_MS} ms")
@@ -182,17 +182,17 @@ class HostConnection:
             self._send_output()
 
     def drain(self, deadline_ms: int, reason: str) -> None:
-        """Notify the producer that the agent is draining."""
+        """Inform the producer that the agent is stopping."""
         self.machine.drain(deadline_ms, reason)
         self._send_output()
 
     def close(self, reason: str) -> None:
-        """Close after what is to be said has been said."""
+        """Close the connection after sending the remaining output."""
         self._apply(Close(reason))
         self._send_output()
 
     def abort(self, reason: str) -> None:
-        """Close now."""
+        """Close the connection at once."""
         if self.closed:
             return
         self.closed = True
@@ -214,7 +214,7 @@ class HostConnection:
     # Receiving
 
     def _resume(self) -> None:
-        """Read again, unless unsent answers or the memory limit prevent it."""
+        """Resume reading, unless unsent answers or the memory limit prevent it."""
         if self.closed or self._reading or self._closing_by_ms:
             return
         if len(self._backlog) > ANSWER_BACKLOG_BYTES_MAX:
@@ -232,7 +232,7 @@ class HostConnection:
             self._loop.remove_reader(self._socket.fileno())
 
     def _on_readable(self) -> None:
-        """Receive for one turn: until less came than there was room for, or the turn is over."""
+        """Receive for one turn: until no bytes are left, or the limit of the turn is reached."""
         try:
             self._take_turn()
         except (BlockingIOError, InterruptedError):
@@ -294,7 +294,7 @@ class HostConnection:
         return received
 
     def _receive_hello(self, target: memoryview) -> int:
-        """Receive with a descriptor, should one come along."""
+        """Receive bytes, and the descriptor that is sent with them, if any."""
         size = min(len(target), HELLO_BYTES_MAX)
         data, descriptor = receive_with_ring(self._socket, size)
         if descriptor is not None:
@@ -328,7 +328,7 @@ class HostConnection:
             self.machine.completed(chunks, verdict)
 
     def _keep(self, chunks: Chunks) -> None:
-        """Copy a payload out of the shared buffer, into a recycled one."""
+        """Copy a payload from the shared receive buffer into a reused buffer."""
         size = len(chunks.payload)
         lease = self._owner.pool.take(max(size, 1))
         lease.view[:size] = chunks.payload
@@ -375,7 +375,7 @@ class HostConnection:
         self._owner.introduce(self, effect.producer_id, effect.topics, done)
 
     def _adopt_ring(self, ring_bytes: int) -> None:
-        """Map the producer's ring; without one its payloads come over the socket."""
+        """Map the producer's ring; if that fails, its payloads are sent over the socket."""
         descriptor, self._ring_fd = self._ring_fd, None
         if descriptor is None:
             return

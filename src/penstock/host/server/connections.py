@@ -1,7 +1,7 @@
-"""The connections of an agent: their credit, the memory they share, the clock, what they have sent.
+"""Connections of an agent: their credit, shared memory, timer and counters.
 
-`Connections` is what HTTP front, metrics and status look at. It opens no socket and accepts none;
-that is the agent's (`agent.py`), which calls `tick` and says when all is to be drained.
+The HTTP front, metrics and status read from `Connections`. It neither opens nor accepts sockets.
+The agent (`agent.py`) does, calls `tick`, and calls `drain` when it stops.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from penstock.wire.frames import HEADER_BYTES_MAX
 logger = logging.getLogger(__name__)
 
 HELD_UP_MS: Final = 1_000
-"""A tick that is so late says that the whole process stood still."""
+"""Delay of a tick in milliseconds from which the whole process counts as stalled."""
 
 RULES_LOOK_MS: Final = 1_000
-"""How often it is looked whether the file of rules has changed."""
+"""Interval in milliseconds of checks whether the file of rules has changed."""
 
 DRAIN_IDLE_MS: Final = 1_000
-"""A draining connection on which nothing was under way for so long is closed."""
+"""Time in milliseconds after which an idle connection is closed during a drain."""
 
 REASON_DRAIN: Final = "the agent is stopping"
 
@@ -48,7 +48,7 @@ NAME_CHARS_SHOWN: Final = 100
 
 
 class _ClientSlot(Struct, eq=False):
-    """A connection with its credit."""
+    """Connection with its credit."""
 
     credit: Credit = NO_CREDIT
     connection: HostConnection | None = None
@@ -57,7 +57,7 @@ class _ClientSlot(Struct, eq=False):
 
 
 class Connections:
-    """The open connections of one agent; it stands as `ConnectionOwner` to each."""
+    """Open connections of one agent; it is the `ConnectionOwner` of each."""
 
     def __init__(
         self, settings: HostSettings, sink: ChunkSink, clock: Clock, access: Access
@@ -69,7 +69,7 @@ class Connections:
         self.pool = ReceivePool(settings.queued_max_bytes)
         self.scratch = Scratch()
         self.serving = False
-        """Whether new producers are taken in."""
+        """Whether new producers are accepted."""
         self.draining = False
         self.drain_by_ms = 0.0
         self.bytes_in = 0
@@ -102,13 +102,12 @@ class Connections:
         return len(self._slots)
 
     def __iter__(self) -> Iterator[HostConnection]:
-        """Iterate over the open connections, the oldest first; they may end during the
-        iteration."""
+        """Iterate over the open connections, oldest first; connections may end meanwhile."""
         return iter(tuple(self._slots))
 
     @property
     def sink_trouble(self) -> str:
-        """Why the sink does not accept; empty where it does."""
+        """Reason why the sink does not accept frames; empty if it does."""
         return self.sink_watch.trouble
 
     def samples(self) -> Iterator[Sample]:
@@ -142,13 +141,13 @@ class Connections:
     # Life
 
     def start(self) -> None:
-        """Take producers in, and look at the sink from now on."""
+        """Accept producers, and start periodic checks of the sink."""
         self.serving = True
         self.sink_watch.start()
         self._ticked_ms = self.now_ms()
 
     def drain(self) -> None:
-        """Accept no more connections, and notify the present ones when the agent ends."""
+        """Accept no more connections, and inform the present ones of the agent's deadline."""
         timeout_ms = self.settings.drain_timeout_ms
         self.drain_by_ms = self.now_ms() + timeout_ms
         self.serving = False
@@ -157,7 +156,10 @@ class Connections:
             connection.drain(timeout_ms, REASON_DRAIN)
 
     async def until(self, condition: Callable[[], bool], by_ms: float) -> None:
-        """Wait for a condition, looked at when a connection ends and at every tick."""
+        """Wait until a condition is true, or until `by_ms`.
+
+        The condition is checked at every tick, and when a connection ends.
+        """
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wait = (lambda: condition() or self.now_ms() >= by_ms, over)
         self._look()
@@ -176,7 +178,7 @@ class Connections:
         return self._clock.monotonic() * 1000
 
     def tick(self) -> None:
-        """Look at the clock, and spread the credit that has become free."""
+        """Grant free credit, check for changed rules, and handle timeouts of connections."""
         now_ms = self.now_ms()
         for slot, more in self.budget.top_up():
             if isinstance(slot, _ClientSlot):
@@ -197,8 +199,8 @@ class Connections:
         """Return whether this process was stalled until now, so that received bytes are still
         unread.
 
-        No connection counts as silent, slow or idle before that. It holds for one tick at a time,
-        so that a process that is always late still checks.
+        In that case no connection counts as silent, slow or idle in this tick. It is never true for
+        two ticks in a row, so a process that is always late still checks.
         """
         late = now_ms - self._ticked_ms >= HELD_UP_MS
         self._ticked_ms = now_ms
@@ -215,7 +217,7 @@ class Connections:
                 connection.close(REASON_DRAIN)
 
     def _widen(self, slot: _ClientSlot, more: Credit) -> None:
-        """Give a connection more credit; one that waits for HELLO is offered more."""
+        """Give a connection more credit; before HELLO the offer is increased instead."""
         connection = slot.connection
         if connection is None:
             return
@@ -242,14 +244,16 @@ class Connections:
         if connection.refusal:
             self.totals.denied_connections += 1
             self.access.refused(connection.refusal)
-            self._report("access", f"a producer is refused: {connection.refusal}")
+            self._report("access", f"a producer is rejected: {connection.refusal}")
             return False
         if connection.machine.permission is not None:
             self.access.admitted(connection.machine.permission)
         if slot is None:
             self.totals.refused_connections += 1
             most = self.settings.connections_max
-            self._report("connections", f"more than {most} connections (host.connections.max)")
+            self._report(
+                "connections", f"there are more than {most} connections; raise host.connections.max"
+            )
             return False
         slot.connection = connection
         self._slots[connection] = slot
@@ -262,14 +266,16 @@ class Connections:
             self.budget.close(slot)
             if slot.introduction is not None:
                 slot.introduction.cancel()
-        logger.debug("a producer has gone: %s", reason)
+        logger.debug("a producer has disconnected: %s", reason)
         self._look()
 
     def rejected(self, connection: HostConnection, error: Exception) -> None:
         self.totals.violations += 1
         machine = connection.machine
         who = f"producer {machine.producer_id} {machine.client_name[:NAME_CHARS_SHOWN]!r}"
-        self._report(type(error).__name__, f"{who} sent what it may not: {error}")
+        self._report(
+            type(error).__name__, f"{who} sent an invalid frame, or its connection failed: {error}"
+        )
 
     def introduce(
         self, connection: HostConnection, producer_id: int, topics: Sequence[str], done: Introduced
@@ -295,12 +301,12 @@ class Connections:
             return UnavailableError("the agent failed on this producer; its log has the cause")
 
     def accept_failed(self, error: OSError) -> None:
-        """A connection could not be accepted."""
+        """Handle a connection that could not be accepted."""
         self.totals.accept_failures += 1
         self._report("accept", f"accepting pauses: {error}")
 
     def _report(self, kind: str, sentence: str) -> None:
-        """Log the first of its kind as a warning, all others only for who debugs."""
+        """Log the first event of its kind as a warning, and later ones at debug level."""
         first = kind not in self._reported
         self._reported.add(kind)
         logger.log(logging.WARNING if first else logging.DEBUG, "%s", sentence)

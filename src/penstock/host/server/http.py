@@ -1,32 +1,33 @@
-"""The agent's HTTP front: ingest for programs without a client, health, metrics, status.
+"""HTTP front of the agent: ingest for programs without a client, health, metrics, status.
 
-`POST /v1/ingest?topic=&partition=` takes `application/octet-stream`, one chunk, or
-`application/x-ndjson`, a chunk a line, each of which must be JSON. Errors:
+`POST /v1/ingest?topic=&partition=` accepts `application/octet-stream`, which is one chunk, or
+`application/x-ndjson`, in which each line is a chunk and must be JSON. Errors:
 
-| status, error                  | when                                        | again?      |
+| status, error                  | cause                                       | retry       |
 |--------------------------------|---------------------------------------------|-------------|
 | 400 invalid_request            | the request is malformed, or without rules  | never       |
 |                                | its Host or Origin names another listener   |             |
-| 400 invalid_json               | a line is no JSON; `line` has its number    | never       |
-| 401 sasl_authentication_failed | there are rules, and no good credentials    | never       |
+| 400 invalid_json               | a line is not JSON; `line` has its number   | never       |
+| 401 sasl_authentication_failed | there are rules, but no valid credentials   | never       |
 | 403 topic_authorization_failed | the rules do not allow the topic            | never       |
-| 404 not_found                  | no such path                                | never       |
+| 404 not_found                  | the path does not exist                     | never       |
 | 404 unknown_topic_or_partition | the sink does not have the topic            | never       |
-| 405 method_not_allowed         | `Allow` has the methods                     | never       |
+| 405 method_not_allowed         | `Allow` has the allowed methods             | never       |
 | 408 request_timeout            | the body took too long                      | yes         |
-| 413 content_too_large          | the body or a line is over the limit        | never       |
+| 413 content_too_large          | the body or a line exceeds a limit          | never       |
 | 415 unsupported_media_type     | another content type, or an encoding        | never       |
 | 422 sink_refused               | the sink has rejected it permanently        | never       |
-| 429 throttling_quota_exceeded  | no credit                                   | Retry-After |
-| 429 sink_busy                  | the sink could not take it now              | Retry-After |
-| 503 sink_unavailable           | the sink does not say, or what it stands on | Retry-After |
-|                                | is away: `host.http.timeout.ms`             |             |
-| 503 agent_draining             | the agent is draining                       | Retry-After |
+| 429 throttling_quota_exceeded  | there is not enough credit                  | Retry-After |
+| 429 sink_busy                  | the sink could not accept it now            | Retry-After |
+| 503 sink_unavailable           | the sink did not respond within             | Retry-After |
+|                                | `host.http.timeout.ms`, or cannot reach the |             |
+|                                | system that it depends on                   |             |
+| 503 agent_draining             | the agent is stopping                       | Retry-After |
 
-An error is `{"error": …, "message": …}`, and with 429 also `dimension`, `limit` and `value` of the
-credit that was missing. When a body of several frames was accepted in part, `accepted_chunks` says
-how much; the order of lines is that of the body. After a 503 for time the sink may still accept
-what it was handed.
+An error is `{"error": …, "message": …}`. For 429 it also has `dimension`, `limit` and `value` of
+the missing credit. If a body of several frames was accepted only in part, `accepted_chunks` has the
+number of accepted chunks. Lines are accepted in the order of the body. After a 503 for a timeout,
+the sink may still accept the body.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ from penstock.security.listeners.listener_group import Gate, ListenerGroup
 logger = logging.getLogger(__name__)
 
 NAME: Final = "HTTP"
-"""The interface's name in logs and metrics."""
+"""Name of the interface in logs and metrics."""
 BODY_SECONDS_MAX: Final = 30.0
-"""Time for a body to arrive; it holds credit meanwhile."""
+"""Maximum time in seconds for a body to arrive, because it holds credit meanwhile."""
 
 OCTETS: Final = "application/octet-stream"
 INGEST_PARAMETERS: Final = ("topic", "partition")
@@ -100,7 +101,7 @@ _ERROR_NAMES: Final = {404: "not_found", 405: "method_not_allowed"}
 
 
 class _Refused(Exception):
-    """A request that is answered with an error."""
+    """A request is answered with an error status."""
 
     def __init__(self, status: int, error: str, message: str, **facts: object) -> None:
         super().__init__(message)
@@ -109,22 +110,24 @@ class _Refused(Exception):
 
 
 class HttpMetrics(Metrics, prefix="penstock_host_http_"):
-    """Metrics of the HTTP interface."""
+    """Metrics of the HTTP front."""
 
-    in_flight = gauge("in_flight", "Ingest requests under way.")
+    in_flight = gauge("in_flight", "Ingest requests in progress.")
     requests: dict[str, int] = counters(
-        "requests_total", "Answers of the HTTP front's ingest, by status.", "status"
+        "requests_total", "Responses to ingest requests, by status.", "status"
     )
 
 
 Rule = Literal["open", "observer", "publisher"]
-"""Access rule of a route: open, for those who may observe the agent, or for those who may publish
-to the topic, which the handler checks."""
+"""Access rule of a route: open to all, to observers of the agent, or to publishers.
+
+The handler of a publishers' route checks the topic itself.
+"""
 _ROUTES: Final = Routes["HttpFront", Rule]()
 
 
 class HttpFront:
-    """The HTTP interface of one agent: `start`, `address`, `stop`."""
+    """HTTP interface of one agent."""
 
     def __init__(
         self,
@@ -152,11 +155,11 @@ class HttpFront:
     # Life
 
     async def start(self) -> tuple[str, int]:
-        """Listen on `host.http.listener`; returns the address with the real port.
+        """Listen on `host.http.listener`; return the address with the bound port.
 
         Raises:
-            InvalidSetting: the setting is no address.
-            InvalidError: a file of certificates cannot be used.
+            InvalidSetting: the setting is not an address.
+            InvalidError: a file with certificates cannot be used.
             OSError: the address cannot be bound.
         """
         settings = self._settings
@@ -165,8 +168,8 @@ class HttpFront:
         access = self._connections.access
         if access.rules is not None and not (self._security.has_tls or is_loopback(address[0])):
             logger.warning(
-                "%s %s has no TLS: passwords and fixed tokens of host.acl.file are accepted"
-                " from this machine only", LISTENER, settings.http_listener,
+                "%s %s has no TLS, so passwords and fixed tokens of host.acl.file are accepted"
+                " only from this host", LISTENER, settings.http_listener,
             )  # fmt: skip
         self._access = HttpAccess(
             access,
@@ -193,15 +196,15 @@ class HttpFront:
         )
 
     def drain(self) -> None:
-        """Leave new connections to the next agent if one will listen on the same port.
+        """Stop accepting connections if another agent can listen on the same port.
 
-        Otherwise they are accepted and get the answer that the agent is draining.
+        Otherwise, connections are accepted and answered with 503 agent_draining.
         """
         if self._settings.socket_takeover:
             self._listener.leave()
 
     async def stop(self) -> None:
-        """Stop listening, let open requests finish for a moment, close connections."""
+        """Stop listening, wait a moment for open requests, and close connections."""
         await self._listener.stop()
         await self.listener_group.close()
 
@@ -265,13 +268,13 @@ class HttpFront:
 
     @_ROUTES.add("GET /readyz", "open")
     async def _readyz(self, request: Request) -> Response:
-        """Return ok while producers are taken in and the sink accepts, else 503."""
+        """Return ok while producers are accepted and the sink accepts frames, else 503."""
         connections = self._connections
         if connections.serving and not connections.sink_trouble:
             return json_response({"status": "ok"})
         cause = "the agent is draining" if connections.draining else "the agent is starting"
         if connections.serving:
-            cause = f"the sink does not accept: {connections.sink_trouble}"
+            cause = f"the sink does not accept frames: {connections.sink_trouble}"
         return json_response({"status": "failing", "cause": cause}, 503)
 
     @_ROUTES.add("GET /metrics", "observer")
@@ -288,7 +291,7 @@ class HttpFront:
 
     @_ROUTES.add("POST /v1/ingest", "publisher", INGEST_PARAMETERS)
     async def _ingest(self, request: Request) -> Response:
-        """Publish the body; 200 when the sink has accepted all of it."""
+        """Publish the body; return 200 when the sink has accepted all of it."""
         self.metrics.in_flight += 1
         try:
             response = await self._answer(request)
@@ -322,7 +325,7 @@ class HttpFront:
             return error_response(400, "network_exception", "the client closed the connection")
         except Exception:
             logger.exception("an ingest request failed")
-            message = "the agent failed on this request; its log has the cause"
+            message = "the agent failed on this request; the agent's log has the cause"
             return error_response(500, "unknown_server_error", message)
 
     async def _take(self, request: Request) -> Outcome:
@@ -334,9 +337,12 @@ class HttpFront:
         kind = kind.partition(";")[0].strip().lower()
         encoding = ",".join(request.headers.getlist("content-encoding")) or IDENTITY
         if kind not in (OCTETS, LINES):
-            raise _media(f"content type {kind!r}: {OCTETS} or {LINES}")
+            raise _media(f"content type {kind!r} is not supported; use {OCTETS} or {LINES}")
         if encoding.strip().lower() != IDENTITY:
-            raise _media(f"content encoding {encoding!r}: {IDENTITY}; bodies are not unpacked")
+            raise _media(
+                f"content encoding {encoding!r} is not supported; use {IDENTITY}, because"
+                " bodies are not decompressed"
+            )
         topic, partition = _query(request)
         topic = topic or self._settings.http_topic
         self._access.check_topic(request, permission, topic)
@@ -362,9 +368,9 @@ class HttpFront:
     async def _deliver(
         self, body: memoryview, parts: list[Part], topic: str, partition: int
     ) -> Outcome:
-        """Pass the parts to the sink and wait for its verdict within the time limit.
+        """Pass the parts to the sink, and wait for its verdicts within the time limit.
 
-        The sink keeps what it was given, and the credit with it, also after the time limit.
+        After the time limit the sink still keeps the parts and their credit.
         """
         timeout_ms = self._settings.http_timeout_ms
         handed = False
@@ -376,7 +382,7 @@ class HttpFront:
                 return await asyncio.shield(work)
         except TimeoutError:
             error = late(self._connections.sink, timeout_ms)
-            told = "; it may still accept what it was handed" if handed else ""
+            told = "; it may still accept the body" if handed else ""
             raise _Refused(503, "sink_unavailable", f"{error}{told}") from None
         finally:
             if not handed:
@@ -390,30 +396,30 @@ class HttpFront:
         if kind == LINES or not body:
             raise _Refused(400, "invalid_request", "the body is empty")
         if len(body) > most:
-            raise TooMuch(f"a chunk of {len(body)} bytes; one has at most {most}")
+            raise TooMuch(f"a chunk of {len(body)} bytes exceeds the limit of {most}")
         return [Part(0, len(body), np.array((len(body),), dtype=np.uint32))]
 
     async def _receive(self, request: Request, body: bytearray) -> None:
-        """Read the body into `body`; each byte in it has taken credit."""
+        """Receive the body into `body`, taking credit for each byte."""
         most = self._producer.body_bytes_max
         announced = request.headers.get("content-length", "")
         if announced and whole_number(announced, most) is None:
-            raise TooMuch(f"request body of {announced} bytes: at most {most} are read")
+            raise TooMuch(f"a request body of {announced} bytes exceeds the limit of {most}")
         try:
             async with asyncio.timeout(BODY_SECONDS_MAX):
                 async for piece in request.stream():
                     if len(body) + len(piece) > most:
-                        raise TooMuch(f"request body over the limit of {most} bytes")
+                        raise TooMuch(f"the request body exceeds the limit of {most} bytes")
                     self._producer.acquire(Credit(0, 0, len(piece)))
                     body += piece
         except TimeoutError:
             raise _Refused(
-                408, "request_timeout", f"the body took more than {BODY_SECONDS_MAX:.0f} s"
+                408, "request_timeout", f"the body did not arrive within {BODY_SECONDS_MAX:.0f} s"
             ) from None
         request.state.read = True
 
     def _no(self, status: int, body: dict[str, object], retry_after_ms: int = 0) -> Response:
-        """An error; one that may be tried again says when."""
+        """Return an error response, with a retry time if the request may be retried."""
         if status in _RETRY_LATER:
             given = body.get("retry_after_ms")
             pause_ms = retry_after_ms or (given if isinstance(given, int) else 0)

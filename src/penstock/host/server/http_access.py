@@ -1,8 +1,8 @@
-"""Authentication of the agent's HTTP front by its rules: users, tokens, certificates.
+"""Authentication and authorization of the HTTP front's requests, by the agent's rules.
 
-Without rules, every request that names this listener may do everything, as at the socket. With
-rules, requests need credentials, except `/livez` and `/readyz`. Passwords and tokens from this
-machine are accepted without TLS too.
+Without rules, every request whose Host and Origin name this listener may do everything, as on the
+socket. With rules, requests need credentials, except to `/livez` and `/readyz`. Passwords and
+tokens from this host are accepted without TLS too.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from penstock.security.listeners.files import ListenerFiles
 
 LISTENER: Final = "host.http.listener"
-"""The setting, and the interface's name in the audit log."""
+"""Setting of the listener, which is also the interface's name in the audit log."""
 HOSTS: Final = "host.http.hosts"
-NEEDED: Final = "credentials are needed, basic or bearer"
+NEEDED: Final = "basic or bearer credentials are required"
 
 
 class NotAllowed(InvalidError):
-    """The rules do not allow this."""
+    """The rules do not allow this request."""
 
     code: ClassVar[str] = "topic_authorization_failed"
 
 
 class HttpAccess:
-    """Asks an agent's rules about requests."""
+    """Checks requests against an agent's rules."""
 
     def __init__(
         self, access: Access, files: ListenerFiles, failures: Failures, hosts: Collection[str]
     ) -> None:
-        """`hosts` are the names of the listener."""
+        """Create the checks; `hosts` are the names of the listener."""
         self._hosts = hosts
         self._access = access
         self._files = files
@@ -64,7 +64,7 @@ class HttpAccess:
         )
 
     async def permission(self, request: Request) -> Permission | None:
-        """Return the permission of a request's client; None if there are no rules.
+        """Return the permission of the client that sent a request; None if there are no rules.
 
         Raises:
             NotAuthenticated: the credentials match no rule.
@@ -95,15 +95,15 @@ class HttpAccess:
         return found
 
     def check_meant(self, request: Request) -> None:
-        """Raise NotForHere where there are no rules and Host or Origin name another listener.
+        """Raise NotForHere if there are no rules, and Host or Origin name another listener.
 
-        Without credentials, a page in a browser and an application send the same requests.
+        Without credentials, a web page in a browser sends the same requests as an application.
         """
         if self._access.rules is None:
             check_meant(request.headers, self._hosts, HOSTS)
 
     def check_topic(self, request: Request, permission: Permission | None, topic: str) -> None:
-        """Raise NotAllowed unless a topic may be published to."""
+        """Raise NotAllowed if the permission does not include publishing to the topic."""
         if permission is None or permission.allows(topic):
             return
         reason = permission.refusal(topic)
@@ -111,10 +111,10 @@ class HttpAccess:
         raise NotAllowed(reason)
 
     def check_observer(self, request: Request, permission: Permission | None) -> None:
-        """Raise NotAllowed unless metrics and status may be seen."""
+        """Raise NotAllowed if the permission does not include reading metrics and status."""
         if permission is None or permission.observes:
             return
-        reason = f"{permission.principal} may not see metrics and status"
+        reason = f"{permission.principal} may not read metrics and status"
         self._denied(request, permission, reason)
         raise NotAllowed(reason)
 

@@ -1,12 +1,12 @@
-"""Ingest over HTTP: the agent's front as a producer of its own.
+"""Ingest over HTTP: the HTTP front acts as one producer for all requests.
 
-The front has one credit window, of the size of one connection's, for all requests together. A body
-takes its bytes from it while it arrives, so what is read of unfinished bodies is bounded too, and
-its chunks and events before it is handed to the sink. Nothing waits for credit: without it the
-request is rejected with a time to retry after.
+All requests together have one credit window, of the size of one connection's. A body takes credit
+for its bytes while it arrives, so the bytes of incomplete bodies are bounded too. It takes credit
+for its chunks and events before it is passed to the sink. No request waits for credit: without it,
+the request is rejected with a time to retry after.
 
-Frames of HTTP carry no log sequence: a request that is sent again after a lost answer is written
-again. That is at-least-once; exactly once takes the socket.
+Frames from HTTP have no log sequence. If a client repeats a request after a lost response, the
+chunks are written again. So delivery is at least once; exactly once requires the socket.
 
 Source: `host-ipc.txt`, three-dimensional backpressure; RFC 9110, `Retry-After`.
 """
@@ -41,10 +41,10 @@ from penstock.host.server.settings import HostSettings
 from penstock.host.server.sink_watch import introduce
 
 TOPICS_MAX: Final = 1024
-"""Topics whose partitions are remembered."""
+"""Maximum number of topics whose numbers of partitions are remembered."""
 
 TOPIC_FRESH_MS: Final = 60_000
-"""How long the number of a topic's partitions is taken for true."""
+"""Time in milliseconds for which a topic's number of partitions is remembered."""
 
 _TEXTS: Final = msgspec.json.Decoder(msgspec.Raw)
 _NO_TEXT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -56,11 +56,11 @@ _Numbers = NDArray[np.uint32]
 
 
 class TooMuch(InvalidError):
-    """A request that no window and no frame has room for."""
+    """A request exceeds the whole window, or the maximum size of a frame."""
 
 
 class NotJson(InvalidError):
-    """A line that is no JSON; `line` counts from 1, empty lines too."""
+    """A line is not JSON; `line` counts from 1 and includes empty lines."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} is no JSON: {why}")
@@ -68,7 +68,7 @@ class NotJson(InvalidError):
 
 
 class OutOfCredit(NoCredit):
-    """A request for which the window has no room at the moment."""
+    """The window does not have enough credit for a request now."""
 
     def __init__(self, need: Credit, window: CreditWindow, retry_after_ms: int) -> None:
         left = window.available
@@ -77,18 +77,19 @@ class OutOfCredit(NoCredit):
         self.limit = window.granted[index]
         self.value = need[index]
         super().__init__(
-            f"{need[index]} {self.dimension} asked for, {left[index]} of {self.limit} are left",
+            f"{need[index]} {self.dimension} are needed, but only {left[index]} of"
+            f" {self.limit} are left",
             retry_after_ms,
         )
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """Outcome of a request's frames."""
+    """Result of a request's frames."""
 
     accepted_chunks: int = 0
     accepted_events: int = 0
     failed: Failed | None = None
-    """The worst of the verdicts that were no acceptance."""
+    """Failed verdict of the request, a permanent one if there is any; None if all were accepted."""
 
 
 class Part(Struct, frozen=True):
@@ -101,7 +102,7 @@ class Part(Struct, frozen=True):
 
 
 def cut_lines(body: memoryview) -> tuple[_Numbers, _Numbers]:
-    """Find the lines of a body; ends of lines and empty lines are left out.
+    """Find the lines of a body; line ends and empty lines are not included.
 
     Returns:
         Offsets and lengths of the lines.
@@ -120,7 +121,7 @@ def cut_lines(body: memoryview) -> tuple[_Numbers, _Numbers]:
 
 
 def line_parts(body: memoryview, frame_bytes_max: int) -> Iterator[Part]:
-    """Cut a body of lines into frames of at most 4,096 chunks and `frame_bytes_max` bytes.
+    """Divide a body of lines into frames of at most 4,096 chunks and `frame_bytes_max` bytes.
 
     Raises:
         TooMuch: a line is longer than a frame.
@@ -129,7 +130,8 @@ def line_parts(body: memoryview, frame_bytes_max: int) -> Iterator[Part]:
     count = len(offsets)
     if count and int(lengths.max()) > frame_bytes_max:
         raise TooMuch(
-            f"a line of {int(lengths.max())} bytes; one chunk has at most {frame_bytes_max}"
+            f"a line of {int(lengths.max())} bytes exceeds the limit of {frame_bytes_max}"
+            " bytes per chunk"
         )
     ends = offsets.astype(np.int64) + lengths
     first = 0
@@ -144,12 +146,11 @@ def line_parts(body: memoryview, frame_bytes_max: int) -> Iterator[Part]:
 def check_json(body: memoryview, parts: list[Part]) -> None:
     """Check that each line of a body is one JSON text.
 
-    All are read at once, without making values of them. Only where that leaves a doubt, for there
-    is white space around a text, or an error, lines are looked at one by one up to the first that
-    is none.
+    All lines are parsed at once, without creating values. If that leaves a doubt, because of white
+    space around a text or an error, lines are checked one by one, up to the first invalid line.
 
     Raises:
-        NotJson: one is not.
+        NotJson: a line is not JSON.
     """
     count = sum(len(part.lengths) for part in parts)
     size_bytes = sum(int(part.lengths.sum()) for part in parts)
@@ -169,7 +170,7 @@ def check_json(body: memoryview, parts: list[Part]) -> None:
 
 
 class HttpProducer:
-    """Hands bodies to the agent's sink."""
+    """Producer that passes request bodies to the agent's sink."""
 
     def __init__(
         self, settings: HostSettings, sink: ChunkSink, now_ms: Callable[[], float]
@@ -190,25 +191,25 @@ class HttpProducer:
         return self._sink.frame_bytes_max
 
     def acquire(self, need: Credit) -> None:
-        """Take credit.
+        """Take credit from the window.
 
         Raises:
-            OutOfCredit: there is not enough now.
-            TooMuch: there is never enough.
+            OutOfCredit: there is not enough credit now.
+            TooMuch: the window can never have enough credit.
         """
         if self.window.try_acquire(*need):
             return
         if not self.window.ever_fits(need):
             raise TooMuch(
-                f"a request of {need}; all requests together may be {self.window.granted}"
+                f"a request of {need} exceeds the window of all requests: {self.window.granted}"
             )
         raise OutOfCredit(need, self.window, self._settings.retry_after_ms)
 
     async def target(self, topic: str, partition: int) -> int:
-        """The partition for a request: the one named, or each of the topic's in turn.
+        """Return the partition for a request: the given one, or the topic's partitions in turn.
 
         Raises:
-            PenstockError: the sink does not know the topic, or cannot say.
+            PenstockError: the sink does not know the topic, or does not respond.
         """
         if self.producer_id == NO_PRODUCER_ID or (topic and self._partitions(topic) is None):
             asking = self._asking.get(topic)
@@ -224,7 +225,7 @@ class HttpProducer:
         return self._turn % count
 
     async def _ask(self, topic: str) -> None:
-        """Ask the sink about a topic, once for all requests that wait to know it."""
+        """Ask the sink about a topic, once for all requests that wait for it."""
         topics = (topic,) if topic else ()
         introduction = await introduce(self._sink, self.producer_id, topics)
         self.producer_id = introduction.producer_id
@@ -244,13 +245,13 @@ class HttpProducer:
     async def deliver(
         self, body: memoryview, parts: list[Part], *, topic: str, partition: int
     ) -> Outcome:
-        """Hand the parts of a body to the sink and wait for all verdicts.
+        """Pass the parts of a body to the sink, and wait for all verdicts.
 
-        Credit for the chunks is taken and given back here; that for the body's bytes, which the
-        caller has taken, is given back too.
+        It takes credit for the chunks and returns it. It also returns the credit for the body's
+        bytes, which the caller has taken.
 
         Raises:
-            OutOfCredit, TooMuch: nothing was handed over.
+            OutOfCredit, TooMuch: nothing was passed to the sink.
         """
         count = sum(len(part.lengths) for part in parts)
         held = Credit(0, 0, len(body))

@@ -1,13 +1,14 @@
-"""Frames from the bytes of one connection, with as few copies as possible.
+"""Decoding of frames from the bytes of one connection, with few copies.
 
-All connections of an agent receive into one block, because each uses up what it received before
-the next has its turn. What is asked for ends where a frame of the size seen last would end, so a
-steady stream leaves nothing cut off. A frame that is cut off at the end of a turn
+All connections of an agent receive into one shared block, because each processes its bytes before
+the next one has its turn. A receive ends where a frame of the last frame's size would end. So with
+frames of equal size no frame is cut off. If a turn ends within a frame
 
-- is copied out when it is small;
-- takes the block along when it is large, and the agent continues with another one (a few can be on
-  loan);
-- gets a buffer of exactly its size when it is larger than a block, or when too many are on loan.
+- a small part of it is copied out of the block;
+- with a large part, the connection takes the block over, and the agent continues with another block
+  (a few may be on loan);
+- a frame larger than a block gets a buffer of exactly its size; so does any large frame when too
+  many blocks are on loan.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from penstock.wire.frames import PRELUDE_BYTES, Frame, decode, decode_body
 from penstock.wire.frames.codec import Prelude, decode_prelude
 
 SMALL_FRAME_BYTES: Final = 64 << 10
-"""The beginning of a frame up to this size is copied when a turn ends within it."""
+"""Maximum bytes of an incomplete frame that are copied at the end of a turn."""
 SCRATCH_BYTES: Final = (1 << 20) + (80 << 10)
-"""The block that all connections of an agent receive into: a payload of 1 MiB, and its header."""
+"""Size of the shared block: a payload of 1 MiB and its header."""
 BLOCKS_ON_LOAN_MAX: Final = 8
-"""Blocks that connections may take along in the middle of a large frame."""
+"""Maximum number of blocks that connections may take over for incomplete frames."""
 RECEIVE_BYTES_MAX: Final = 1 << 20
-"""What is received of a large frame in one step; others have their turn in between."""
+"""Maximum bytes of a large frame that are received in one step."""
 
 _NOTHING: Final = memoryview(b"")
 
 
 class PeerClosed(Exception):
-    """The producer has closed its end."""
+    """The producer has closed its side of the connection."""
 
 
 class Scratch:
-    """The block that all connections receive into, and those on loan."""
+    """Block into which all connections receive, and the blocks on loan."""
 
     __slots__ = ("_block_bytes", "_spare", "on_loan", "view")
 
@@ -47,8 +48,9 @@ class Scratch:
         self.view = memoryview(bytearray(block_bytes))
 
     def lend(self) -> bool:
-        """Lend the present block to the caller and continue with another; False when none is
-        left."""
+        """Lend the present block to the caller and continue with another; return False if none is
+        left.
+        """
         if self.on_loan >= BLOCKS_ON_LOAN_MAX:
             return False
         self.on_loan += 1
@@ -56,14 +58,14 @@ class Scratch:
         return True
 
     def give_back(self, block: memoryview) -> None:
-        """A block on loan is free again; it is the next to be received into."""
+        """Take back a block on loan, which is then the next to receive into."""
         self.on_loan -= 1
         self._spare.append(self.view)
         self.view = block
 
 
 class FrameReader:
-    """The receiving side of one connection. Call `receive` and `frames` in turns, then `rest`."""
+    """Receiver of one connection; call `receive` and `frames` in turns, then `rest`."""
 
     __slots__ = (
         "_block", "_end", "_filled", "_lease", "_limit", "_need", "_pool", "_prelude", "_scratch",
@@ -75,37 +77,37 @@ class FrameReader:
         self._pool = pool
         self._limit = frame_bytes_max
         self._block: memoryview | None = None
-        """A block on loan, while a frame lies in it that is not whole."""
+        """Block on loan, while it holds an incomplete frame."""
         self._start = self._end = 0
-        """What was received and not handed out lies between the two, in the block."""
+        """Bounds of the received bytes in the block that are not returned yet."""
         self._tail = b""
         self._need = 0
-        """Bytes from `_start` that are needed to say more of the frame that begins there."""
+        """Number of bytes from `_start` that are needed to continue decoding; 0 if unknown."""
         self._size = 0
-        """The size of the frame seen last."""
+        """Size of the last frame."""
         self._lease: Lease | None = None
         self._prelude: Prelude | None = None
         self._filled = 0
 
     @property
     def partial_bytes(self) -> int:
-        """The size of the frame of which a part has arrived, as far as it is known; else 0."""
+        """Size of the incomplete frame as far as it is known, else 0."""
         return self._need
 
     @property
     def lease(self) -> Lease | None:
-        """The buffer of a frame larger than a block, while a part of it has arrived."""
+        """Buffer of an incomplete frame that is not in a block."""
         return self._lease
 
     def receive(self, receive_into: Callable[[memoryview], int]) -> bool:
         """Receive once.
 
         Returns:
-            Whether as much came as was asked for, so that there may be more.
+            Whether the buffer was filled, so that more bytes may be available.
 
         Raises:
-            PeerClosed: nothing comes any more.
-            OSError: as `receive_into` does.
+            PeerClosed: the producer has closed the connection.
+            OSError: `receive_into` failed.
         """
         if self._lease is not None:
             return self._receive_rest(self._lease, receive_into)
@@ -140,10 +142,10 @@ class FrameReader:
         return received == asked
 
     def frames(self) -> Iterator[tuple[Frame, Lease | None]]:
-        """The frames that are whole now; each is valid until the next is asked for.
+        """Yield the complete frames; each is valid until the next is requested.
 
         Raises:
-            MalformedFrame: the stream cannot be trusted any more.
+            MalformedFrame: the bytes are invalid; the connection must be closed.
         """
         if self._lease is not None:
             yield from self._large()
@@ -176,7 +178,7 @@ class FrameReader:
             lease.release()
 
     def rest(self) -> None:
-        """The turn is over: leave the shared block to the others."""
+        """End the turn, and leave the shared block to the other connections."""
         if self._block is not None or self._lease is not None or self._start == self._end:
             return
         part = self._scratch.view[self._start : self._end]
@@ -191,7 +193,7 @@ class FrameReader:
             self._move_out(part, self._need)
 
     def _move_out(self, part: memoryview, size: int) -> None:
-        """Continue in a buffer of the frame's own."""
+        """Continue in a buffer of exactly the frame's size."""
         body_bytes = size - PRELUDE_BYTES
         self._prelude = decode_prelude(part, 0, body_bytes)
         lease = self._lease = self._pool.take(body_bytes)

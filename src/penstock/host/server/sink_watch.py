@@ -1,8 +1,8 @@
-"""Bounded checks of an agent's sink, and bounded questions about producers.
+"""Periodic checks of an agent's sink, and requests about producers, with time limits.
 
-A health check must be answered at once, also while the sink hangs. The sink is therefore checked
-periodically, one check at a time and within a bound, and callers get the result of the last check.
-A check that hangs is not repeated: the next one waits for the same answer.
+A health check must be answered at once, even while the sink hangs. So the sink is checked
+periodically, by one check at a time with a time limit, and callers get the result of the last
+check. A check that hangs is not repeated: the next period waits for the same check.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from penstock.host.errors import SinkUnavailable
 from penstock.host.port import ChunkSink, Introduction
 
 INTRODUCE_MS: Final = 4_000
-"""What the sink has to say about a producer: less than a client waits for the answer to HELLO, so
-that it hears the reason."""
+"""Maximum time in milliseconds for the sink's answer about a producer.
+
+It is shorter than a client's limit for the answer to HELLO, so the client gets the reason.
+"""
 SINK_CHECK_MS: Final = 3_000
-"""Longest time for a check of the sink."""
+"""Maximum time in milliseconds for a check of the sink."""
 SINK_CHECK_PAUSE_MS: Final = 1_000
-"""Pause between two checks of the sink."""
+"""Pause in milliseconds between two checks of the sink."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +35,14 @@ _PAUSE_SECONDS: Final = SINK_CHECK_PAUSE_MS / 1000
 
 
 class SinkWatch:
-    """Looks at one sink from `start` to `stop`."""
+    """Periodic checks of one sink, from `start` to `stop`."""
 
     def __init__(self, sink: ChunkSink) -> None:
         self._sink = sink
         self._task: asyncio.Task[None] | None = None
         self._check: asyncio.Task[None] | None = None  # also longer than one look
         self.trouble = ""
-        """Why the sink does not accept; empty where it does."""
+        """Reason why the sink does not accept frames; empty if it does."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -82,7 +84,7 @@ async def introduce(sink: ChunkSink, producer_id: int, topics: Sequence[str]) ->
     """Introduce a producer to the sink.
 
     Raises:
-        SinkUnavailable: the sink does not say in time.
+        SinkUnavailable: the sink does not respond in time.
         PenstockError: as `ChunkSink.introduce`.
     """
     try:
@@ -93,6 +95,6 @@ async def introduce(sink: ChunkSink, producer_id: int, topics: Sequence[str]) ->
 
 
 def late(sink: ChunkSink, timeout_ms: int) -> SinkUnavailable:
-    """The error for a sink that has not said something in time."""
+    """Return the error for a sink that has not responded in time."""
     on = f": no answer from {sink.stands_on}" if sink.stands_on else ""
     return SinkUnavailable(f"the {sink.name} sink did not answer within {timeout_ms} ms{on}")

@@ -1,17 +1,17 @@
-"""The socket file of an agent: ownership, replacement and removal.
+"""Socket file of an agent: ownership, replacement and removal.
 
-A file that is left behind by an agent that was killed looks like one that is served. So a starting
-agent connects to it: an answer means that an agent serves the file, and the start is rejected; a
-refused connection means that the file may be deleted. Anything else than a socket is never touched.
+A file that a killed agent left behind looks like one that is in use. So a starting agent connects
+to it. If the connection succeeds, another agent uses the file, and the start is rejected. If it is
+refused, the file may be deleted. Files that are not sockets are never changed.
 
-Two agents that start at the same time would both find the same dead file, and the slower one would
-delete the file of the faster. The decision is therefore made under a lock on the directory, which
-is held from the check of the path until the new socket listens, a few milliseconds, and which needs
-no file of its own. A socket accepts no connection before it listens, so its permissions are set by
-then.
+Two agents that start at the same time would both find the same unused file, and the slower one
+would delete the file of the faster. So the decision is made under a lock on the directory, which
+needs no file of its own. The lock is held for a few milliseconds, from the check of the path until
+the new socket listens. A socket accepts no connections before it listens, and its permissions are
+set by then.
 
-An agent that ends removes the file only if it is still its own, by device and inode; with the
-listener still open the inode cannot have been given to another file.
+A stopping agent removes the file only if it is still its own, by device and inode. While the
+listener is open, no other file can have this inode.
 
 Source: `host-ipc.txt`, the socket file's life; `unix(7)`, `flock(2)`.
 """
@@ -31,29 +31,29 @@ from penstock.base.errors import InvalidError, RetriableError, UnavailableError
 from penstock.base.settings import whole_number
 
 PATH_BYTES_MAX: Final = 107
-"""What `sockaddr_un` holds, without the zero at its end."""
+"""Maximum bytes of a path in `sockaddr_un`, without the zero at its end."""
 
 BACKLOG: Final = 1024
 
 _DEAD: Final = (errno.ECONNREFUSED, errno.ENOENT)
 _ALIVE: Final = (0, errno.EAGAIN, errno.EINPROGRESS)
-"""A connection that is made, or that only waits for its place in the listener's queue."""
+"""Error numbers of a connection that was accepted, or waits in the listener's queue."""
 
 
 class SocketPathUnusable(InvalidError):
-    """A path at which no socket file can be."""
+    """The path cannot be used for a socket file."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class SocketAlive(UnavailableError):
-    """Another agent serves this path."""
+    """Another agent uses this socket file."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class SocketDirectoryBusy(RetriableError):
-    """Another agent decides about this directory at this moment."""
+    """Another agent holds the lock of the socket's directory at this moment."""
 
 
 class _Identity(NamedTuple):
@@ -62,7 +62,7 @@ class _Identity(NamedTuple):
 
 
 class SocketFile:
-    """A listening socket and its file; made by `claim`."""
+    """Listening socket and its file; created by `claim`."""
 
     def __init__(self, path: str, listener: socket.socket, identity: _Identity) -> None:
         self.path = path
@@ -80,16 +80,17 @@ class SocketFile:
         takeover: bool = False,
         group: str = "",
     ) -> SocketFile:
-        """Listen on `path`; the socket does not block.
+        """Listen on `path` with a socket that does not block.
 
-        The directory is made if only it is missing. With `takeover` a file that is served is
-        replaced; its agent keeps the connections that it has. `group` is a name or a number.
+        The directory is created if only its last part is missing. With `takeover`, a file that
+        another agent uses is replaced; that agent keeps its connections. `group` is a name or a
+        number.
 
         Raises:
-            SocketPathUnusable: the path is too long, taken by something else than a socket, or
-                its directory cannot be used.
-            SocketAlive: it is served, or that cannot be found out.
-            SocketDirectoryBusy: the directory's lock is held; try again in a moment.
+            SocketPathUnusable: the path is too long, is not a socket, or its directory cannot be
+                used.
+            SocketAlive: another agent uses the file, or the check failed.
+            SocketDirectoryBusy: another agent holds the directory's lock; retry in a moment.
         """
         check_path(path)
         parent, name = os.path.split(path)
@@ -111,7 +112,9 @@ class SocketFile:
                 listener.bind(path)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    raise SocketAlive(f"socket {path}: another process has just taken it") from None
+                    raise SocketAlive(
+                        f"socket {path}: another process has just created it"
+                    ) from None
                 raise SocketPathUnusable(f"socket {path}: {error.strerror}") from None
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if group:
@@ -125,7 +128,7 @@ class SocketFile:
 
     @property
     def ours(self) -> bool:
-        """Whether the path still leads to this socket."""
+        """Whether the path still refers to this socket."""
         try:
             found = os.stat(self.path, follow_symlinks=False)
         except OSError:
@@ -133,10 +136,10 @@ class SocketFile:
         return self._identity == (found.st_dev, found.st_ino)
 
     def remove(self) -> bool:
-        """Remove the file if it is still ours.
+        """Remove the file if it still refers to this socket.
 
         Returns:
-            False when the directory's lock is held, and nothing was done: try again in a moment.
+            False if the directory's lock is held, and nothing was done; retry in a moment.
         """
         if self._removed:
             return True
@@ -159,12 +162,12 @@ class SocketFile:
             os.close(directory)
 
     def close(self) -> None:
-        """Stop listening; who waits to be accepted is disconnected. `remove` comes before."""
+        """Stop listening, after `remove`; connections that wait to be accepted are closed."""
         self.listener.close()
 
 
 def _give(path: str, name: str, directory: int, group: str) -> None:
-    """Give the file to a group, before anybody can connect."""
+    """Change the file's group, before the socket listens."""
     try:
         number = whole_number(group)
         if number is None:
@@ -172,24 +175,24 @@ def _give(path: str, name: str, directory: int, group: str) -> None:
         os.chown(name, -1, number, dir_fd=directory, follow_symlinks=False)
     except KeyError:
         raise SocketPathUnusable(
-            f"socket {path}: group {group!r} does not exist on this machine"
+            f"socket {path}: group {group!r} does not exist on this host"
         ) from None
     except (OSError, OverflowError) as error:
         raise SocketPathUnusable(f"socket {path}: group {group}: {error}") from None
 
 
 def check_path(path: str) -> None:
-    """See whether a path fits an address.
+    """Check that a path fits a socket address.
 
     Raises:
-        SocketPathUnusable: it is empty, has a zero in it, or is too long.
+        SocketPathUnusable: the path is empty, contains a zero byte, or is too long.
     """
     size = len(os.fsencode(path))
     if not path or path.endswith("/") or "\0" in path:
         raise SocketPathUnusable(f"socket {path!r}: must name a file")
     if size > PATH_BYTES_MAX:
         raise SocketPathUnusable(
-            f"socket {path}: {size} bytes long, the system's limit is {PATH_BYTES_MAX}"
+            f"socket {path}: the path has {size} bytes, but at most {PATH_BYTES_MAX} are allowed"
         )
 
 
@@ -217,7 +220,7 @@ def _lock(directory: int, path: str) -> None:
 
 
 def _look(path: str, name: str, directory: int, *, takeover: bool) -> bool:
-    """Whether there is a file at `path`, which may be deleted."""
+    """Return whether there is a file at `path`, which may then be deleted."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -226,15 +229,15 @@ def _look(path: str, name: str, directory: int, *, takeover: bool) -> bool:
         raise SocketPathUnusable(f"socket {path}: {error.strerror}") from None
     if not stat.S_ISSOCK(found.st_mode):
         raise SocketPathUnusable(
-            f"socket {path}: there is {_kind(found.st_mode)}, which is not deleted"
+            f"socket {path}: the path is {_kind(found.st_mode)}; it is not deleted"
         )
     failure = probe(path)
     if failure in _DEAD or (takeover and failure in _ALIVE):
         return True
     if failure in _ALIVE:
-        raise SocketAlive(f"socket {path}: another agent serves it; stop that one first")
+        raise SocketAlive(f"socket {path}: another agent uses it; stop that agent first")
     raise SocketAlive(
-        f"socket {path}: cannot find out whether it is served: {os.strerror(failure)}"
+        f"socket {path}: cannot check whether another agent uses it: {os.strerror(failure)}"
     )
 
 
@@ -246,4 +249,4 @@ def probe(path: str) -> int:
 
 def _kind(mode: int) -> str:
     kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link"}
-    return kinds.get(stat.S_IFMT(mode), "something that is no socket")
+    return kinds.get(stat.S_IFMT(mode), "a file of another type")

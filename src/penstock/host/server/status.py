@@ -13,14 +13,14 @@ PRODUCERS_SHOWN_MAX: Final = 200
 
 
 def _state(connections: Connections) -> str:
-    """Return draining, blocked while the sink accepts nothing, or serving."""
+    """Return `draining`, `blocked` while the sink accepts no frames, or `serving`."""
     if connections.draining:
         return "draining"
     return "blocked" if connections.sink_trouble else "serving"
 
 
 def status_of(connections: Connections) -> dict[str, Any]:
-    """The agent's state, as JSON; of many producers the oldest are shown."""
+    """Return the agent's state as JSON; of many producers only the oldest are included."""
     machines = [connection.machine for connection in connections]
     totals = connections.totals.with_open(machines)
     in_use = [machine.window.taken for machine in machines]

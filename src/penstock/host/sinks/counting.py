@@ -8,15 +8,14 @@ from penstock.host.port import Accepted, Chunks, FinalVerdict
 
 
 class Counts(Struct):
-    """Frames, chunks, events and payload bytes accepted; frames returned, retriable and
-    permanent."""
+    """Numbers of accepted frames, chunks, events and payload bytes, and of failed frames."""
 
     accepted_frames: int = 0
     accepted_chunks: int = 0
     accepted_events: int = 0
     accepted_bytes: int = 0
     failed_frames: int = 0
-    """Failed, and may be sent again."""
+    """Frames that failed as retryable."""
     refused_frames: int = 0
     """Failed permanently."""
 
@@ -35,7 +34,7 @@ class Counts(Struct):
             self.refused_frames += 1
 
     def frame(self, chunks: Chunks, verdict: FinalVerdict) -> FinalVerdict:
-        """Count the verdict of a frame that is still at hand, and hand it back."""
+        """Count a frame's verdict and return it."""
         self.completed(
             verdict,
             chunks=chunks.count,

@@ -1,15 +1,14 @@
-"""Frames as record batches that carry their producer's identity.
+"""Encoding of frames as record batches with their producer's id, epoch and sequence.
 
-An OPAQUE frame becomes one batch, encoded by columns straight from where the chunks lie: each
-chunk is a record's value. Which sequences it takes follows from `log_sequence` and `count` alone,
-so a frame that is sent again is recognised, whenever and by whichever agent it is encoded again.
-Its timestamps are not part of that: they are the agent's time of the first attempt that was
-written.
+An OPAQUE frame becomes one batch; each chunk is the value of a record. Columns are encoded from the
+received bytes without a copy. The sequences of the batch follow from `log_sequence` and `count`
+alone. So a repeated frame is recognised, even if another agent encodes it again later. Timestamps
+are not part of this: they are the agent's time at the first attempt that was written.
 
 The chunks of a RECORD_BATCH frame are batches already. Each is checked as a broker would check it,
-so that a bad one is refused before anything of its frame is sent. The records are not copied: a
-batch leaves as a new header and a view of the rest. Its new checksum is derived from the old one,
-not from the records, so it protects them from producer to reader.
+so a bad batch is rejected before anything of its frame is sent. The records are not copied: a batch
+is sent as a new header and a view of the rest. The new checksum is derived from the old one, not
+from the records, so it protects them from producer to reader.
 
 Source: KIP-98; `docs/decisions/0010-identity-carried-into-the-log.md`.
 """
@@ -39,18 +38,21 @@ from penstock.records.columnar.inputs import Column, Input
 from penstock.records.header import NO_PRODUCER_ID
 
 _RECORD_OVERHEAD_BYTES: Final = 10
-"""Beside its value of up to 8,191 bytes: two lengths of two bytes, attributes, timestamp delta, an
-offset delta of two bytes, no key, no headers."""
+"""Bytes of a record besides its value of up to 8,191 bytes.
+
+They are two lengths of two bytes each, attributes, timestamp delta, an offset delta of two bytes,
+no key and no headers.
+"""
 _LONG_OVERHEAD_BYTES: Final = 2
-"""More for a longer value, of up to 1 MiB: a third byte for both lengths."""
+"""Additional bytes for a longer value of up to 1 MiB: a third byte of both lengths."""
 _LONG_VALUE_BYTES: Final = 8_000
 _ENCODER_SLACK_BYTES: Final = 32
-"""Per record: more than the encoder allows for, so that it never cuts a frame in two."""
+"""Bytes reserved per record; they exceed the encoder's estimate, so it never splits a frame."""
 _NO_EPOCH: Final = -1
 
 
 def frame_bytes_max(message_bytes_max: int) -> int:
-    """Payload bytes that fit one batch of that size, in however many chunks.
+    """Return the maximum payload bytes that fit one batch, in any number of chunks.
 
     Raises:
         InvalidRecord: no frame would fit.
@@ -60,16 +62,16 @@ def frame_bytes_max(message_bytes_max: int) -> int:
     room -= _LONG_OVERHEAD_BYTES * (room // _LONG_VALUE_BYTES + 1)
     if room <= 0:
         raise InvalidRecord(
-            f"batches of {message_bytes_max} bytes have no room for a frame of {chunks} chunks"
+            f"batches of {message_bytes_max} bytes are too small for a frame of {chunks} chunks"
         )
     return room
 
 
 def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> list[Pieces]:
-    """Encode one batch with one record for each chunk, timestamped `now_ms`.
+    """Return one batch with a record for each chunk, with timestamp `now_ms`.
 
     Raises:
-        RecordTooLarge: it is larger than `message_bytes_max`.
+        RecordTooLarge: the batch exceeds `message_bytes_max`.
     """
     count = chunks.count
     data = np.frombuffer(chunks.payload or bytes(1), np.uint8)
@@ -89,21 +91,21 @@ def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> lis
     )
     if batch.size_bytes > message_bytes_max:
         raise RecordTooLarge(
-            f"a frame of {count} chunks and {len(chunks.payload)} bytes is a batch of"
+            f"a frame of {count} chunks and {len(chunks.payload)} bytes needs a batch of"
             f" {batch.size_bytes} bytes; the limit is {message_bytes_max} bytes"
         )
     return [Pieces(batch.data, batch.record_count)]
 
 
 def stamp_batches(chunks: Chunks, *, message_bytes_max: int) -> list[Pieces]:
-    """The frame's batches with the producer's identity, as header and view of the records.
+    """Return the frame's batches with the producer's id, as headers and views of the records.
 
     Raises:
-        CorruptBatch: a chunk is no whole batch, or its checksum is another one.
-        InvalidRecord: a batch that clients may not produce, or that is transactional; or the
-            batches have more or fewer records than the frame has events.
-        UnsupportedCodec: a codec that Kafka does not define.
-        RecordTooLarge: a batch is larger than `message_bytes_max`.
+        CorruptBatch: a chunk is not one whole batch, or its checksum is wrong.
+        InvalidRecord: clients may not produce such a batch, it is transactional, or the batches
+            do not have as many records as the frame has events.
+        UnsupportedCodec: Kafka does not define the codec.
+        RecordTooLarge: a batch exceeds `message_bytes_max`.
     """
     pieces: list[Pieces] = []
     sequence = chunks.log_sequence
@@ -118,8 +120,8 @@ def stamp_batches(chunks: Chunks, *, message_bytes_max: int) -> list[Pieces]:
             sequence = (chunks.log_sequence + records) % host_limits.LOG_SEQUENCES
     if records != chunks.event_count:
         raise InvalidRecord(
-            f"a frame of {chunks.event_count} events holds {records} records; sequences count"
-            f" records, so they must be as many"
+            f"a frame of {chunks.event_count} events has {records} records; both numbers"
+            " must be equal"
         )
     return pieces
 
@@ -128,7 +130,7 @@ def _checked(batch: memoryview, index: int, message_bytes_max: int) -> BatchHead
     header = decode_header(batch)
     if header.size_bytes != len(batch):
         raise CorruptBatch(
-            f"chunk {index} has {len(batch)} bytes, the batch in it says {header.size_bytes}"
+            f"chunk {index} has {len(batch)} bytes, but its batch states {header.size_bytes} bytes"
         )
     if len(batch) > message_bytes_max:
         raise RecordTooLarge(

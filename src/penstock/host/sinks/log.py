@@ -1,16 +1,16 @@
-"""The sink that appends to the log, each frame with its producer's own identity.
+"""Sink that appends frames to the log, each with its producer's own id, epoch and sequence.
 
-Accepted means: every batch of the frame is on the log, acknowledged by the broker with acks=all.
-The agent keeps no state for that. A producer counts its records per topic and partition, keeps at
-most five batches of each unacknowledged, and after any crash sends the same frames again in order;
-the broker's producer state knows which of them it has written already.
+Accepted means that every batch of the frame is on the log, acknowledged by the broker with
+acks=all. The agent keeps no state for this. A producer counts its records per topic and partition,
+keeps at most five batches of each unacknowledged, and after any crash sends the same frames again
+in order. The broker's producer state recognises the frames that are already written.
 
-| what happened                                             | verdict                        |
+| event                                                     | verdict                        |
 |-----------------------------------------------------------|--------------------------------|
 | all batches written, now or by an earlier attempt         | accepted                       |
-| no broker, no leader or no answer until the time is over  | failed, may be sent again      |
-| out of order: an earlier frame to the partition failed    | failed, may be sent again      |
-| the queue here is full, or the agent stops                | failed, may be sent again      |
+| no broker, no leader or no response within the time limit | failed as retryable            |
+| out of order: an earlier frame to the partition failed    | failed as retryable            |
+| the queue of this sink is full, or the agent stops        | failed as retryable            |
 | unknown topic or partition, too large, corrupt, invalid   | failed permanently             |
 | a newer epoch of the producer has written                 | failed permanently             |
 
@@ -59,27 +59,29 @@ from penstock.host.sinks.verdicts import failure
 from penstock.records import InvalidRecord
 
 LOG_MESSAGE_BYTES_MAX: Final = 1_048_588
-"""Kafka's and Penstock's default of max.message.bytes."""
+"""Default of max.message.bytes in Kafka and Penstock."""
 LOG_DELIVERY_TIMEOUT_MS: Final = 30_000
-"""Longest time from a batch's first attempt to giving its frame back to the producer."""
+"""Maximum time in milliseconds from a batch's first attempt to the failure of its frame."""
 LOG_REQUEST_TIMEOUT_MS: Final = 10_000
-"""Longest wait for the log's answer to one request."""
+"""Maximum time in milliseconds for the log's response to one request."""
 LOG_STALL_MS: Final = 1_000
-"""Age of a frame without an answer, and time without an answer to a check, after which the check
-asks brokers for the cause."""
+"""Age of an unanswered frame, or of a check, after which the check asks brokers for the cause.
+
+It is in milliseconds.
+"""
 LOG_API_TIMEOUT_MS: Final = 10_000
-"""Longest time to start, or to introduce a producer, with retries."""
+"""Maximum time in milliseconds to start, or to introduce a producer, including retries."""
 
 _EPOCH_MAX: Final = 2**15 - 1
 
 
 class LogSinkOptions(Struct, frozen=True, kw_only=True):
-    """Brokers of the sink, its time limits, and the frames that it may hold."""
+    """Brokers of the sink, its time limits, and limits of the frames that it holds."""
 
     bootstrap: str
     client_id: str = "penstock-host"
     message_bytes_max: int = LOG_MESSAGE_BYTES_MAX
-    """The topics' max.message.bytes; a frame becomes batches no larger."""
+    """Value of max.message.bytes of the topics; batches are not larger."""
     retained_bytes_max: int = limits.RETAINED_BYTES_MAX
     retained_frames_max: int = limits.RETAINED_FRAMES_MAX
     retry_after_ms: int = limits.RETRY_AFTER_MS
@@ -89,7 +91,7 @@ class LogSinkOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Frame:
-    """A frame under way; called with what became of its batches."""
+    """Frame without a verdict; it is called with the result of its batches."""
 
     __slots__ = ("_complete", "_count", "_events", "_kept", "_sink", "_size_bytes")
 
@@ -118,11 +120,11 @@ class _Frame:
 
 
 class LogSink:
-    """Appends frames to the log.
+    """Sink that appends frames to the log.
 
     Raises:
         InvalidSetting: no frame would fit a batch, or the largest would not fit the queue.
-        InvalidArgument: `bootstrap` is no list of addresses.
+        InvalidArgument: `bootstrap` is not a list of addresses.
     """
 
     name = "log"
@@ -144,10 +146,10 @@ class LogSink:
         self.counts = Counts()
         self.stands_on = f"brokers {options.bootstrap}"
         self._frames: dict[_Frame, float] = {}
-        """Frames without an answer, the oldest first, and when each was taken."""
+        """Unanswered frames, oldest first, each with the time at which it was received."""
         self._retained_bytes = 0
         self._finding: asyncio.Future[None] | None = None
-        """The question to any broker that a check has begun and that has no answer yet."""
+        """Request of a check to any broker that has no response yet."""
         self._options = options
         self._clock = clock
         self._stopping = False
@@ -170,30 +172,30 @@ class LogSink:
 
     @property
     def retries(self) -> int:
-        """Requests that had to be sent again because their connection failed."""
+        """Number of batches that were sent again."""
         return self._appender.retries
 
     async def start(self) -> None:
-        """Find the cluster.
+        """Connect to the cluster.
 
         Raises:
-            PenstockError: no broker answers.
+            PenstockError: no broker responds.
         """
         warm_up(self.frame_bytes_max)
         await self._appender.start()
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Let the broker acknowledge what is queued; give the rest back, to be sent again."""
+        """Wait for acknowledgements of queued frames; fail the others at the deadline."""
         self._stopping = True
         if self._finding is not None:
             self._finding.cancel()
         await self._appender.stop(deadline_seconds)
 
     async def check(self) -> None:
-        """Check that there is room, that a broker answers, and that no outage delays frames.
+        """Check that there is room, that a broker responds, and that no outage delays frames.
 
         Raises:
-            PenstockError: there is no room, or no broker answers.
+            PenstockError: there is no room, or no broker responds.
             SinkUnavailable: a frame has waited for long, and a broker cannot serve.
         """
         refused = self._refusal(0)
@@ -214,17 +216,17 @@ class LogSink:
         await finding
 
     def _outage(self) -> str:
-        """Return what brokers cannot use, and which do not answer; empty if all can serve."""
+        """Return the problems of brokers that cannot serve or do not respond; empty if all can."""
         options = self._options
         with Client(options.bootstrap, client_id=options.client_id, **SHORT_CALLS) as client:
             return outage(client.broker_states())
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
-        """A producer id of the broker for a producer without one, and its topics' partitions.
+        """Return the producer id, assigned by a broker if it is -1, and its topics' partitions.
 
         Raises:
             UnknownTopic: the cluster does not have a topic.
-            PenstockError: no broker answers.
+            PenstockError: no broker responds.
         """
         if producer_id == NO_PRODUCER_ID:
             producer_id = await self._appender.producer_id()
@@ -259,7 +261,7 @@ class LogSink:
         return PENDING
 
     def _refusal(self, payload_bytes: int) -> Failed | None:
-        """Why no frame of this size can be taken now."""
+        """Return the failure if no frame of this size can be accepted now, else None."""
         if self._stopping:
             return failure(ClientClosed("the log sink is stopping"))
         options = self._options
@@ -267,9 +269,10 @@ class LogSink:
         full = self.retained_frames >= options.retained_frames_max
         if full or size_bytes > options.retained_bytes_max:
             return Failed(
-                f"the log sink holds {self.retained_frames} frames of {self._retained_bytes}"
-                f" bytes; its limits are {options.retained_frames_max} and"
-                f" {options.retained_bytes_max}",
+                f"the log sink holds {self.retained_frames} frames of"
+                f" {self._retained_bytes} bytes; its limits are"
+                f" {options.retained_frames_max} frames and {options.retained_bytes_max}"
+                " bytes",
                 retryable=True,
                 retry_after_ms=options.retry_after_ms,
             )
@@ -296,21 +299,24 @@ class LogSink:
 
 
 def _check(chunks: Chunks) -> None:
-    """Check what makes a producer partition.
+    """Check that a frame names a producer partition.
 
     Raises:
-        UnknownTopic, InvalidRecord: it makes none.
+        UnknownTopic: the topic or the partition is missing.
+        InvalidRecord: there is no chunk, or the producer cannot be idempotent.
     """
     if not chunks.topic or chunks.partition < 0:
-        raise UnknownTopic(f"topic {chunks.topic!r}, partition {chunks.partition}: name both")
+        raise UnknownTopic(
+            f"topic {chunks.topic!r}, partition {chunks.partition}: a frame must name both"
+        )
     if chunks.count < 1:
-        raise InvalidRecord("a frame without a chunk")
+        raise InvalidRecord("a frame must have at least one chunk")
     if chunks.log_sequence == NO_LOG_SEQUENCE:
         return
     if chunks.producer_id < 0 or not 0 <= chunks.producer_epoch <= _EPOCH_MAX:
         raise InvalidRecord(
-            f"producer {chunks.producer_id} of epoch {chunks.producer_epoch} cannot be idempotent:"
-            f" ids begin at 0, epochs are 0 to {_EPOCH_MAX}"
+            f"producer {chunks.producer_id} with epoch {chunks.producer_epoch} cannot be"
+            f" idempotent; ids begin at 0, and epochs are 0 to {_EPOCH_MAX}"
         )
 
 

@@ -1,8 +1,8 @@
-"""A sink that keeps copies in memory until they are drained: for tests, and for embedding.
+"""Sink that keeps copies of frames in memory until they are drained, for tests and embedding.
 
-Accepted means held by this process, until it ends. The list is bounded: a frame that does not fit
-any more is sent back, to be tried again once there was a `drain`; where there is to be none, in an
-agent of its own, it is rejected permanently, so that no producer waits for room that never comes.
+Accepted means that this process holds the frame, until it ends. The memory is bounded. A frame that
+does not fit is failed as retryable, because a `drain` may make room. In an agent of its own, which
+never drains, it is rejected permanently, so that no producer waits for ever.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from penstock.host.sinks import limits
 from penstock.host.sinks.counting import Counts
 
 MEMORY_BYTES_MAX: Final = 256 << 20
-"""Bytes that the memory sink holds until they are drained."""
+"""Maximum bytes that the memory sink holds until they are drained."""
 MEMORY_FRAMES_MAX: Final = 100_000
-"""Frames that the memory sink holds until they are drained."""
+"""Maximum number of frames that the memory sink holds until they are drained."""
 
 
 class StoredFrame(Struct, frozen=True, kw_only=True):
-    """A copy of an accepted frame; `chunks` are its chunks' bytes, in order."""
+    """Copy of an accepted frame; `chunks` are the bytes of its chunks, in order."""
 
     producer_id: int
     producer_epoch: int
@@ -50,7 +50,7 @@ class StoredFrame(Struct, frozen=True, kw_only=True):
 
 
 class MemorySink:
-    """Keeps frames until `drain` takes them."""
+    """Sink that keeps frames until `drain` removes them."""
 
     name = "memory"
     stands_on = ""
@@ -78,26 +78,26 @@ class MemorySink:
 
     @property
     def retained_bytes(self) -> int:
-        """Return 0: every frame is answered at once; `held_bytes` wait to be drained."""
+        """Payload bytes without a verdict: always 0, because every frame is answered at once."""
         return 0
 
     async def start(self) -> None:
         """Do nothing."""
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Keep what is held until it is drained."""
+        """Keep the frames until they are drained."""
 
     async def check(self) -> None:
         """Check that there is room.
 
         Raises:
-            SinkUnavailable: the last frame found none, and nothing was drained since.
+            SinkUnavailable: the last frame did not fit, and nothing was drained since.
         """
         if self._full:
             raise SinkUnavailable(self._full)
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
-        """A random id for a producer without one; topics mean nothing here."""
+        """Return a random id for a producer without one; topics have no meaning here."""
         if producer_id == NO_PRODUCER_ID:
             producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)
@@ -107,8 +107,8 @@ class MemorySink:
         if len(self._frames) >= self._frames_max or self.held_bytes + size_bytes > self._bytes_max:
             self._full = (
                 f"the memory sink is full: it holds {len(self._frames)} frames of"
-                f" {self.held_bytes} bytes; its limits are {self._frames_max} and"
-                f" {self._bytes_max} (host.memory.bytes)"
+                f" {self.held_bytes} bytes; its limits are {self._frames_max} frames and"
+                f" {self._bytes_max} bytes (host.memory.bytes)"
             )
             full = Failed(self._full, self._drained, self._retry_after_ms)
             return self.counts.frame(chunks, full)
@@ -118,7 +118,7 @@ class MemorySink:
         return self.counts.frame(chunks, ACCEPTED)
 
     def drain(self, frames_max: int | None = None) -> list[StoredFrame]:
-        """Take what is held, oldest first: all of it, or at most so many frames."""
+        """Remove and return the oldest frames, at most `frames_max`, or all."""
         count = len(self._frames) if frames_max is None else min(frames_max, len(self._frames))
         drained = [self._frames.popleft() for _ in range(count)]
         self.held_bytes -= sum(frame.size_bytes for frame in drained)

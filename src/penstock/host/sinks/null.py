@@ -1,6 +1,6 @@
-"""A sink that counts and forgets: what the transport alone can do.
+"""Sink that counts frames and drops them, to measure the transport alone.
 
-It promises nothing: an accepted chunk is gone.
+It guarantees nothing: an accepted chunk is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.host.sinks.counting import Counts
 
 
 class NullSink:
-    """Accepts every frame and keeps none."""
+    """Sink that accepts every frame and keeps none."""
 
     name = "null"
     stands_on = ""
@@ -40,10 +40,10 @@ class NullSink:
         """Do nothing."""
 
     async def check(self) -> None:
-        """It takes everything."""
+        """Do nothing, because every frame is accepted."""
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
-        """A random id for a producer without one; topics mean nothing here."""
+        """Return a random id for a producer without one; topics have no meaning here."""
         if producer_id == NO_PRODUCER_ID:
             producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)

@@ -1,17 +1,17 @@
-"""The sink that puts each frame into the filesystem outbox, as one payload.
+"""Sink that writes each frame into the filesystem outbox, as one payload.
 
-Accepted means what the outbox promises: the file is synced, renamed, its directory synced, and its
-pointer is published (or the payload itself, when it is small enough to go inline).
+Accepted means what the outbox guarantees: the file is synced and renamed, its directory is synced,
+and its pointer is published. A small payload is published itself, without a file.
 
-The batch id is the frame's identity, `<producer id in hex>-<epoch>-<first sequence>`. So a frame
-that is sent again finds the file of the first attempt, also when another agent wrote it, and its
-pointer names the same batch. A file's directory is the hour of the first attempt, which this agent
-remembers of frames that it sent back. Another agent does not know it: a frame that it is sent in
-another hour is written to another directory. That costs space, not correctness: readers drop what
-they have seen by its batch id, and the sweeper removes both.
+The batch id is the frame's identity, `<producer id in hex>-<epoch>-<first sequence>`. So a repeated
+frame finds the file of the first attempt, even if another agent wrote it, and its pointer names the
+same batch. The directory of a file is the hour of the first attempt. This agent remembers it for
+frames that it failed as retryable, but another agent does not know it. If the frame is sent to
+another agent in another hour, it is written to a second directory. That only costs space: readers
+ignore a batch id that they have read, and the sweeper removes both files.
 
-The payload is copied when it is taken: a writer that timed out may still be reading it after the
-frame has its verdict, when the producer may already overwrite it.
+The payload is copied when the frame is received. A writer that timed out may still read it after
+the frame's verdict, when the producer may already overwrite it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from penstock.host.sinks.counting import Counts
 from penstock.host.sinks.verdicts import failure
 
 JOINED_MAX: Final = 8
-"""How often the same frame may wait for one write of the outbox."""
+"""Maximum number of times that the same frame may wait for one write of the outbox."""
 SENT_BACK_MAX: Final = 4096
-"""Frames sent back of which the outbox sink remembers the time of the first attempt."""
+"""Maximum number of failed frames for which the time of the first attempt is remembered."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _UNSIGNED: Final = 2**64 - 1
 
 
 class OutboxSender(Protocol):
-    """The part of an outbox writer that the sink uses; its creator starts and stops it."""
+    """Interface of an outbox writer that the sink uses; the writer's owner starts and stops it."""
 
     async def send(
         self,
@@ -65,20 +65,20 @@ class OutboxSender(Protocol):
         codec: str = "none",
         at_ms: int | None = None,
     ) -> object:
-        """Write and publish; returns when the payload is as safe as the outbox makes it.
+        """Write and publish a payload; return when the outbox guarantees it.
 
         Raises:
-            PenstockError: it is not.
+            PenstockError: the payload is not guaranteed.
         """
         ...
 
 
 class NoPartitionId(InvalidError):
-    """A frame that names no topic, for a sink that has no partition id of its own."""
+    """A frame names no topic, and the sink has no partition id."""
 
 
 class _Pending:
-    """A frame under way; the same frame may be sent again meanwhile and waits with it."""
+    """Frame whose write is in progress; the same frame may be sent again and waits with it."""
 
     __slots__ = ("at_ms", "chunks", "completions", "content", "events", "size_bytes")
 
@@ -92,13 +92,13 @@ class _Pending:
 
 
 class OutboxSink:
-    """Sends frames to an outbox.
+    """Sink that writes frames to an outbox.
 
     Args:
         sender: the outbox writer.
-        partition_id: where all frames go; without it each goes to its topic.
-        frame_bytes_max: largest frame.
-        retained_bytes_max: payload bytes that may be under way.
+        partition_id: the partition of all frames; without it each frame uses its topic.
+        frame_bytes_max: maximum payload bytes of a frame.
+        retained_bytes_max: maximum payload bytes of frames without a verdict.
     """
 
     name = "outbox"
@@ -140,20 +140,20 @@ class OutboxSink:
         return len(self._pending)
 
     async def start(self) -> None:
-        """Do nothing: the writer's owner starts it."""
+        """Do nothing, because the writer's owner starts the writer."""
 
     async def check(self) -> None:
-        """Check that there is room here; the writer's owner checks its file system.
+        """Check that there is room; the writer's owner checks its file system.
 
         Raises:
-            SinkUnavailable: there is none.
+            SinkUnavailable: there is no room.
         """
         refused = self._refusal(0)
         if refused is not None:
             raise SinkUnavailable(refused.reason)
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Wait for what is under way, then give the rest back, to be sent again."""
+        """Wait for writes in progress; fail the others as retryable at the deadline."""
         self._stopping = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=deadline_seconds)
@@ -162,7 +162,7 @@ class OutboxSink:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
-        """A random id for a producer without one; an outbox's topics have no partitions."""
+        """Return a random id for a producer without one; topics of an outbox have no partitions."""
         if producer_id == NO_PRODUCER_ID:
             producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)
@@ -195,9 +195,9 @@ class OutboxSink:
         full = len(self._pending) >= self._retained_frames_max
         if full or size_bytes > self._retained_bytes_max:
             return Failed(
-                f"the outbox sink holds {len(self._pending)} frames of {self._retained_bytes}"
-                f" bytes; its limits are {self._retained_frames_max} and"
-                f" {self._retained_bytes_max}",
+                f"the outbox sink holds {len(self._pending)} frames of"
+                f" {self._retained_bytes} bytes; its limits are {self._retained_frames_max}"
+                f" frames and {self._retained_bytes_max} bytes",
                 retryable=True,
                 retry_after_ms=self._retry_after_ms,
             )
@@ -206,20 +206,21 @@ class OutboxSink:
     def _join(
         self, known: _Pending, chunks: Chunks, complete: Completion, batch_id: str
     ) -> Verdict:
-        """The frame is under way already: its verdict is that of the first."""
+        """Return the verdict on a frame that is being written already: that of the write."""
         content = _content(chunks)
         if (known.chunks, known.content) != (chunks.count, content):
             differs = Failed(
-                f"batch {batch_id} is under way with {known.chunks} chunks of"
-                f" {len(known.content)} bytes with CRC32C {crc32c(known.content):08x}, and came"
-                f" again with {chunks.count} of {len(content)} with CRC32C {crc32c(content):08x}",
+                f"batch {batch_id} is being written with {known.chunks} chunks of"
+                f" {len(known.content)} bytes with CRC32C {crc32c(known.content):08x}, but"
+                f" was sent again with {chunks.count} chunks of {len(content)} bytes with"
+                f" CRC32C {crc32c(content):08x}",
                 retryable=False,
             )
             return self.counts.frame(chunks, differs)
         if len(known.completions) >= JOINED_MAX:
             return self.counts.frame(
                 chunks,
-                Failed(f"batch {batch_id} is under way", True, self._retry_after_ms),
+                Failed(f"batch {batch_id} is being written", True, self._retry_after_ms),
             )
         known.completions.append(complete)
         return PENDING
@@ -262,13 +263,13 @@ class OutboxSink:
 
 
 def batch_id_of(chunks: Chunks) -> str:
-    """A frame's identity as the outbox's batch id: at most 43 of its 64 characters."""
+    """Return a frame's batch id for the outbox, with at most 43 of the 64 allowed characters."""
     producer = chunks.producer_id & _UNSIGNED
     return f"{producer:x}-{chunks.producer_epoch}-{chunks.first_sequence}"
 
 
 def _content(chunks: Chunks) -> bytes:
-    """The chunks' bytes, one after another."""
+    """Return the bytes of all chunks, in order."""
     if chunks.adjacent:
         return bytes(chunks.payload)
     extents = zip(chunks.offsets.tolist(), chunks.lengths.tolist(), strict=True)

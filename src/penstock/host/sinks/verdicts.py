@@ -1,10 +1,10 @@
-"""Errors as verdicts: one mapping for all sinks.
+"""Conversion of errors to verdicts, for all sinks.
 
 | error                                              | verdict                              |
 |----------------------------------------------------|--------------------------------------|
-| retriable, unavailable                             | failed, may be sent again            |
-| fenced: out of order, or closed by ourselves       | failed, may be sent again            |
-| fenced otherwise: a newer epoch has taken over     | failed permanently                   |
+| retriable, unavailable                             | failed as retryable                  |
+| fenced: out of order, or this sink is closed       | failed as retryable                  |
+| fenced for another reason: a newer epoch exists    | failed permanently                   |
 | invalid, corrupt, bug                              | failed permanently                   |
 """
 
@@ -27,7 +27,7 @@ def retryable(error: PenstockError) -> bool:
 
 
 def failure(error: PenstockError, *, retry_after_ms: int = 0) -> Failed:
-    """The verdict that an error amounts to."""
+    """Return the verdict for an error."""
     again = retryable(error)
     reason = str(error)[: host_limits.REASON_CHARS_MAX]
     fenced = isinstance(error, FencedError) and not again

@@ -1,1 +1,1 @@
-"""Sweeper and audit of the outbox's tree."""
+"""Sweeper and audit of the files below an outbox's root."""

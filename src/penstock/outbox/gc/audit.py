@@ -1,23 +1,24 @@
-"""Audit that compares payloads in the tree with pointers on the topic.
+"""Audit that compares the payloads below a root with the pointers on the topic.
 
 | finding             | meaning                                                     | wrong |
 |---------------------|-------------------------------------------------------------|-------|
-| `missing`           | a pointer that a group has yet to read has no payload       | yes   |
-| `unreferenced`      | a payload older than `grace_ms` without a pointer           | yes   |
-| `size-mismatch`     | a payload whose size differs from its pointer's             | yes   |
-| `checksum-mismatch` | the same for its CRC32C; checked only on request            | yes   |
+| `missing`           | the payload of a pointer that a group has yet to read       | yes   |
+|                     | does not exist                                              |       |
+| `unreferenced`      | a payload older than `grace_ms` has no pointer              | yes   |
+| `size-mismatch`     | the size of a payload differs from its pointer's            | yes   |
+| `checksum-mismatch` | the CRC32C of a payload differs; checked only on request    | yes   |
 | `disagreement`      | two pointers to one path, or two inline records of one      | yes   |
 |                     | batch, have different sizes or checksums                    |       |
-| `path-escapes`, `not-a-file`, `invalid-path` | another kind of entry at a payload's path | yes |
+| `path-escapes`, `not-a-file`, `invalid-path` | a payload's path is not a regular file | yes |
 | `unreadable`        | the file system failed                                      | yes   |
-| `no-outbox-record`  | a record of the topic that no outbox wrote                  | yes   |
-| `collected`         | all groups have read it and its payload was swept           | no    |
-| `temporary`         | a file that an attempt left, or is writing                  | no    |
-| `foreign`           | a name outside the outbox's layout                          | no    |
+| `no-outbox-record`  | a record of the topic was not written by an outbox          | yes   |
+| `collected`         | a payload was swept after all groups had read its pointer   | no    |
+| `temporary`         | an attempt has left this file, or is writing it             | no    |
+| `foreign`           | a name does not follow the outbox's layout                  | no    |
 
-Tree and topic are compared window by window (see `pointer_index`), the topic first, so that a
-payload that is published meanwhile is young and not unreferenced. A payload that seems missing is
-looked up again by its own path before it is reported.
+Files and topic are compared window by window (`pointer_index`). The topic is read first. A payload
+that is published meanwhile is therefore young, and not `unreferenced`. A payload that seems missing
+is looked up again by its path before it is reported.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ from penstock.outbox.reader.errors import classify
 from penstock.outbox.reader.reader import OutboxReader
 
 AUDIT_GRACE_MS: Final = 300_000
-"""Age below which a payload may still be waiting for its pointer."""
+"""Age below which a payload may still get its pointer."""
 
 EXPECTED: Final = frozenset({"collected", "temporary", "foreign"})
-"""Findings that are normal; all others are wrong."""
+"""Findings that are normal. All others are wrong."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(Struct):
-    """Counts by kind, and the first wrong findings."""
+    """Numbers of findings by kind, and the first wrong findings."""
 
     groups: tuple[str, ...] = ()
     topic: TopicCounts = field(default_factory=TopicCounts)
@@ -81,7 +82,7 @@ class AuditReport(Struct):
     verified: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    """At most `NOTES_MAX` findings; further ones are only counted."""
+    """At most `NOTES_MAX` findings. Further ones are only counted."""
     walked: WalkCounts = field(default_factory=WalkCounts)
 
     @property
@@ -99,9 +100,9 @@ class Auditor:
 
     Args:
         root: the outbox's root on this machine.
-        pointers: those of the topic, and the relevant groups.
-        checksums: read every payload and compare its checksum.
-        grace_ms: age below which a payload may be waiting for its pointer.
+        pointers: source of the topic's pointers, and of the progress of its groups.
+        checksums: whether to read every payload and compare its checksum.
+        grace_ms: age below which a payload may still get its pointer.
 
     Raises:
         RootUnavailable: the root is missing.
@@ -127,11 +128,11 @@ class Auditor:
         self._files = files or TreeFiles()
 
     def audit(self) -> AuditReport:
-        """Compare everything once.
+        """Compare all payloads and pointers once.
 
         Raises:
             RootUnavailable: the root is missing.
-            PenstockError: topic or groups cannot be read.
+            PenstockError: the topic or the groups cannot be read.
         """
         report = AuditReport()
         root = open_root(self._files, self._root)
@@ -203,8 +204,8 @@ class Auditor:
         elif size_bytes != row["size_least"]:
             report.add(
                 "size-mismatch", path,
-                f"has {size_bytes} bytes, its pointer at {row['partition']}:{row['offset']} says"
-                f" {row['size_least']}",
+                f"has {size_bytes} bytes, but its pointer at {row['partition']}:{row['offset']}"
+                f" has a size of {row['size_least']}",
             )  # fmt: skip
         elif self._checksums:
             self._verify(row, reader, report)

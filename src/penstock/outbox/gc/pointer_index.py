@@ -1,19 +1,19 @@
-"""Index of the topic's pointers in bounded memory, one window of paths after the other.
+"""Index of the topic's pointers, in bounded memory: one window of paths after the other.
 
-The sweeper and the audit compare two long lists, the pointers on the topic and the payloads in
-the tree. Neither always fits in memory, so they are compared window by window. A window is
-a range of *keys*; a key is the payload's hour and then its path:
+The sweeper and the audit compare two long lists, the pointers on the topic and the payload files.
+Neither list always fits in memory, so they are compared window by window. A window is a range of
+*keys*. A key is the payload's hour, then its path:
 
     2026052414 JFK/year=2026/month=05/day=24/hour=14/batch-abc/data.bin
 
-so that a window is mostly a range of hours, and an hour with very many batches can still be split.
+A window is therefore mostly a range of hours, but an hour with very many batches can be split.
 
-`PointerIndex.add` adds columns of pointers. Above `entries_max` distinct paths the index keeps the
-smallest keys and lowers its upper bound `until`; the next window, for which the topic is read
-again, has the rest. One pass is enough while the index holds the topic: with the default, a topic
-of a million unswept payloads.
+`PointerIndex.add` adds columns of pointers. Beyond `entries_max` different paths, the index keeps
+the smallest keys and lowers the upper bound `until` of its window. The next window has the rest;
+the topic is read again for it. One window is enough if the index holds the whole topic: with the
+default, a topic with a million payloads that are not swept yet.
 
-It has no I/O and no clock. All loops are over chunks.
+The index has no I/O and no clock. All loops are over chunks.
 
 Source: `design/host-and-outbox.md`, Collect.
 """
@@ -30,7 +30,7 @@ from msgspec import Struct
 from penstock.base.errors import InvalidError
 
 INDEX_ENTRIES_MAX: Final = 1_000_000
-"""Paths in an index of pointers, about 300 bytes each."""
+"""Paths in an index of pointers. Each takes about 300 bytes."""
 
 INDEX_SCHEMA: Final = pa.schema(
     [
@@ -45,8 +45,11 @@ INDEX_SCHEMA: Final = pa.schema(
         ("offset", pa.int64()),
     ]
 )
-"""One row per path. Different pointers to a path differ in least and most; `consumed` means that
-all of them are consumed; partition and offset are the highest."""
+"""One row per path.
+
+The least and most values differ if pointers to the path contradict each other. `consumed` means
+that all of them are consumed. `partition` and `offset` are the highest ones.
+"""
 _MERGES: Final = {"size_least": "min", "size_most": "max", "crc_least": "min", "crc_most": "max",
                   "consumed": "min", "partition": "max", "offset": "max"}  # fmt: skip
 _SOURCES: Final = {"size_least": "size_bytes", "size_most": "size_bytes", "crc_least": "crc32c",
@@ -57,11 +60,11 @@ _HOUR: Final = (
     r"/batch-[^/]+/"
 )
 _SLACK: Final = 2
-"""Multiple of its bound at which the index is reduced to it."""
+"""Factor by which the index may exceed its limit before it is reduced to the limit."""
 
 
 class Window(Struct, frozen=True, kw_only=True):
-    """Range of keys, with `start` and without `until`; None means no bound."""
+    """A range of keys from `start` on and below `until`. None means that it has no upper bound."""
 
     start: str = ""
     until: str | None = None
@@ -72,7 +75,7 @@ class Window(Struct, frozen=True, kw_only=True):
         )
 
     def holds(self, keys: Any) -> Any:
-        """Return a boolean array of the keys within the window."""
+        """Return a boolean array that says which keys are in the window."""
         inside = pc.greater_equal(keys, self.start)
         if self.until is not None:
             inside = pc.and_(inside, pc.less(keys, self.until))
@@ -90,19 +93,19 @@ def keys_of(paths: Any) -> Any:
 
 
 class Looked(Struct, frozen=True):
-    """Index entries of some paths, one value per path."""
+    """Result of `PointerIndex.look`: two arrays with a value for each path."""
 
     referenced: np.ndarray[Any, np.dtype[np.bool_]]
     consumed: np.ndarray[Any, np.dtype[np.bool_]]
-    """Every pointer to it is below the committed offsets of all groups."""
+    """Whether every pointer to the path is below the committed offsets of all groups."""
 
 
 class PointerIndex:
-    """Pointers of one window; filled by `add`, then queried."""
+    """Index of the pointers of one window. Fill it with `add`, then query it."""
 
     def __init__(self, *, start: str = "", entries_max: int) -> None:
         if entries_max < 1:
-            raise InvalidError(f"pointer index of {entries_max} entries: must be at least 1")
+            raise InvalidError(f"pointer index of {entries_max} entries: it must have at least 1")
         self._entries_max = entries_max
         self._tables: list[Any] = []
         self._rows = 0
@@ -112,13 +115,13 @@ class PointerIndex:
 
     @property
     def rows(self) -> int:
-        """Number of entries; at most twice `entries_max` and one chunk."""
+        """Number of entries, at most twice `entries_max` plus one chunk."""
         return self._rows
 
     def add(self, pointers: Any, *, consumed: Any) -> None:
-        """Add pointers with file_path, size_bytes, crc32c, partition and offset.
+        """Add a table of pointers with file_path, size_bytes, crc32c, partition and offset.
 
-        `consumed` is a boolean array: whether each is below the committed offset of every group.
+        `consumed` is a boolean array, which says of each pointer whether all groups have read it.
         """
         keys = keys_of(_flat(pointers.column("file_path")))
         columns = [keys]
@@ -137,12 +140,12 @@ class PointerIndex:
             self._shrink()
 
     def finish(self) -> Window:
-        """Reduce the index to its bound; return the window that it covers."""
+        """Reduce the index to `entries_max` paths; return the window that it covers."""
         self._shrink()
         return self.window
 
     def hour(self, hour: str) -> Any:
-        """Return the entries of one hour (ten digits) in order of their keys, `INDEX_SCHEMA`."""
+        """Return the entries of an hour (ten digits) in the order of keys, by `INDEX_SCHEMA`."""
         if self._hours is None:
             self._hours = self._cut_hours()
         low, high = self._hours.get(hour, (0, 0))
@@ -154,12 +157,12 @@ class PointerIndex:
         return list(self._hours)
 
     def table(self) -> Any:
-        """Return all entries in order of their keys, `INDEX_SCHEMA`."""
+        """Return all entries in the order of keys, by `INDEX_SCHEMA`."""
         self._shrink()
         return self._merged
 
     def rows_of(self, hour: str, paths: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the rows of `table` of one hour's payloads, -1 for a missing one."""
+        """Return the row number in `table` of each path of an hour; -1 if missing."""
         found = pc.index_in(paths, value_set=self.hour(hour).column("file_path"))
         low = self._low(hour)
         rows = pc.add(found.cast(pa.int64()), low).fill_null(-1)

@@ -1,22 +1,24 @@
-"""Rules of the sweeper: from ages and positions to verdicts, by columns.
+"""Rules of the sweeper: which files and directories it removes, by their ages and pointers.
 
 | entry                                   | removed when                                         |
 |-----------------------------------------|------------------------------------------------------|
 | payload with an unconsumed pointer      | never                                                |
 | payload, all its pointers consumed      | `retention_ms` after it was written                  |
-| payload without a pointer on the log    | `retention_ms + unreferenced_grace_ms` after it was  |
+| payload without a pointer on the topic  | `retention_ms + unreferenced_grace_ms` after it was  |
 |                                         | written, and only with `remove_unreferenced`         |
 | temporary file                          | `orphan_age_ms` after its last write                 |
 | directory                               | empty, and `orphan_age_ms` after its last change     |
 
-*Consumed* means below the committed offset of the slowest relevant group. Ages use the file's
-modification time, not the hour in its path: producers may file a batch under the hour of its
-events, which can be years ago. A file from the future is young.
+A pointer is *consumed* if it is below the committed offset of the slowest relevant group. The age
+of a file is that of its modification time, not of the hour in its path: producers may file a batch
+under the hour of its events, which can be years ago. A file with a time in the future counts as
+young.
 
-The rule for directories protects a writer between creating its batch directory and opening its
-file there. A writer slower than `orphan_age_ms` recreates its removed directory and continues.
+The rule for directories protects a writer between creating its batch directory and creating its
+file there. If a writer is slower than `orphan_age_ms`, it recreates its removed directory and
+continues.
 
-It has no I/O and no clock. Source: `design/host-and-outbox.md`, Collect.
+The rules have no I/O and no clock. Source: `design/host-and-outbox.md`, Collect.
 """
 
 from __future__ import annotations
@@ -34,20 +36,23 @@ from penstock.outbox.settings import check_numbers
 
 class Verdict(IntEnum):
     YOUNG = 0
-    """Retention has not passed."""
+    """The payload's retention has not passed."""
     WAITING = 1
-    """A group has not read it yet."""
+    """A group has not read the payload's pointer yet."""
     CONSUMED = 2
-    """Every group has read it, and retention has passed: remove it."""
+    """All groups have read the payload's pointer, and its retention has passed: remove it."""
     UNREFERENCED = 3
-    """It has no pointer and is past retention and grace: report it, remove it on request."""
+    """The payload has no pointer, and retention and grace have passed.
+
+    It is reported, and removed on request.
+    """
 
 
 class SweepRules(Struct, frozen=True, kw_only=True):
-    """Ages of the sweeper, in milliseconds.
+    """Ages of the sweeper's rules, in milliseconds.
 
     Raises:
-        InvalidSetting: an age below 0.
+        InvalidSetting: an age is below 0.
     """
 
     retention_ms: int
@@ -79,9 +84,9 @@ class SweepRules(Struct, frozen=True, kw_only=True):
         return now_ms - modified_ms >= self.orphan_age_ms
 
     def removes_directory(self, modified_ms: int, *, now_ms: int) -> bool:
-        """Whether a directory may be removed if it is empty.
+        """Return whether a directory is old enough to be removed if it is empty.
 
-        `modified_ms` is from before the sweeper's own removals in it.
+        `modified_ms` is its time before the sweeper removed entries from it.
         """
         return now_ms - modified_ms >= self.orphan_age_ms
 

@@ -1,16 +1,16 @@
-"""Sweeper that removes orphans of writers and payloads that every reader has consumed.
+"""Sweeper that removes leftovers of writers, and payloads that every group has consumed.
 
-One sweep reads the groups' offsets, reads the topic's pointers into an index, walks the tree, and
-removes what the rules (`rules`) allow:
+One sweep reads the groups' offsets, reads the topic's pointers into an index, walks the
+directories, and removes what the rules (`rules`) allow:
 
-    temporary files, payloads, then directories that are empty, from the leaves up
+    temporary files, payloads, then empty directories, from the leaves up
 
-It may run beside writers, readers and other sweepers, and may be killed at any time: every step
-leaves a valid tree. Only `rmdir` removes directories, and it fails on one that is not empty; a
-writer whose directory is removed between its `mkdir` and its `open` recreates it. A file is checked
-again right before its removal, so that a newer file of the same name stays.
+It may run at the same time as writers, readers and other sweepers, and may be killed at any time.
+Every step leaves a valid tree. Directories are removed only by `rmdir`, which fails if they are not
+empty. If a writer's directory is removed between its `mkdir` and its `open`, the writer recreates
+it. A file is checked again right before its removal, so that a newer file of the same name stays.
 
-Without a topic only temporary files and empty directories are removed.
+Without a topic, only temporary files and empty directories are removed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from penstock.outbox.layout import DATA_FILE
 from penstock.outbox.metrics import SweeperCounts
 
 RETENTION_MS: Final = 24 * 3_600_000
-"""Age at which a consumed payload is removed."""
+"""Age from which a consumed payload is removed."""
 ORPHAN_AGE_MS: Final = 3_600_000
-"""Age at which temporary files and empty directories are removed."""
+"""Age from which temporary files and empty directories are removed."""
 UNREFERENCED_GRACE_MS: Final = 24 * 3_600_000
-"""Age beyond retention at which a payload without pointer is unreferenced."""
+"""Age, beyond retention, from which a payload without a pointer is unreferenced."""
 
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
 DEFAULT_RULES: Final = SweepRules(
@@ -58,7 +58,10 @@ DEFAULT_RULES: Final = SweepRules(
 
 
 class SweepReport(Struct):
-    """Counts of entries that a sweep removed, would remove, or left. `notes` has the first."""
+    """Numbers of entries that a sweep has removed, would remove, or has left.
+
+    `notes` has the first ones.
+    """
 
     executed: bool
     groups: tuple[str, ...] = ()
@@ -83,14 +86,14 @@ class SweepReport(Struct):
 
 
 class Sweeper:
-    """Sweeper of one root. `sweep` may be called repeatedly, from one thread at a time.
+    """Sweeper of one root. `sweep` may be called repeatedly, by one thread at a time.
 
     Args:
         root: the outbox's root on this machine.
-        pointers: those of the topic and its groups; None keeps all payloads.
-        rules: the ages.
+        pointers: source of the topic's pointers and the groups' progress; None keeps all payloads.
+        rules: the ages from which entries are removed.
         execute: False only counts what would be removed.
-        index_entries_max: paths in memory at a time.
+        index_entries_max: paths that are in memory at a time.
     """
 
     def __init__(
@@ -114,11 +117,11 @@ class Sweeper:
         self.counts = SweeperCounts()
 
     def sweep(self) -> SweepReport:
-        """Sweep the whole tree once.
+        """Sweep all directories once.
 
         Raises:
             RootUnavailable: the root is missing.
-            PenstockError: topic or groups cannot be read; nothing was removed.
+            PenstockError: the topic or the groups cannot be read.
         """
         report = SweepReport(executed=self._execute)
         root = open_root(self._files, self._root)
@@ -259,7 +262,7 @@ class Sweeper:
             report.removed_temporary_bytes += file.size_bytes
 
     def _remove_directory(self, above: int, name: str, path: str, report: SweepReport) -> None:
-        """Remove a directory if it is empty; a dry run does nothing."""
+        """Remove a directory if it is empty. Does nothing in a dry run."""
         if not self._execute:
             return
         try:

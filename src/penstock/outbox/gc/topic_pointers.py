@@ -1,8 +1,8 @@
-"""Pointers on the log, and the progress of the groups that read them.
+"""Pointers on the topic, and the progress of the groups that read them.
 
-Committed offsets are read before the log. They only grow, so a pointer that counts as consumed was
-consumed. The exception is a group that is reset during a sweep (`penstock group seek`), which must
-be avoided.
+The groups' committed offsets are read before the topic. They only grow, so a pointer that counts as
+consumed was consumed. The exception is a group that is reset during a sweep (`penstock group
+seek`). Do not reset groups during a sweep.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
     from penstock.client import Client
 
 FILL_ATTEMPTS_MAX: Final = 5
-"""Reads of a topic while retention keeps removing its start."""
+"""Attempts to read the topic while retention removes its first records."""
 GROUPS_MAX: Final = 1_000
-"""Consumer groups whose offsets a sweep reads."""
+"""Consumer groups whose offsets one sweep or audit reads."""
 
 _COLUMNS: Final = ("partition", "offset", "key", "value", "headers")
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """Relevant groups, and the offset below which all of them have read, per partition."""
+    """The relevant groups, and per partition the offset below which all of them have read."""
 
     groups: tuple[str, ...]
     floors: Mapping[int, int]
 
 
 def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progress:
-    """Return the progress of the slowest group.
+    """Return the progress of the slowest group, per partition.
 
-    `groups` None means every group that has committed an offset of the topic. A partition without
-    a committed offset of one of them, or with an offset beyond its end, counts as unread; without
-    any group everything does.
+    `groups` None means every group that has committed an offset of the topic. A partition counts as
+    unread if one of the groups has no committed offset there, or has one beyond the partition's
+    end. Without any group, everything counts as unread.
 
     Raises:
         UnknownTopic: the cluster has no such topic.
-        InvalidError: there are more than `GROUPS_MAX` groups: name the relevant ones.
+        InvalidError: there are more than `GROUPS_MAX` groups. Name the relevant ones.
     """
     partitions = [item.index for item in client.describe_topic(topic).partitions]
     everywhere = [(topic, p) for p in partitions]
     names = [item.group_id for item in client.list_groups()] if groups is None else list(groups)
     if len(names) > GROUPS_MAX:
         raise InvalidError(
-            f"{len(names)} groups have offsets of {topic}; at most {GROUPS_MAX} are"
+            f"{len(names)} groups may have offsets of {topic}, and at most {GROUPS_MAX} are"
             " read: name the relevant groups"
         )
     counted: list[str] = []
@@ -77,26 +77,26 @@ class TopicCounts(Struct):
     pointers: int = 0
     inline: int = 0
     problems: int = 0
-    """Number of records that no outbox wrote."""
+    """Number of records that were not written by an outbox."""
 
 
 class PointerSource(Protocol):
-    """Source of pointers for sweeper and audit. `begin` comes first, then any number of fills."""
+    """Source of pointers for sweeper and audit. Call `begin` once, then `fill` for each window."""
 
     def begin(self) -> tuple[str, ...]:
-        """Store the progress of every group; return the relevant groups."""
+        """Read and store the progress of the groups; return the relevant groups."""
         ...
 
     def fill(self, index: PointerIndex, *, inline: bool = False) -> TopicCounts:
-        """Put all pointers into an index, with the progress that `begin` stored.
+        """Add all pointers of the topic to an index, with the progress that `begin` has stored.
 
-        With `inline` also inline records, under paths that no payload has (`inline_batch`).
+        `inline` also adds inline records, under paths that no payload has (`inline_batch`).
         """
         ...
 
 
 class TopicPointers:
-    """Pointers of a topic, read through a client, by columns.
+    """The pointers of a topic, read through a client in columns.
 
     `groups` None means every group that has committed an offset of the topic.
     """
@@ -112,7 +112,7 @@ class TopicPointers:
         return self._reached.groups
 
     def fill(self, index: PointerIndex, *, inline: bool = False) -> TopicCounts:
-        """Read the whole log into an index, as `PointerSource.fill`.
+        """Read the whole topic into an index, as `PointerSource.fill` describes.
 
         Raises:
             PenstockError: the topic cannot be read.
@@ -124,7 +124,7 @@ class TopicPointers:
                 # Retention removed the next records: start again. The index has no duplicates.
                 if attempt == FILL_ATTEMPTS_MAX:
                     raise
-        raise BugError("the loop above returns or raises")
+        raise BugError("the attempts to read the topic ended without a result or an error")
 
     def _read(self, index: PointerIndex, *, inline: bool) -> TopicCounts:
         counts = TopicCounts()
@@ -150,11 +150,11 @@ class TopicPointers:
 
 _INLINE_PARTS: Final = "/year=0000/month=00/day=00/hour=00/batch-", "/inline"
 INLINE_PATTERN: Final = "/inline$"
-"""Suffix of the paths of inline records, which no payload has."""
+"""End of the paths under which an index has inline records. No payload has such a path."""
 
 
 def _inlines(table: Any) -> Any:
-    """Return a table's inline records, with a path that has partition id and batch id."""
+    """Return the inline records of a table, with paths made of partition id and batch id."""
     found = table.filter(pc.equal(table.column("kind"), INLINE).fill_null(False))
     middle, end = _INLINE_PARTS
     parts = found.column("partition_id"), middle, found.column("batch_id"), end, ""
@@ -163,7 +163,7 @@ def _inlines(table: Any) -> Any:
 
 
 def inline_batch(path: str) -> tuple[str, str] | None:
-    """Return partition id and batch id of an inline record's path in an index; else None."""
+    """Return (partition id, batch id) from an inline record's path in an index, or None."""
     middle, end = _INLINE_PARTS
     partition_id, separator, rest = path.partition(middle)
     return (partition_id, rest.removesuffix(end)) if separator else None

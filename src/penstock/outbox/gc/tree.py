@@ -1,13 +1,15 @@
-"""Walk of the tree, hour by hour, with a bounded number of entries at a time, without symlinks.
+"""Walk of the directories below a root, hour by hour, with a limited number of entries in memory.
 
     for hour in walk(files, root, Window()):
         for batches in looks(files, hour): ...
 
-Every directory is opened relative to its parent (`O_NOFOLLOW`), and stays open during the walk of
-its entries, so that a rename cannot redirect the walk. Names outside the layout are counted and
-otherwise ignored. A directory that is removed during the walk is skipped.
+Every directory is opened relative to its parent, without following symlinks (`O_NOFOLLOW`). It
+stays open while its entries are walked, so a rename cannot redirect the walk. Names that do not
+follow the layout are counted and otherwise ignored. A directory that is removed during the walk is
+skipped.
 
-`TreeFiles` has one method per file call, so that tests can fail, record or be killed at any one.
+`TreeFiles` has one method per file call, so that tests can fail or record any call, or kill the
+process.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from penstock.outbox.layout import (
 )
 
 ENTRIES_PER_STEP: Final = 16_384
-"""Batch directories per step of a walk."""
+"""Batch directories that one step of a walk returns."""
 FILES_PER_BATCH_MAX: Final = 1_024
-"""Entries of a batch directory per sweep; later sweeps process the rest."""
+"""Entries of a batch directory that one sweep processes. Later sweeps process the rest."""
 NOTES_MAX: Final = 1_000
-"""Findings in a report; further ones are only counted."""
+"""Findings in a report. Further ones are only counted."""
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEVELS: Final = (
@@ -52,20 +54,20 @@ NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
 
 class Entry(Struct, frozen=True):
-    """Name in a directory, and whether it is a directory itself (a symlink is not)."""
+    """A name in a directory. `is_directory` is false for a symlink to a directory."""
 
     name: str
     is_directory: bool
 
 
 class TreeFiles:
-    """File calls of sweeper and audit; each raises OSError on failure."""
+    """File calls of sweeper and audit. Each raises OSError on failure."""
 
     def open_root(self, path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def open_directory(self, directory: int, name: str) -> int:
-        """Open a directory; ELOOP or ENOTDIR for a symlink."""
+        """Open a directory. Raises ELOOP or ENOTDIR for a symlink."""
         return os.open(name, _DIRECTORY, dir_fd=directory)
 
     def entries(self, directory: int) -> Iterator[Entry]:
@@ -83,7 +85,7 @@ class TreeFiles:
         os.unlink(name, dir_fd=directory)
 
     def remove_directory(self, directory: int, name: str) -> None:
-        """Remove an empty directory; ENOTEMPTY for another."""
+        """Remove an empty directory. Raises ENOTEMPTY for a directory with entries."""
         os.rmdir(name, dir_fd=directory)
 
     def close(self, handle: int) -> None:
@@ -95,11 +97,11 @@ class File(Struct, frozen=True, kw_only=True):
     size_bytes: int
     modified_ms: int
     identity: tuple[int, int, int]
-    """Inode, modification time in nanoseconds, size; they differ for a newer file of the name."""
+    """Inode, modification time in nanoseconds, and size. A newer file of the name has others."""
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """Snapshot of a batch directory. `others` counts entries outside the layout."""
+    """Snapshot of a batch directory. `others` counts entries that do not follow the layout."""
 
     name: str
     modified_ms: int
@@ -107,11 +109,11 @@ class Batch(Struct, frozen=True, kw_only=True):
     temporaries: tuple[File, ...]
     others: int
     whole: bool
-    """Whether the snapshot has all entries."""
+    """Whether the snapshot has all entries of the directory."""
 
 
 class Hour(Struct, frozen=True, kw_only=True):
-    """Directory of an hour, open during the step of `walk` that yielded it."""
+    """Directory of an hour. It is open until `walk` yields the next one."""
 
     handle: int
     path: str
@@ -132,15 +134,18 @@ class WalkCounts(Struct):
 
 
 Leave = Callable[[int, str, str, int], None]
-"""Callback after a directory's content has been walked: handle of its parent, name, path, and the
-modification time from before the walk."""
+"""Callback that is called after a directory has been walked.
+
+It takes the handle of the parent, the name, the path, and the modification time in milliseconds
+from before the walk.
+"""
 
 
 def open_root(files: TreeFiles, root: Path) -> int:
-    """Open a root.
+    """Open the root of an outbox; return its handle.
 
     Raises:
-        RootUnavailable: it is missing, or is not a directory.
+        RootUnavailable: the root is missing, or is not a directory.
     """
     try:
         return files.open_root(root)
@@ -155,7 +160,7 @@ def walk(
     counts: WalkCounts,
     leave: Leave | None = None,
 ) -> Iterator[Hour]:
-    """Yield the hours of a window, partition by partition; close handles on the way."""
+    """Yield the hours of a window, partition by partition. Closes each directory after its walk."""
     try:
         yield from _descend(files, root, window, counts, leave, (), "")
     except OSError as error:
@@ -201,7 +206,7 @@ def _descend(
 
 
 def looks(files: TreeFiles, hour: Hour, counts: WalkCounts) -> Iterator[list[Batch]]:
-    """Yield an hour's batches, at most `ENTRIES_PER_STEP` at a time."""
+    """Yield the batches of an hour, in lists of at most `ENTRIES_PER_STEP`."""
     step: list[Batch] = []
     for entry in _entries(files, hour, counts):
         if _BATCH.fullmatch(entry.name) is None or not entry.is_directory:

@@ -1,1 +1,1 @@
-"""Read path of the outbox: verified payloads, without duplicates, and dead letters."""
+"""Reading side of the outbox: verified payloads without duplicates, and dead letters."""

@@ -1,27 +1,29 @@
-"""Consumer of pointers and inline payloads that yields verified payloads, at least once.
+"""Consumer of an outbox topic: yields the verified payloads of its records, at least once.
 
     with OutboxReader(root) as reader, OutboxConsumer(client, "weather", reader, group="load",
                                                       dead_letter_topic="weather-dead") as messages:
         for message in messages:
             store(message.payload)
 
-A message counts as processed when the loop requests the next one (or `commit` is called); offsets
-of processed messages are committed to the group every second or thousand messages and at the end.
-A crash in between repeats those messages.
+A message counts as processed when the loop requests the next one, or when `commit` is called. The
+offsets of processed messages are committed to the group every second, every thousand messages, and
+at the end. After a crash, messages since the last commit are yielded again.
 
-**Duplicates.** A batch that was processed within the window (see `dedup`) is skipped; the same
-batch with another payload is a bad payload (`BatchReused`), not a duplicate. The window is in
-memory; at the start it is rebuilt from the records below the committed offsets, without their
-payloads. A crash thus loses only uncommitted batches, which are repeated anyway.
+**Duplicates.** A batch that was processed recently, within the *dedup window* (`dedup`), is
+skipped. If a record has the id of such a batch but another payload, it is a bad record
+(`BatchReused`), not a duplicate. The window is in memory. A starting consumer rebuilds it from the
+records below the committed offsets, without reading payload files. So a crash loses only batches
+without a commit, which are yielded again anyway.
 
-**Bad payloads.** By `policy`, reads are repeated within bounds, then the record goes to the
-dead-letter topic with its reason, or, where the file system itself fails, the consumer stops with
-the error. Without a dead-letter topic it stops at the first bad payload too, except for a
-`BatchReused`, which it reports and skips, since the batch has been processed.
+**Bad payloads.** A payload that cannot be read is read again, within the limits of `policy`. Then
+the record goes to the dead-letter topic with a reason. If the file system itself fails, the
+consumer stops with the error instead. Without a dead-letter topic, it stops at the first bad
+payload. A `BatchReused` is only reported and skipped in this case, because the batch has been
+processed.
 
-**A simple consumer.** It does not join the group: it reads the given partitions and
-commits their offsets to the group, as Kafka allows while a group has no members. Two consumers of
-one group must have different partitions; nothing balances them.
+**No group membership.** The consumer does not join the group. It reads the given partitions and
+commits their offsets to the group, which Kafka allows while a group has no members. Two consumers
+of one group must have different partitions, because nothing assigns partitions to them.
 
 Source: `filesystem-outbox.txt`, consumer pass; `design/host-and-outbox.md`, Read.
 """
@@ -60,9 +62,9 @@ if TYPE_CHECKING:
     from penstock.client import Client
 
 POLL_MS: Final = 1_000
-"""Longest wait of a consumer for records before it checks for commits and `stop`."""
+"""Time for which a consumer waits for records before it checks whether to commit or stop."""
 FETCH_BYTES: Final = 4 << 20
-"""Response size of a consumer's fetch: some 15,000 pointers, or inline payloads."""
+"""Bytes of one fetch: about 15,000 pointers, or fewer inline payloads."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +72,10 @@ COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
 class OutboxMessage(Struct, frozen=True, kw_only=True):
-    """Batch with its verified `payload`; `pointer` is None for an inline one.
+    """A batch with its verified `payload`. `pointer` is None for an inline payload.
 
-    `codec` is the producer's name of the payload's compression; it is not interpreted.
+    `codec` is the producer's name of the payload's compression. The consumer does not decompress
+    it.
     """
 
     topic: str
@@ -93,25 +96,26 @@ class OutboxMessage(Struct, frozen=True, kw_only=True):
 
 
 class OutboxConsumer:
-    """Consumer, iterated once, from one thread; `stop` may be called from any.
+    """Consumer of one topic. One thread iterates over it, once. Any thread may call `stop`.
 
     Args:
-        client: a client of the cluster; the caller closes it.
+        client: a client of the cluster. The caller closes it.
         topic: topic of the outbox.
-        reader: of the root on this machine; the caller closes it.
-        group: group of the committed offsets, which are the start and the progress.
-        dead_letter_topic: topic for bad records; None stops at the first one.
-        partitions: partitions to read; None reads all that exist at the start.
-        start: start of partitions without a committed offset.
-        until_end: stop at the end of the log as of the start of the iteration.
-        read_payloads: False leaves the payloads of pointers empty; the caller opens
+        reader: reader of the outbox's root on this machine. The caller closes it.
+        group: group to which offsets are committed. The consumer starts at the group's offsets.
+        dead_letter_topic: topic for bad records. With None, the consumer stops at the first one.
+        partitions: partitions to read. None reads all that exist at the start.
+        start: position at which to start in partitions without a committed offset.
+        until_end: whether to stop at the offset that was the log's end when the iteration began.
+        read_payloads: False leaves the payloads of pointers empty. The caller then opens
             `message.pointer` with the reader, for example as a stream, and calls `give_up` if
             that fails.
-        report: called with a sentence for each record whose batch id was used for another payload,
-            without a dead-letter topic.
+        policy: how often to read a payload again before it counts as bad.
+        bounds: limits of the dedup window, the commits and the dead letters.
+        report: function that is called with a sentence for each skipped `BatchReused`.
 
     Raises:
-        InvalidArgument: an invalid name, partition or start.
+        InvalidArgument: a name, a partition or `start` is invalid.
     """
 
     def __init__(
@@ -161,7 +165,7 @@ class OutboxConsumer:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Next offset per partition; empty before iteration begins."""
+        """Next offset to read of each partition. Empty before the iteration begins."""
         return self._core.positions
 
     def __enter__(self) -> Self:
@@ -181,10 +185,10 @@ class OutboxConsumer:
                 self._commit()
             except PenstockError as late:
                 if error is not None:
-                    error.add_note(f"and offsets were not committed: {late}")
+                    error.add_note(f"the offsets could not be committed: {late}")
 
     def close(self) -> None:
-        """Commit what was processed and end the iteration.
+        """Commit the offsets of processed messages and end the iteration.
 
         Raises:
             PenstockError: the group rejects the offsets.
@@ -193,11 +197,11 @@ class OutboxConsumer:
         self._commit()
 
     def stop(self) -> None:
-        """End the iteration before the next message; callable from any thread or signal handler."""
+        """End the iteration before the next message. Any thread or signal handler may call it."""
         self._stopped.set()
 
     def commit(self) -> None:
-        """Commit up to and including the last yielded message.
+        """Commit offsets up to and including the last yielded message.
 
         Raises:
             PenstockError: the group rejects the offsets, for example because it has members.
@@ -206,20 +210,20 @@ class OutboxConsumer:
         self._commit()
 
     def give_up(self, reason: str, message: str) -> None:
-        """Send the last yielded record to the dead-letter topic, since the caller cannot use its
-        payload.
+        """Send the last yielded record to the dead-letter topic, because its payload is unusable.
 
         `reason` is a word, `message` a sentence.
 
         Raises:
-            InvalidError: no message was yielded, or there is no dead-letter topic.
+            InvalidError: there is no yielded message that is not processed yet, or no dead-letter
+                topic.
         """
         current, self._current = self._current, None
         if current is None:
-            raise InvalidError("give_up requires a current message; the iteration has none")
+            raise InvalidError("give_up requires a current message, but none was yielded")
         if self._dead_letters is None:
             raise InvalidError(
-                "give_up requires a dead-letter topic; set dead_letter_topic of the consumer"
+                "give_up requires a dead-letter topic: set the consumer's dead_letter_topic"
             )
         table = self._client.read_arrow(
             self.topic,
@@ -230,15 +234,16 @@ class OutboxConsumer:
         self._bury(self._dead_letters, table.to_batches()[0], 0, reason, message)
 
     def __iter__(self) -> Iterator[OutboxMessage]:
-        """Yield messages, in order within a partition, until the end or `stop`.
+        """Yield messages until the end or `stop`, in the order of offsets within a partition.
 
         Raises:
             PayloadUnreadable: the file system failed and did not recover.
             MountSuspected: too many records in a row became dead letters.
-            PenstockError: an error of the broker, or without dead-letter topic of the payload.
+            PenstockError: the broker returned an error, or a payload is bad and there is no
+                dead-letter topic.
         """
         if self._begun:
-            raise OutboxClosed("a consumer can be iterated only once: make another one")
+            raise OutboxClosed("a consumer can be iterated only once; create another one")
         self._begun = True
         ends = self._begin()
         while not self._stopped.is_set():
@@ -280,7 +285,7 @@ class OutboxConsumer:
         self._core.skip_to(partition, first if at < first else last)
 
     def _read_on(self, ends: dict[int, int] | None) -> Iterator[OutboxMessage]:
-        """Yield messages until a poll interval passes without one, so that commits are on time."""
+        """Yield messages until none arrives for `POLL_MS`, so that commits are on time."""
         batches = self._client.iter_arrow(
             self.topic,
             partitions=list(self.positions),

@@ -1,6 +1,6 @@
-"""Core of the consumer: positions, duplicates, dead letters and commits.
+"""Core of the consumer: positions, dedup window, counts of dead letters, and the times of commits.
 
-The shell asks it how to handle each record and reports the result.
+It has no I/O. `OutboxConsumer` asks it about each record and reports the result to it:
 
     begin(partition, position)      start of reading; earlier offsets count as committed
     seen(key, now)                  checksum of a recently processed batch
@@ -8,12 +8,12 @@ The shell asks it how to handle each record and reports the result.
                                     the record is done: its position advances
     due(now), to_commit(), committed(...)          commits
 
-A position is the offset after the last record that is done, in order; it advances only when a
-record was processed, was a duplicate, or is in the dead-letter topic. Committing positions is
-therefore safe at any time, and a crash repeats at most what was processed since the last commit.
+A position is the next offset of a partition. It passes a record only when the record was processed,
+is a duplicate, was reported as `BatchReused`, or is in the dead-letter topic. So positions may be
+committed at any time, and a crash repeats at most the records since the last commit.
 
-A batch enters the dedup window when it was *processed*, not when it was yielded. A dead letter's
-batch never enters it: once its payload is repaired, a new pointer to it must be read.
+A batch enters the dedup window when it was *processed*, not when it was yielded. The batch of a
+dead letter never enters it: after its payload was repaired, a new pointer to it must be read.
 
 Source: `design/host-and-outbox.md`, Read.
 """
@@ -29,29 +29,31 @@ from penstock.outbox.reader.dedup import BatchKey, DedupWindow
 from penstock.outbox.settings import check_numbers
 
 REASONS_MAX: Final = 100
-"""Reasons of dead letters with their own counts; callers choose reasons."""
+"""Reasons of dead letters that have their own time series. Callers of `give_up` choose reasons."""
 
 
 class ConsumerLimits(Struct, frozen=True, kw_only=True):
-    """Bounds of a consumer.
+    """Limits of a consumer.
 
     Raises:
-        InvalidSetting: a number that is too small.
+        InvalidSetting: a number is too small.
     """
 
     dedup_entries_max: int = 100_000
-    """Batches in a consumer's dedup window; an entry takes about 200 bytes."""
+    """Batches in a consumer's dedup window. An entry takes about 200 bytes."""
     dedup_age_ms: int = 3_600_000
-    """Age limit of the dedup window."""
+    """Time for which a batch stays in the dedup window."""
     rebuild_records_max: int = 100_000
     """Records per partition below the committed offset that a starting consumer reads again."""
     commit_interval_ms: int = 1_000
-    """Longest time between two commits while batches are processed."""
+    """Time between two commits while records are processed."""
     commit_messages: int = 1_000
-    """Most messages between two commits."""
+    """Records after which offsets are committed, even before the interval has passed."""
     dead_letters_in_a_row_max: int = 100
-    """Dead letters in a row before the consumer stops, since the mount may be missing; 0 means no
-    bound."""
+    """Dead letters in a row at which the consumer stops, since the mount may be missing.
+
+    With 0, it never stops for this reason.
+    """
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -66,7 +68,7 @@ class ConsumerLimits(Struct, frozen=True, kw_only=True):
 
 
 class ConsumerCore:
-    """Positions and dedup window of one consumer of one topic."""
+    """Positions and dedup window of a consumer of one topic."""
 
     def __init__(self, bounds: ConsumerLimits) -> None:
         self._bounds = bounds
@@ -86,7 +88,7 @@ class ConsumerCore:
 
     @property
     def suspicious(self) -> bool:
-        """Whether so many dead letters in a row suggest another cause."""
+        """Whether so many records in a row became dead letters that the mount may be missing."""
         most = self._bounds.dead_letters_in_a_row_max
         return most > 0 and self._in_a_row >= most
 
@@ -103,11 +105,11 @@ class ConsumerCore:
         self.counters.remembered += 1
 
     def seen(self, key: BatchKey, now_ms: int) -> int | None:
-        """Return the CRC32C of a batch that was processed within the window, else None."""
+        """Return the CRC32C of a batch that is in the dedup window, else None."""
         return self._window.seen(key, now_ms)
 
     def processed(self, partition: int, offset: int, key: BatchKey, crc: int, now_ms: int) -> None:
-        """Record that a record's batch was processed; idempotent."""
+        """Record that the batch of a record was processed. Calling it again has no effect."""
         if offset < self._positions[partition]:
             return
         self._window.add(key, crc, now_ms)
@@ -132,11 +134,11 @@ class ConsumerCore:
         self._move(partition, offset)
 
     def at_end(self, partition: int, end: int) -> None:
-        """Record that all records of a partition up to `end` are done."""
+        """Record that all records of a partition below `end` are done."""
         self._positions[partition] = max(end, self._positions[partition])
 
     def due(self, now_ms: int) -> bool:
-        """Whether it is time to commit; the first call only stores the time."""
+        """Return whether it is time to commit. The first call starts the interval."""
         if self._last_commit_ms is None:
             self._last_commit_ms = now_ms
         if not self._since_commit:

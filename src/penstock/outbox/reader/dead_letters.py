@@ -1,6 +1,6 @@
-"""Dead letters: copies of unreadable records, with the reason, on their own topic.
+"""Dead letters: copies of records whose payload cannot be used, on their own topic.
 
-A dead letter has the key, value and headers of the record, and after them:
+A dead letter has the key, value and headers of the record, followed by these headers:
 
 | header                            | value                                                    |
 |-----------------------------------|----------------------------------------------------------|
@@ -13,8 +13,9 @@ A dead letter has the key, value and headers of the record, and after them:
 
 A value that is too large for the dead-letter topic is replaced by null.
 
-A dead letter is acknowledged by all replicas before the consumer's position passes its record; a
-crash between the two duplicates it. To process it again, produce it to its topic.
+The consumer's position passes a record only after all replicas have acknowledged its dead letter. A
+crash in between writes the dead letter twice. To process a dead letter again, produce it to its
+original topic.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 DEAD_LETTERS_LOOKED_AT_MAX: Final = 10_000
 """Latest records per partition of the dead-letter topic that a starting consumer reads."""
 REASON_BYTES_MAX: Final = 1024
-"""Longest text in a dead letter's headers."""
+"""Bytes of a reason or message in a dead letter's headers. Longer texts are cut."""
 
 REASON_HEADER: Final = "penstock-dead-letter-reason"
 MESSAGE_HEADER: Final = "penstock-dead-letter-message"
@@ -69,8 +70,9 @@ class DeadLetters:
         reason: str,
         message: str,
     ) -> None:
-        """Write a dead letter and wait for its acknowledgement. `source` is topic, partition and
-        offset.
+        """Write a dead letter and wait for its acknowledgement.
+
+        `source` is the topic, partition and offset of the record.
 
         Raises:
             PenstockError: the topic rejects it.
@@ -100,7 +102,7 @@ class DeadLetters:
             self._client.write_arrow(self.topic, bare)
 
     def sources(self, topic: str) -> set[tuple[int, int]]:
-        """Return partition and offset of a topic's records among the latest dead letters."""
+        """Return (partition, offset) of each record of `topic` among the latest dead letters."""
         first = self._client.list_offsets(self.topic, "earliest")
         last = self._client.list_offsets(self.topic, "latest", isolation=READ_COMMITTED)
         found: set[tuple[int, int]] = set()

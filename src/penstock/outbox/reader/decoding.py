@@ -1,11 +1,12 @@
-"""Decoding of records of an outbox topic to rows, by columns.
+"""Decoding of records of an outbox topic in columns.
 
-Every record gives one row of `DECODED_SCHEMA`, in order. A row with a `problem` is not a record of
-an outbox; its other columns are null. Pointers are decoded a column at a time; a column with a bad
-pointer is halved until the bad one is alone, so that a few bad records cost only a few more calls.
+Each record has a row in the result (`DECODED_SCHEMA`), in the same order. If a record was not
+written by an outbox, its row has a `problem`, and its other columns are null. Pointers are decoded
+a column at a time. A column with a bad pointer is halved until the bad pointer is alone. So a few
+bad records cost only a few more calls.
 
-Checksums of inline payloads are not computed here: the log's own checksum covers them, and the
-consumer compares theirs.
+Checksums of inline payloads are not verified here. The checksum of the record batch covers them,
+and the consumer verifies them too.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ DECODED_SCHEMA: Final = pa.schema(
     ]
 )
 _ALONE: Final = 8
-"""Number of pointers below which a bad one is searched row by row."""
+"""Number of pointers up to which a column with a bad pointer is decoded row by row."""
 _COUNT_PATTERN: Final = "^[0-9]{1,18}$"
 _CRC_PATTERN: Final = "^[0-9a-fA-F]{8}$"
 
 
 def decode_records(keys: Any, values: Any, headers: Any) -> Any:
-    """Return a table of `DECODED_SCHEMA` with a row for every record, whatever its content.
+    """Return a table of `DECODED_SCHEMA` with a row for every record, valid or not.
 
-    For inline records `file_path` is null and `size_bytes` is that of the value.
+    For inline records, `file_path` is null and `size_bytes` is the size of the value.
 
     Raises:
         InvalidError: the columns are of unequal length.
@@ -74,7 +75,7 @@ def decode_records(keys: Any, values: Any, headers: Any) -> Any:
             values.take(pa.array(inlines)),
             headers.take(pa.array(inlines)),
         ),
-        _bad(len(others), f"the record has no value, or no header {HEADER_KIND}"),
+        _bad(len(others), f"the record has no value, or no valid header {HEADER_KIND}"),
     ]
     rows = np.concatenate([pointers, inlines, others])
     order = np.empty(count, np.int64)
@@ -91,7 +92,10 @@ def _decode_pointers(keys: Any, values: Any) -> Any:
 
 
 def _tolerant(values: Any) -> list[Any]:
-    """Return tables that together have a row for every pointer, bad ones with their problem."""
+    """Return tables that together have a row for every pointer.
+
+    Rows of bad pointers have a problem.
+    """
     count = len(values)
     try:
         return [_good(decode_pointers(values), POINTER)]
@@ -154,7 +158,7 @@ def _decode_inlines(keys: Any, values: Any, headers: Any) -> Any:
         "problem": pa.nulls(count, pa.string()),
     }
     table = pa.table([columns[name] for name in DECODED_SCHEMA.names], schema=DECODED_SCHEMA)
-    return _with_problem(table, pc.invert(good), "a header of the inline record is missing or bad")
+    return _with_problem(table, pc.invert(good), "the key or a header is missing or invalid")
 
 
 def _with_problem(table: Any, bad: Any, problem: str) -> Any:
@@ -166,7 +170,7 @@ def _with_problem(table: Any, bad: Any, problem: str) -> Any:
 
 
 def _utf8(column: Any) -> Any:
-    """Return bytes as text; null where they are longer than any id, or not UTF-8."""
+    """Return bytes as text, with null for values that are over 256 bytes long or not UTF-8."""
     fits = pc.less_equal(pc.binary_length(column), 256)
     column = pc.if_else(fits, column, pa.scalar(None, pa.binary()))
     try:

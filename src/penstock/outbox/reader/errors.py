@@ -1,4 +1,4 @@
-"""Errors of reading a payload, and their troubles for the read policy.
+"""Errors of reading a payload, and the `Trouble` under which `ReadPolicy` handles each.
 
 | error                              | trouble    |
 |------------------------------------|------------|
@@ -27,35 +27,35 @@ from penstock.outbox.reader.policy import Trouble
 
 
 class SizeMismatch(PayloadCorrupt):
-    """The file's size differs from its pointer's: it is torn, or another batch's file."""
+    """The file has another size than its pointer: it is torn, or another batch's file."""
 
     def __init__(self, path: str, found: int, expected: int) -> None:
-        super().__init__(path, f"has {found} bytes, and its pointer {expected}")
+        super().__init__(path, f"has {found} bytes, but its pointer says {expected}")
         self.found = found
         self.expected = expected
 
 
 class ChecksumMismatch(PayloadCorrupt):
-    """The file's content differs from the written one: it is damaged, or another batch's file."""
+    """The payload has another checksum than expected: it is damaged, or another batch's."""
 
     def __init__(self, path: str, found: int, expected: int) -> None:
-        super().__init__(path, f"has CRC32C {found:08x}, and its pointer {expected:08x}")
+        super().__init__(path, f"has CRC32C {found:08x} instead of {expected:08x}")
         self.found = found
         self.expected = expected
 
 
 class BatchReused(InvalidError):
-    """A recently processed batch with another payload: its id was used for two."""
+    """The record has the id of a recently processed batch, but another payload."""
 
     def __init__(self, partition_id: str, batch_id: str, found: int, before: int) -> None:
         super().__init__(
-            f"batch {batch_id} of {partition_id} has a payload with CRC32C {found:08x}, and was"
-            f" processed with CRC32C {before:08x}: use a batch id for one payload only"
+            f"batch {batch_id} of {partition_id} has a payload with CRC32C {found:08x}, but was"
+            f" processed before with CRC32C {before:08x}: use a batch id for one payload only"
         )
 
 
 class PayloadTooLarge(InvalidError):
-    """A pointer with a size above the limit. Nothing was allocated."""
+    """A pointer's size exceeds the reader's limit. The file was not opened."""
 
     def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class PayloadTooLarge(InvalidError):
 
 
 class PayloadUnreadable(UnavailableError):
-    """The file system failed; the payload may be intact."""
+    """The file system failed. The payload may be intact."""
 
     def __init__(self, path: str, number: int) -> None:
         name = errno.errorcode.get(number, f"errno {number}")
@@ -77,7 +77,7 @@ class PayloadUnreadable(UnavailableError):
 
 
 class MountSuspected(UnavailableError):
-    """So many dead letters in a row suggest that the file system is at fault."""
+    """So many records in a row became dead letters that the file system may not be mounted."""
 
 
 _TROUBLES: Final[tuple[tuple[type[PenstockError], Trouble, str], ...]] = (
@@ -96,9 +96,9 @@ _TROUBLES: Final[tuple[tuple[type[PenstockError], Trouble, str], ...]] = (
 
 
 def classify(error: PenstockError) -> tuple[Trouble, str]:
-    """Return the trouble of an error of the reader, and its word in headers and columns.
+    """Return the `Trouble` of a reader's error, and the word for it in dead letters.
 
-    Any other error counts as unreadable, which never makes a dead letter.
+    Errors of other types count as unreadable, which never makes a dead letter.
     """
     for kind, trouble, word in _TROUBLES:
         if isinstance(error, kind):

@@ -1,22 +1,23 @@
-"""Policy for an unreadable payload: read again, send the record to the dead letters, or stop.
+"""Policy for a payload that cannot be read: read it again, make its record a dead letter, or stop.
 
-A consumer that stops trying too early fills the dead-letter topic with good batches; one that tries
-for ever blocks behind one bad batch. The possible cause decides:
+With too few attempts, good batches become dead letters. With unlimited attempts, one bad batch
+blocks the consumer. So the reaction depends on the possible cause:
 
 | failure                            | possible recovery                   | then                  |
 |------------------------------------|-------------------------------------|-----------------------|
 | unreadable (EIO, ESTALE, EACCES …) | the mount or its server comes back  | stop: nothing is lost |
-| missing                            | another client's cache hides it yet | dead letter           |
-| corrupt (size, checksum)           | a cache served a stale page         | dead letter           |
+| missing                            | the NFS client's cache expires      | dead letter           |
+| corrupt (size, checksum)           | the cache no longer has an old page | dead letter           |
 | invalid (pointer, path), too large | none                                | dead letter           |
 
-A payload counts as missing only `missing_grace_ms` after the record was written: an NFS client
-caches "no such file" for up to a minute. An unreadable payload never becomes a dead letter, because
-a lost mount would send a whole topic there; the consumer stops and its supervisor restarts it
-at the committed offset. For the same reason it stops after `dead_letters_in_a_row_max` dead
-letters in a row: an empty mount point looks like missing files.
+A missing payload becomes a dead letter only `missing_grace_ms` after its record was written. The
+reason is that an NFS client caches "no such file" for up to a minute. An unreadable payload never
+becomes a dead letter, because a lost mount would send a whole topic there. Instead, the consumer
+stops, and its supervisor restarts it at the committed offset. It also stops after
+`dead_letters_in_a_row_max` dead letters in a row, because an empty mount point looks like missing
+files.
 
-It has no clock, files or randomness. Source: `design/host-and-outbox.md`, Read.
+The policy has no clock, files or randomness. Source: `design/host-and-outbox.md`, Read.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from penstock.outbox.settings import check_numbers
 
 
 class Trouble(Enum):
+    """Kind of failure to read a payload, which decides the reaction."""
+
     UNREADABLE = "unreadable"
     MISSING = "missing"
     CORRUPT = "corrupt"
@@ -39,17 +42,17 @@ class Trouble(Enum):
 
 
 class TryAgain(Struct, frozen=True):
-    """Read the payload again after a pause."""
+    """Reaction: read the payload again after a pause."""
 
     pause_ms: int
 
 
 class DeadLetter(Struct, frozen=True):
-    """Send the record to the dead-letter topic."""
+    """Reaction: send the record to the dead-letter topic."""
 
 
 class Stop(Struct, frozen=True):
-    """End with the error; the record is read again after a restart."""
+    """Reaction: end with the error. The record is read again after a restart."""
 
 
 DEAD_LETTER: Final = DeadLetter()
@@ -58,21 +61,23 @@ Judgement = TryAgain | DeadLetter | Stop
 
 
 class ReadPolicy(Struct, frozen=True, kw_only=True):
-    """Limits of the reads of one payload.
+    """Limits for reading one payload again.
 
-    `attempts_max` counts reads of one payload for each trouble that may recover, including the
-    first; the pause doubles from `pause_first_ms` to `pause_max_ms`.
+    `attempts_max` limits the reads of an unreadable payload, including the first. The pause between
+    reads doubles from `pause_first_ms` to `pause_max_ms`.
 
     Raises:
-        InvalidSetting: no attempt, or a time below 0.
+        InvalidSetting: a number of attempts is below 1, or a time is below 0.
     """
 
     attempts_max: int = 8
     corrupt_attempts_max: int = 2
-    """Reads of a corrupt payload before its record becomes a dead letter."""
+    """Reads of a corrupt payload before its record becomes a dead letter, with the first."""
     missing_grace_ms: int = 60_000
-    """Age of a record at which its payload counts as missing: NFS clients cache "no such file" for
-    up to `acdirmax` seconds, 60 by default."""
+    """Age of a record from which its payload counts as missing.
+
+    NFS clients cache "no such file" for up to `acdirmax` seconds, 60 by default.
+    """
     pause_first_ms: int = 50
     pause_max_ms: int = 5_000
 
@@ -87,9 +92,9 @@ class ReadPolicy(Struct, frozen=True, kw_only=True):
         )
 
     def judge(self, trouble: Trouble, *, attempts: int, record_age_ms: int) -> Judgement:
-        """Return the reaction to the `attempts`-th failed read (1 is the first).
+        """Return the reaction to a failed read. `attempts` is its number, from 1.
 
-        `record_age_ms` is how long ago the record was written, by the record's own timestamp.
+        `record_age_ms` is the time since the record's timestamp.
         """
         if trouble in (Trouble.INVALID, Trouble.TOO_LARGE):
             return DEAD_LETTER

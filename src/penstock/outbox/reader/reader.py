@@ -1,18 +1,19 @@
-"""Reader of payloads: checks a pointer's path, size and checksum, in this order.
+"""Reader of payloads. It checks a pointer's path, then its size, then its checksum.
 
-Pointers come over a network and the tree is shared, so both are verified. The path must follow the
-layout, and is opened below the root without following symlinks. The size is compared before memory
-is allocated: a pointer with more than `bytes_max` is rejected before the file is opened, and a
-file of another size is never read. The CRC32C detects a damaged file, and another batch's file.
+Pointers come over a network and the files are on a shared file system, so both are verified. The
+path must follow the layout, and is opened below the root without following symlinks. The size is
+checked before memory is allocated: a pointer with more than `bytes_max` is rejected before the file
+is opened, and a file of another size is not read. The CRC32C detects a damaged file, or the file of
+another batch.
 
-- `read`: verified bytes in memory.
-- `open`: a stream of chunks for large payloads. The checksum is verified only at the end, so
-  **bytes before the end are unverified**: a caller that acts on them must be able to undo it when
-  the last step raises.
-- `map`: verified bytes without a copy, as a mapping of the file. It is safe unless payloads are
-  truncated; the outbox only unlinks them, which keeps a mapping valid.
+- `read` returns verified bytes in memory.
+- `open` returns a stream of chunks, for large payloads. The checksum is verified only at the end,
+  so **bytes before the end are unverified**. A caller that processes them must be able to undo
+  this if the last read raises.
+- `map` returns verified bytes without a copy, as a mapping of the file. It is safe unless payloads
+  are truncated. The outbox only unlinks them, which keeps a mapping valid.
 
-All calls block; a reader may be used by several threads.
+All calls block. Several threads may use a reader.
 
 Source: `filesystem-outbox.txt`, consumer pass; `design/host-and-outbox.md`, Read.
 """
@@ -41,12 +42,12 @@ from penstock.outbox.reader.errors import (
 )
 
 READ_BYTES_MAX: Final = 1 << 30
-"""Largest payload; a pointer with a larger size is rejected before memory is allocated."""
+"""Default limit of a payload's size. A pointer with a larger size is rejected."""
 CHUNK_BYTES: Final = 1 << 20
-"""Bytes per chunk of the streaming reader."""
+"""Default size of a chunk of `PayloadStream`."""
 CHUNK_BYTES_MAX: Final = 64 << 20
 READ_CALL_BYTES_MAX: Final = 1 << 30
-"""Bytes per read call; Linux allows up to 2 GiB less a page."""
+"""Bytes of one read call. Linux allows up to 2 GiB minus one page."""
 
 # O_NONBLOCK: opening a named pipe in a payload's place must not wait for its writer.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK
@@ -57,7 +58,7 @@ class OutboxReader:
 
     Args:
         root: the outbox's root on this machine.
-        bytes_max: the largest accepted payload.
+        bytes_max: largest size of an accepted payload.
 
     Raises:
         InvalidError: `bytes_max` is not a positive whole number.
@@ -66,7 +67,7 @@ class OutboxReader:
 
     def __init__(self, root: Path | str, *, bytes_max: int = READ_BYTES_MAX) -> None:
         if type(bytes_max) is not int or bytes_max < 1:
-            raise InvalidError(f"bytes_max = {bytes_max!r}: must be a whole number from 1 up")
+            raise InvalidError(f"bytes_max = {bytes_max!r}: must be a whole number above 0")
         self._bytes_max = bytes_max
         self.root = Path(root)
         try:
@@ -81,13 +82,13 @@ class OutboxReader:
         self.close()
 
     def close(self) -> None:
-        """Close the root; existing streams and mappings stay usable."""
+        """Close the root. Existing streams and mappings stay usable."""
         if self._root_fd >= 0:
             descriptor, self._root_fd = self._root_fd, -1
             os.close(descriptor)
 
     def read(self, pointer: Pointer) -> bytes:
-        """Return the payload, verified.
+        """Return the verified payload.
 
         Raises:
             InvalidPath, PathEscapes, NotAFile: the path does not lead to a readable file.
@@ -105,18 +106,21 @@ class OutboxReader:
         return data
 
     def open(self, pointer: Pointer, *, chunk_bytes: int = CHUNK_BYTES) -> PayloadStream:
-        """Return a stream of the payload; its bytes are unverified until its end.
+        """Return a stream of the payload. Its bytes are unverified until its end.
 
         Raises:
             InvalidError: `chunk_bytes` is out of bounds.
-            PenstockError: as `read`, except for the checksum.
+            PenstockError: the errors of `read`, except for ChecksumMismatch.
         """
         if not 1 <= chunk_bytes <= CHUNK_BYTES_MAX:
             raise InvalidError(f"chunk_bytes = {chunk_bytes}: must be 1 to {CHUNK_BYTES_MAX}")
         return PayloadStream(self._open(pointer), pointer, chunk_bytes)
 
     def map(self, pointer: Pointer) -> memoryview:
-        """Return the verified payload as a read-only view of the file's pages; raise as `read`."""
+        """Return the verified payload as a read-only view of the file's pages.
+
+        Raises as `read` does.
+        """
         descriptor = self._open(pointer)
         try:
             if pointer.size_bytes == 0:
@@ -131,7 +135,10 @@ class OutboxReader:
         return view
 
     def exists(self, pointer: Pointer) -> None:
-        """Check path and size, without reading; raise as `read`, except for the checksum."""
+        """Check path and size without reading.
+
+        Raises as `read` does, except for ChecksumMismatch.
+        """
         os.close(self._open(pointer))
 
     def _open(self, pointer: Pointer) -> int:
@@ -157,11 +164,11 @@ class OutboxReader:
 
 
 def check_file(pointer: Pointer, found: os.stat_result) -> None:
-    """Check that a file may be the pointer's.
+    """Check that the status of a file fits a pointer.
 
     Raises:
         NotAFile: it is not a regular file.
-        SizeMismatch: it has another size.
+        SizeMismatch: its size differs from the pointer's.
     """
     if not stat.S_ISREG(found.st_mode):
         raise NotAFile(f"{pointer.file_path}: is not a regular file")
@@ -170,9 +177,10 @@ def check_file(pointer: Pointer, found: os.stat_result) -> None:
 
 
 class PayloadStream:
-    """Payload in chunks. `verified` is True after the step behind the last chunk.
+    """Stream of a payload in chunks.
 
-    Iterate over it, or call `read`; then `close`, or use it as a context manager.
+    Iterate over it, or call `read` until it returns no bytes. Then call `close`, or use the stream
+    as a context manager.
     """
 
     def __init__(self, descriptor: int, pointer: Pointer, chunk_bytes: int) -> None:
@@ -182,7 +190,7 @@ class PayloadStream:
         self._left_bytes = pointer.size_bytes
         self._crc = 0
         self.verified = False
-        """Whether the whole payload was read and its checksum matches."""
+        """Whether `read` has reached the end and the checksum matches."""
 
     def __enter__(self) -> Self:
         return self
@@ -195,10 +203,10 @@ class PayloadStream:
             yield chunk
 
     def read(self) -> bytes:
-        """Return the next chunk, unverified; empty at the end, once the checksum matches.
+        """Return the next chunk, unverified, or no bytes at the end, if the checksum matches.
 
         Raises:
-            SizeMismatch, ChecksumMismatch: the returned bytes are not the payload.
+            SizeMismatch, ChecksumMismatch: the returned chunks are not the payload.
             PayloadUnreadable: the file system failed.
             FencedError: the stream is closed.
         """
@@ -217,7 +225,7 @@ class PayloadStream:
         return chunk
 
     def close(self) -> None:
-        """Close the file; a partially read payload stays unverified."""
+        """Close the file. A partially read payload stays unverified."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

@@ -1,8 +1,8 @@
-"""Rebuilding of a starting consumer's dedup window.
+"""Rebuilding of the dedup window when a consumer starts.
 
 Records below the committed offset were processed, or are in the dead-letter topic. They are read
-again from the newest backwards (`tail.backwards`) until they are too many, too old or too large
-for the window. Payload files are not read.
+again (`tail.backwards`), the newest first, until the limits of the window in number, age or bytes
+are reached. Payload files are not read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def processed_before(
     bounds: ConsumerLimits,
     now_ms: int,
 ) -> Iterator[tuple[BatchKey, int, int]]:
-    """Yield batches processed below the committed offsets with CRC32C and time, oldest first.
+    """Yield the batches below the committed offsets, with CRC32C and time, the oldest first.
 
-    `dead` has partition and offset of records that went to the dead-letter topic instead.
+    Batches in `dead` are left out. It has partition and offset of records that became dead letters.
     """
     if bounds.dedup_entries_max == 0 or not committed:
         return

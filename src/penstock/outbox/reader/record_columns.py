@@ -1,11 +1,12 @@
-"""Headers of outbox records by columns.
+"""Access to headers of many records in columns.
 
-Headers are lists, one per record. They are flattened once, filtered by name and brought back to
-one value per record, so that reading a header costs a few Arrow calls for any number of records.
-The last value of a repeated header counts; a missing one is null.
+The headers of each record are a list. All lists are flattened once, filtered by name, and reduced
+to one value per record. So reading a header costs a few Arrow calls for any number of records. If a
+record has a header repeatedly, the last value counts. If the header is missing, the value is null.
 
-Record layout (`docs/guides/outbox.md`): key = partition id; header `penstock-outbox` = `pointer`
-or `inline`; for inline records the headers `batch-id`, `codec`, `event-count` and `crc32c`.
+Layout of a record (`docs/guides/outbox.md`): the key is the partition id. The header
+`penstock-outbox` is `pointer` or `inline`. Inline records have the headers `batch-id`, `codec`,
+`event-count` and `crc32c`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import pyarrow.compute as pc
 
 
 def header_column(headers: Any, name: str) -> Any:
-    """Return the value of one header for every record, as binary with nulls.
+    """Return the value of one header for every record, as a binary array with nulls.
 
-    `headers` is a list<struct<key, value>> array (or chunked array); the result has its length.
+    `headers` is a list<struct<key, value>> array or chunked array.
     """
     if isinstance(headers, pa.ChunkedArray):
         headers = headers.combine_chunks()

@@ -1,7 +1,7 @@
-"""Latest records of a partition, newest piece first, within a bound of bytes.
+"""Reading of a partition's latest records, backwards in pieces, up to a number of bytes.
 
-Records may have large inline payloads, and a starting consumer needs only the newest: reading
-backwards in pieces keeps the newest within the bound.
+A starting consumer needs only the newest records, but records may have large inline payloads.
+Reading backwards keeps the newest records within the limit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from penstock.client import Client
 
 TAIL_PIECE_RECORDS: Final = 2_000
-"""Records of one read of the tail, the newest first."""
+"""Records of one piece."""
 TAIL_BYTES_MAX: Final = 64 << 20
-"""Limit of the bytes per partition read again, since records have inline payloads."""
+"""Bytes of columns, per partition, after which no further piece is read."""
 
 
 def backwards(
@@ -30,9 +30,11 @@ def backwards(
     columns: Sequence[str],
     bytes_max: int = TAIL_BYTES_MAX,
 ) -> Iterator[Any]:
-    """Yield tables of the committed records in [first, end), the newest first.
+    """Yield tables of the committed records in [first, end).
 
-    It ends early after `bytes_max` bytes of columns, or where retention has removed records.
+    The table with the newest records is first.
+
+    It ends early after `bytes_max` bytes of columns, or at records that retention has removed.
     """
     size_bytes = 0
     while end > first and size_bytes < bytes_max:

@@ -1,1 +1,1 @@
-"""Write path of the outbox: safe writes, admission, publishing."""
+"""Writing side of the outbox: safe writes of files, admission of calls, publishing of records."""

@@ -1,7 +1,8 @@
-"""Outbox for programs without an event loop: thread-safe, with futures.
+"""Outbox for programs without an event loop. Its calls block or return futures.
 
-Its own thread runs the loop with an `OutboxWriter`. As with the writer, a cancelled future or a
-call that timed out frees nothing that file calls still use.
+`Outbox` has a thread with an event loop and an `OutboxWriter`. If a future is cancelled or a call
+times out, file calls in progress continue. They keep the payload and its share of the limits until
+they end.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ T = TypeVar("T")
 
 
 class Outbox:
-    """Outbox for any number of threads, open from its construction to `close`.
+    """Outbox that any number of threads may use, from its construction to `close`.
 
     Args:
-        settings: `root`, and for sending `topic`.
-        bootstrap: the cluster to send to, as `penstock.client.Client` takes it.
-        publisher: publisher that replaces `bootstrap`.
+        settings: `root` must be set, and for `send` also `topic`.
+        bootstrap: addresses of the cluster for `send`, as `penstock.client.Client` takes them.
+        publisher: publisher to use instead of one for `bootstrap`.
 
     Raises:
         RootUnavailable: the root is missing.
@@ -61,11 +62,11 @@ class Outbox:
             raise
 
     def write(self, payload: Payload, **options: Any) -> WriteResult:
-        """Write as `OutboxWriter.write`; return when the file is complete."""
+        """Call `OutboxWriter.write`, and return when the file is complete."""
         return self.write_async(payload, **options).result()
 
     def send(self, payload: Payload, **options: Any) -> SendResult:
-        """Send as `OutboxWriter.send`; return when the record is published."""
+        """Call `OutboxWriter.send`, and return when the record is published."""
         return self.send_async(payload, **options).result()
 
     def write_async(
@@ -79,7 +80,7 @@ class Outbox:
         at_ms: int | None = None,
         released: Callable[[], None] | None = None,
     ) -> Future[WriteResult]:
-        """Start `OutboxWriter.write`; `released` is called on the outbox's own thread."""
+        """Start `OutboxWriter.write`. `released` is called on the outbox's own thread."""
         return self._submit(
             self._writer.write(
                 payload,
@@ -103,7 +104,7 @@ class Outbox:
         at_ms: int | None = None,
         released: Callable[[], None] | None = None,
     ) -> Future[SendResult]:
-        """Start `OutboxWriter.send`; `released` is called on the outbox's own thread."""
+        """Start `OutboxWriter.send`. `released` is called on the outbox's own thread."""
         return self._submit(
             self._writer.send(
                 payload,
@@ -123,7 +124,7 @@ class Outbox:
         return self._submit(collect()).result()
 
     def close(self, deadline_seconds: float | None = None) -> None:
-        """Reject new calls, finish those in progress as `OutboxWriter.stop`, and end the thread."""
+        """Reject new calls, stop the writer (`OutboxWriter.stop`), and end the thread."""
         with self._lock:
             if self._closed:
                 return

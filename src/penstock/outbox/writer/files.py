@@ -1,8 +1,8 @@
-"""Tree of directories for payloads.
+"""Directories of an outbox, in which several threads write payloads.
 
-`Tree` runs whole attempts on the file port, from several threads at once, and keeps the hours'
-directories open between them: an open directory stays the one that was walked to and synced, even
-if it is renamed.
+`Tree` runs attempts (`SafeWrite`). Between them, it keeps the directories of hours open, so that
+later attempts need not walk to them and sync their parents again. An open directory stays the same
+even if it is renamed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.outbox.errors import OutboxClosed, RootUnavailable, StorageFull, s
 from penstock.outbox.writer.safe_write import NO_HANDLE, SafeWrite, WritePlan, Written
 
 HOUR_DIRECTORIES_OPEN_MAX: Final = 128
-"""Hour directories kept open by a writer; beyond it the least recently used is closed."""
+"""Hour directories that a writer keeps open. Beyond it, the least recently used is closed."""
 
 CHECK_BYTES: Final = 4096
 CHECK_PREFIX: Final = ".penstock-check-"
@@ -31,7 +31,10 @@ _FILE_MODE: Final = 0o600
 
 
 def _unnamed(directory: int) -> int:
-    """Return a new file without a name; on NFS, create a named file and unlink it."""
+    """Return a new file without a name.
+
+    Where this is not supported (NFS), create a file and unlink it.
+    """
     flags = os.O_WRONLY | os.O_CLOEXEC
     try:
         return os.open(".", flags | os.O_TMPFILE, _FILE_MODE, dir_fd=directory)
@@ -45,7 +48,10 @@ def _unnamed(directory: int) -> int:
 
 
 class _Hour(Struct):
-    """Open directory of an hour; its last user closes it after it was dropped."""
+    """Open directory of an hour. `users` is the number of attempts that use it.
+
+    After it was dropped from the tree, its last user closes it.
+    """
 
     handle: int
     durable: bool
@@ -54,11 +60,11 @@ class _Hour(Struct):
 
 
 class Tree:
-    """Tree below one root, for attempts from any number of threads.
+    """Directories below one root, for attempts from any number of threads.
 
     Raises:
-        RootUnavailable: the root is missing or is not a directory. It is never created, since a
-            write below a missing mount would fill the local disk.
+        RootUnavailable: the root is missing or is not a directory. It is never created, because
+            writes below a missing mount would fill the local disk.
     """
 
     def __init__(
@@ -77,14 +83,14 @@ class Tree:
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, str(error.errno))
             raise RootUnavailable(
-                f"outbox root {root}: {name}; it must be an existing directory"
+                f"outbox root {root}: {name}; the root must be an existing directory"
             ) from error
 
     def write(self, plan: WritePlan) -> Written:
-        """Make one attempt; return when the file is complete, and durable if the plan requires it.
+        """Make one attempt. Return when the file is complete, and durable if the plan requires it.
 
         Raises:
-            PenstockError: as `SafeWrite.run`.
+            PenstockError: the attempt failed, see `SafeWrite.run`.
             OutboxClosed: `close` was called.
         """
         hour = self._borrow(plan.hour_directory)
@@ -104,19 +110,19 @@ class Tree:
         return written
 
     def check(self, bytes_min: int) -> None:
-        """Test with a temporary file whether the file system accepts a payload of `bytes_min`.
+        """Check with a temporary file whether the file system accepts `bytes_min` bytes.
 
         Raises:
-            PenstockError: the reason why it does not.
+            PenstockError: it does not. The error has the reason.
         """
         if self._root == NO_HANDLE:
-            raise OutboxClosed("outbox: its tree was closed")
+            raise OutboxClosed("outbox: the writer is closed")
         try:
             found = os.fstatvfs(self._root)
             free = found.f_bavail * found.f_frsize
             if free < bytes_min:
                 raise StorageFull(
-                    f"outbox root: {free} bytes are free, and a payload may have {bytes_min}"
+                    f"outbox root: {free} bytes are free, but a payload may have {bytes_min}"
                 )
             file = _unnamed(self._root)
             try:
@@ -139,7 +145,7 @@ class Tree:
     def _borrow(self, path: str) -> _Hour | None:
         with self._lock:
             if self._root == NO_HANDLE:
-                raise OutboxClosed("outbox: its tree was closed")
+                raise OutboxClosed("outbox: the writer is closed")
             hour = self._hours.get(path)
             if hour is not None:
                 hour.users += 1
@@ -160,7 +166,7 @@ class Tree:
         self._close(closing)
 
     def _keep(self, path: str, write: SafeWrite) -> list[int]:
-        """Keep a directory that an attempt opened; return handles to close in exchange."""
+        """Keep a directory that an attempt opened. Return handles that the caller must close."""
         kept = self._hours.get(path)
         worse = kept is not None and (kept.durable or not write.hour_durable)
         if worse:
@@ -176,7 +182,10 @@ class Tree:
         return closing
 
     def _drop(self, path: str, hour: _Hour) -> bool:
-        """Drop a directory; return whether it has no users, so that its handle must be closed."""
+        """Drop a directory.
+
+        Return whether it has no users, in which case the caller must close it.
+        """
         if self._hours.get(path) is hour:
             del self._hours[path]
         if hour.dropped:

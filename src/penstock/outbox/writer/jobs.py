@@ -1,7 +1,7 @@
 """State of a call of the writer, and its results.
 
-A job may outlive its caller. It holds the payload until no file call can read it any more, and
-its share of the limits until file calls and publish have ended.
+A job may continue after its caller has stopped waiting. It keeps the payload until no file call can
+read it any more. It keeps its share of the limits until its file calls and its publish have ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from penstock.outbox.pointer import Pointer
 
 
 class WriteResult(Struct, frozen=True, kw_only=True):
-    """Complete file. `idempotent_existing_write`: an earlier attempt had written it."""
+    """Result of a write: the pointer to a complete file.
+
+    `idempotent_existing_write` is true if an earlier attempt had written the file.
+    """
 
     identity: BatchIdentity
     pointer: Pointer
@@ -34,7 +37,10 @@ class WriteResult(Struct, frozen=True, kw_only=True):
 
 
 class SendResult(Struct, frozen=True, kw_only=True):
-    """Published record; `pointer` is None for an inline payload."""
+    """Result of a send: the identity of a published record.
+
+    `pointer` is None for an inline payload.
+    """
 
     identity: BatchIdentity
     pointer: Pointer | None
@@ -49,7 +55,7 @@ class SendResult(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, kw_only=True, eq=False):
-    """Call in progress, which may outlive its caller."""
+    """Call of the writer in progress. It may continue after its caller has stopped waiting."""
 
     identity: BatchIdentity
     hour_directory: str
@@ -72,7 +78,7 @@ class Job(Struct, kw_only=True, eq=False):
         return f"{self.hour_directory}/{name}/{DATA_FILE}"
 
     def abandon(self) -> None:
-        """Start no further step, since the caller has gone."""
+        """Start no further step, because the caller has stopped waiting."""
         self.abandoned = True
         self.wake()
 
@@ -88,11 +94,11 @@ class Job(Struct, kw_only=True, eq=False):
 
 
 class Late(Exception):
-    """A caller's timeout has passed."""
+    """The timeout of a caller has passed."""
 
 
 def publish_error(error: PenstockError, where: str) -> PenstockError:
-    """Return an error for this call, since the publisher's may be shared by several."""
+    """Return a new error for one call, because several calls may share the publisher's error."""
     text = f"{where}: its record was not published: {error}"
     if isinstance(error, OutboxClosed):
         return OutboxClosed(text)

@@ -1,12 +1,13 @@
-"""Limiter of writes in progress by bytes and operations, in order of arrival.
+"""Limiter of writes in progress, by bytes and by number, in the order of arrival.
 
-Bytes bound the memory of payloads, operations the load on the file system; a limit on
-operations alone would let a few large payloads take all memory. A request is admitted when both
-have capacity, and waits behind earlier requests even if it is small and would fit: otherwise small
-ones could delay a large one for ever. A request larger than the limit counts as the limit, so that
-it runs alone.
+Bytes limit the memory of payloads. The number of operations limits the load on the file system. A
+limit on operations alone would let a few large payloads take all memory. A request is admitted when
+both limits allow it and no earlier request waits. Even a small request waits behind a large one,
+because otherwise small requests could delay the large one for ever. A request above the limit on
+bytes counts as the limit, so it runs alone.
 
-It has no clock and no futures. A ticket is any hashable name for a request.
+The limiter has no clock and no futures. A *ticket* is any hashable object that stands for a
+request.
 
 Source: `filesystem-outbox.txt`, "Byte-based backpressure, not request-based".
 """
@@ -59,7 +60,9 @@ class Limiter(Generic[T]):
         return len(self._pending)
 
     def acquire(self, ticket: T, size_bytes: int) -> Admission:
-        """Request capacity for `size_bytes`; a later `release` returns a queued ticket.
+        """Request capacity for `size_bytes`.
+
+        A queued ticket is returned by `release` once it is admitted.
 
         Raises:
             OutboxBusy: `pending_max` requests are waiting.
@@ -74,16 +77,16 @@ class Limiter(Generic[T]):
             return Admission.ADMITTED
         if len(self._pending) >= self.pending_max:
             raise OutboxBusy(
-                f"outbox: {len(self._pending)} writes wait for room, of at most {self.pending_max};"
-                f" {self.in_flight_bytes} of {self.bytes_max} bytes and"
-                f" {len(self._in_flight)} of {self.operations_max} operations are under way"
+                f"outbox: {len(self._pending)} writes wait for admission; the limit is"
+                f" {self.pending_max}. In progress: {self.in_flight_bytes} of {self.bytes_max}"
+                f" bytes, {len(self._in_flight)} of {self.operations_max} operations"
             )
         self._pending[ticket] = reserved
         self.pending_bytes += reserved
         return Admission.QUEUED
 
     def release(self, ticket: T) -> list[T]:
-        """Release an admitted ticket; return those that are admitted now, in order.
+        """Release an admitted ticket. Return the tickets that are admitted now, in order.
 
         Raises:
             OutboxBug: the ticket was not admitted, or was released before.
@@ -95,10 +98,12 @@ class Limiter(Generic[T]):
         return self._drain()
 
     def withdraw(self, ticket: T) -> list[T]:
-        """Remove a waiting ticket from the queue; return those that are admitted now, in order.
+        """Remove a waiting ticket from the queue.
+
+        Return the tickets that are admitted now, in order.
 
         Raises:
-            OutboxBug: the ticket does not wait.
+            OutboxBug: the ticket is not in the queue.
         """
         reserved = self._pending.pop(ticket, None)
         if reserved is None:

@@ -1,4 +1,4 @@
-"""Payloads as flat views of any number of buffers, without a copy."""
+"""Payloads as views of any number of buffers, without a copy."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from penstock.base.crc import crc32c
 from penstock.outbox.errors import InvalidPayload
 
 PAYLOAD_BUFFERS_MAX: Final = 1 << 20
-"""Most buffers of one payload."""
+"""Buffers of one payload."""
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes; at run time any object with contiguous memory, including Arrow buffers."""
+"""Bytes. At run time, any object with contiguous memory is accepted, including Arrow buffers."""
 Payload = Buffer | Sequence[Buffer]
 
 
 def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
-    """Return the payload's memory as flat views, and its size in bytes; skip empty buffers.
+    """Return one-dimensional views of a payload's buffers, and its size in bytes.
+
+    Empty buffers are left out.
 
     Raises:
-        InvalidPayload: no buffer, one that is not contiguous, or more than the limits allow.
+        InvalidPayload: it is not made of contiguous buffers, or there are too many.
     """
     parts = payload if isinstance(payload, (list, tuple)) else (payload,)
     if len(parts) > PAYLOAD_BUFFERS_MAX:
-        raise InvalidPayload(f"payload: {len(parts)} buffers, of at most {PAYLOAD_BUFFERS_MAX}")
+        raise InvalidPayload(f"payload: {len(parts)} buffers; the limit is {PAYLOAD_BUFFERS_MAX}")
     try:
         views = [memoryview(part) for part in parts]
         flat = [view if view.format == "B" and view.ndim == 1 else view.cast("B") for view in views]
     except TypeError as error:
-        raise InvalidPayload(f"payload: not bytes in one piece: {error}") from None
+        raise InvalidPayload(f"payload: not contiguous bytes: {error}") from None
     buffers = [view for view in flat if view.nbytes]
     return buffers, sum([view.nbytes for view in buffers])
 

@@ -1,12 +1,12 @@
-"""Publisher of records: the port, and its implementation for a topic.
+"""Publisher of records: the interface, and its implementation for a topic.
 
-`TopicPublisher` uses `penstock.client.Client`, which works with any Kafka. The client blocks, so it
-has one thread. Records that arrive during a write wait in a queue and become the next write: a
-single sender's record is sent at once, and those of a thousand senders as one batch. One thread and
-one queue also keep the order of `publish` calls; the key is the partition id, so that all records
-of one id are in one partition of the topic.
+`TopicPublisher` uses `penstock.client.Client`, which works with any Kafka cluster. The client
+blocks, so it has its own thread. Records that arrive during a write wait in a queue and become the
+next write. So the record of a single sender is sent at once, and the records of a thousand senders
+are sent as one batch. One thread and one queue also keep the order of `publish` calls. The key is
+the partition id, so all records of an id are in one partition of the topic.
 
-The caller repeats a failed publish. Consumers drop duplicates by the batch id.
+After a failed publish, the caller publishes again. Consumers drop duplicates by the batch id.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from penstock.client import Client
 
 PUBLISH_RECORDS_MAX: Final = 1024
-"""Records of one publish, which are the rows of one table."""
+"""Records of one write to the topic, unless its first call alone has more."""
 PUBLISH_BYTES_MAX: Final = 8 << 20
-"""Bytes of keys and values of one publish, unless its first record alone is larger."""
+"""Bytes of keys and values of one write, unless its first call alone has more."""
 RECORD_OVERHEAD_BYTES: Final = 4096
-"""Largest size of a record's headers and its batch header."""
+"""Largest size of a record's headers and of the header of its record batch."""
 
 
 class PointerPublisher(Protocol):
-    """Port for publishing records. All calls come from one event loop's thread."""
+    """Interface for publishing records. All calls come from the thread of one event loop."""
 
     async def start(self) -> None: ...
 
     async def stop(self, deadline_seconds: float | None = None) -> None:
-        """Publish waiting records until the deadline; then release all resources."""
+        """Publish waiting records until the deadline. Then release all resources."""
         ...
 
     async def publish(self, records: Sequence[OutboxRecord]) -> None:
-        """Publish records in their order; return when all are acknowledged.
+        """Publish records in their order. Return when all are acknowledged.
 
         Raises:
-            InvalidError: the topic permanently rejects one of them.
-            PenstockError: some may not have been published.
+            InvalidError: the topic permanently rejects a record.
+            PenstockError: some records may not have been published.
         """
         ...
 
@@ -71,9 +71,9 @@ class TopicPublisher:
     """Publisher to one topic of a cluster.
 
     Args:
-        bootstrap: addresses of the cluster, as `Client` takes them, or a function that makes a
-            client, which the publisher closes.
-        topic: must exist; a wrong name shows at the first publish.
+        bootstrap: addresses of the cluster, as `Client` takes them, or a function that creates a
+            client. The publisher closes the client.
+        topic: an existing topic. If it is missing, the first publish fails.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class TopicPublisher:
         self.counts = PublisherCounts()
 
     async def start(self) -> None:
-        """Make the client; it connects at the first publish."""
+        """Create the client. It connects at the first publish."""
         self._stopping = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="outbox-publish")
         self._client = await asyncio.get_running_loop().run_in_executor(self._pool, self._connect)
@@ -109,7 +109,10 @@ class TopicPublisher:
         return Client(self._bootstrap, client_id="penstock-outbox")
 
     async def stop(self, deadline_seconds: float | None = None) -> None:
-        """Publish waiting records; at the deadline the rest fails as not published."""
+        """Publish waiting records until the deadline.
+
+        Then fail the calls of the rest with OutboxClosed.
+        """
         self._stopping = True
         if self._drain is not None:
             await asyncio.wait({self._drain}, timeout=deadline_seconds)
@@ -129,9 +132,9 @@ class TopicPublisher:
         """Publish records in their order, after those of earlier calls.
 
         Raises:
-            OutboxBusy: the queue is full; nothing was published.
-            OutboxClosed: not started, or stopping.
-            PenstockError: as `PointerPublisher.publish`.
+            OutboxBusy: the queue is full. Nothing was published.
+            OutboxClosed: the publisher is not started, or is stopping.
+            PenstockError: the errors of `PointerPublisher.publish`.
         """
         if self._stopping or self._pool is None:
             raise OutboxClosed(f"publisher of {self._topic}: not started or stopping")
@@ -149,10 +152,10 @@ class TopicPublisher:
         await request.done
 
     async def check(self) -> None:
-        """Check that a broker has the topic; waits for a write in progress.
+        """Check that a broker has the topic. Waits for a write in progress.
 
         Raises:
-            PenstockError: no broker has it.
+            PenstockError: no broker has the topic, or none answers.
         """
         client = self._client
         if client is None:
@@ -168,13 +171,13 @@ class TopicPublisher:
             return  # it is next, regardless of its size
         if self.counts.waiting_records + records > self._queue_records:
             raise OutboxBusy(
-                f"publisher of {self._topic}: {self.counts.waiting_records} records are waiting,"
-                f" of at most {self._queue_records}"
+                f"publisher of {self._topic}: {self.counts.waiting_records} records are queued, and"
+                f" {records} more exceed the limit of {self._queue_records}"
             )
         if self.counts.waiting_bytes + size_bytes > self._queue_bytes:
             raise OutboxBusy(
-                f"publisher of {self._topic}: {self.counts.waiting_bytes} bytes wait and"
-                f" {size_bytes} come, of at most {self._queue_bytes}"
+                f"publisher of {self._topic}: {self.counts.waiting_bytes} bytes are queued, and"
+                f" {size_bytes} more exceed the limit of {self._queue_bytes}"
             )
 
     async def _publish_waiting(self) -> None:
@@ -227,7 +230,7 @@ class TopicPublisher:
 
 
 def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> PenstockError | None:
-    """Write the records and return an error, if any; runs in the publisher's thread."""
+    """Write the records and return an error, if any. Runs on the publisher's thread."""
     # A record above the client's usual batch size has its own batch, which the topic may reject.
     largest = max([record.size_bytes for record in records]) + RECORD_OVERHEAD_BYTES
     batch_bytes = max(BATCH_BYTES, largest)

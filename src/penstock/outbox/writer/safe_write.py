@@ -1,4 +1,4 @@
-"""Safe write: the file calls that put one payload below the root, and the handling of failures.
+"""Safe write: the file calls that write one payload below the root, and the handling of failures.
 
     walk to the hour's directory, creating missing ones
     -> create the batch directory -> compare data.bin, unless the directory is new
@@ -8,29 +8,30 @@
     -> rename to data.bin, never over an existing file
     -> sync the batch's directory and every parent whose entry may not be durable -> done
 
-`SafeWrite` uses only the file port. It guarantees:
+`SafeWrite` does all I/O through the `Files` interface. It guarantees:
 
-- **Nothing partially visible.** A reader opens `data.bin` only, which appears by one rename of a
-  file that is complete, closed (a network file system reports failed writes at close) and, when
-  durable, synced.
-- **Never over another file.** With a check before a plain rename, two writers of one batch could
-  both find nothing, and the second would replace the acknowledged file of the first. So the
-  rename is `renameat2(RENAME_NOREPLACE)`; without it (NFS), `link` and removal of the temporary
-  name: a link fails when the name exists. A file system with neither is rejected.
-- **Idempotent by content.** A `data.bin` with the payload's size and checksum is success, anything
-  else a conflict. A durable write stores its checksum in an extended attribute before it syncs, so
-  a retry reads it back in one call. A file without one is read once: it is of an older writer, of
-  a write that was not durable (a power failure may have torn it), or on a file system without
-  attributes. When durable, an existing file is synced again with its directories, since its writer
-  may have died between its rename and its syncs.
-- **Directories too.** A crash loses a file whose directory entry was not synced, at any level. An
-  existing directory may not have been synced by its creator, so the first durable write to an hour
-  syncs all levels from the root, and later ones of the same process only the batch's directory and
-  the hour's.
-- **A failed sync ends the attempt.** The kernel may have dropped the pages and would report a
-  second sync of the same file as success (the "fsyncgate" of PostgreSQL), so the file is discarded
-  and a retry writes a new one. A retry opens directories again and syncs them, which is sound: a
-  file system that fails to write its metadata stops accepting writes.
+- **Nothing is partially visible.** Readers open only `data.bin`. One rename creates it, from a file
+  that is complete and closed, because a network file system reports failed writes at close. A
+  durable file is also synced before.
+- **No file is replaced.** With a check of the name before a plain rename, two writers of a batch
+  could both find nothing. The second would then replace the acknowledged file of the first. So the
+  rename is `renameat2(RENAME_NOREPLACE)`. Without it (NFS), the file is linked to its final name,
+  which fails if the name exists, and the temporary name is removed. A file system that supports
+  neither is rejected.
+- **A repeated write is recognised by content.** If `data.bin` exists with the payload's size and
+  checksum, the write succeeds. Otherwise it is a conflict. A durable write stores its checksum in
+  an extended attribute before it syncs, so a retry needs one call to find it. A file without the
+  attribute is read once. It comes from an older writer, or its file system has no attributes, or
+  its write was not durable. A power failure may have torn a file that is not durable. A durable
+  write syncs an existing file and its directories again, because its writer may have died before.
+- **Directories are synced too.** A crash loses a file if a directory entry at any level was not
+  synced. The creator of an existing directory may not have synced it. So the first durable write to
+  an hour syncs all levels from the root. Later writes of the same process sync only the batch's
+  directory and the hour's.
+- **A failed sync ends the attempt.** The kernel may have dropped the pages. It would then report a
+  second sync of the file as success (PostgreSQL's "fsyncgate"). So the file is discarded, and a
+  retry writes a new one. The retry opens directories again and syncs them. This is sound,
+  because a file system that fails to write its metadata stops accepting writes.
 
 Source: `filesystem-outbox.txt`, "The safe-write protocol, in detail"; renameat2(2), fsync(2).
 """
@@ -59,16 +60,21 @@ from penstock.outbox.layout import BATCH_PREFIX, DATA_FILE
 from penstock.outbox.writer.payload import checksum
 
 GATHER_BUFFERS_MAX: Final = 1024
-"""Buffers per `writev` call: Linux's IOV_MAX."""
+"""Buffers of one `writev` call, at most IOV_MAX of Linux."""
 SLICE_BYTES: Final = 256 << 10
-"""Bytes per `writev` call, which stay in the processor's cache after their checksum; write-back
-starts after each call, while the next bytes are prepared."""
+"""Bytes of one `writev` call, so that they are still in the processor's cache after their checksum.
+
+After each call, the kernel is told to write these bytes to disk while the next are prepared.
+"""
 MISSING_MAX: Final = 16
-"""Missing names that one attempt tolerates, since a sweeper may remove directories meanwhile."""
+"""Missing files and directories that one attempt tolerates.
+
+A sweeper may remove directories meanwhile.
+"""
 
 NO_HANDLE: Final = -1
 CHECKSUM_ATTRIBUTE: Final = "user.penstock.crc32c"
-"""Extended attribute with the CRC32C of a payload in eight hexadecimal digits."""
+"""Name of the extended attribute with a payload's CRC32C in 8 hexadecimal digits."""
 _CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
 _MISSING: Final = frozenset({errno.ENOENT, errno.ESTALE})
 # EPERM: a container's filter that rejects the call.
@@ -77,7 +83,11 @@ _NO_LINK: Final = _NO_RENAME | {errno.EMLINK}
 
 
 class Modes(Struct, frozen=True, kw_only=True):
-    """Permissions of created entries; `opened`: apply them even against the umask."""
+    """Permissions of created files and directories.
+
+    If `opened` is true, they are set after the creation too, so that the umask does not reduce
+    them.
+    """
 
     file: int
     directory: int
@@ -89,14 +99,14 @@ MODES: Final = {
     "group": Modes(file=0o640, directory=0o750),
     "all": Modes(file=0o644, directory=0o755),
 }
-"""Permissions by readers; only the owner may write."""
+"""Permissions by the value of `outbox.access`. Only the owner may write."""
 
 
 class WritePlan(Struct, frozen=True, kw_only=True):
-    """Plan of one attempt at one batch.
+    """Parameters of one attempt to write a batch.
 
-    `hour_directory` and `batch_name` come from `layout`, the buffers from `as_buffers`; their
-    memory must not change until the attempt has ended.
+    `hour_directory` and `batch_name` come from `layout`, and `buffers` from `as_buffers`. The
+    memory of the buffers must not change until the attempt has ended.
     """
 
     hour_directory: str
@@ -109,7 +119,7 @@ class WritePlan(Struct, frozen=True, kw_only=True):
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """Complete file. `existing`: another attempt wrote it."""
+    """A complete file. `existing` is true if an earlier attempt or another writer wrote it."""
 
     size_bytes: int
     crc32c: int
@@ -117,16 +127,18 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 class _Vanished(Exception):
-    """A sweeper removed a directory during the write."""
+    """A directory was removed during the write, by a sweeper."""
 
 
 class SafeWrite:
-    """Attempt to write one batch.
+    """Attempt to write a batch.
 
-    `root` is the root's handle. `hour` is a handle of the hour's directory that the caller has
-    kept, or `NO_HANDLE`; `hour_durable` means that all its parents are durable. `run` closes its
-    handles, except that of the hour's directory: the caller keeps or closes `opened_hour`, and
-    after `hour_is_stale` must not use its own handle again.
+    `root` is the handle of the root. `hour` is the handle of the hour's directory, if the caller
+    has kept it open, or `NO_HANDLE`. `hour_durable`: all its parents are durable.
+
+    `run` closes all handles that it opens, except for the hour's directory (`opened_hour`), which
+    the caller keeps or closes. If `hour_is_stale` is true afterwards, the caller must not use its
+    handle `hour` again.
     """
 
     def __init__(
@@ -157,11 +169,11 @@ class SafeWrite:
         return f"{self._plan.hour_directory}/{self._plan.batch_name}/{DATA_FILE}"
 
     def run(self) -> Written:
-        """Make the attempt; return when the file is complete.
+        """Make the attempt. Return when the file is complete.
 
         Raises:
-            PenstockError: the attempt failed; nothing of it is visible. If only a directory's sync
-                failed, the payload exists and may not survive a crash.
+            PenstockError: the attempt failed and nothing of it is visible. Exception: if only the
+                sync of a directory failed, the payload is visible but may not survive a crash.
         """
         try:
             while True:
@@ -222,7 +234,10 @@ class SafeWrite:
             self._files.set_mode(handle, mode)
 
     def _make_directory(self, above: int, name: str) -> bool:
-        """Create a directory; return whether it is new; raise _Vanished if its parent is gone."""
+        """Create a directory and return whether it is new.
+
+        Raises _Vanished if its parent is gone.
+        """
         self._doing = "make directory"
         try:
             self._files.make_directory(name, above, self._plan.modes.directory)
@@ -246,13 +261,16 @@ class SafeWrite:
         return is_new
 
     def _check_missing(self, error: OSError) -> None:
-        """Raise the error again, unless a missing name may be retried."""
+        """Raise the error again, unless it is a missing name that is tolerated (`MISSING_MAX`)."""
         self._missing += error.errno in _MISSING
         if error.errno not in _MISSING or self._missing > MISSING_MAX:
             raise error
 
     def _find(self) -> Written | None:
-        """Return the existing file if it is the payload; raise BatchConflict if it is another."""
+        """Return the existing file if it has the payload, or None if there is no file.
+
+        Raises BatchConflict if the file has other content.
+        """
         plan = self._plan
         try:
             self._doing = "look"
@@ -333,7 +351,7 @@ class SafeWrite:
         return crc
 
     def _publish(self) -> bool:
-        """Rename the temporary file; return False if another writer was first."""
+        """Rename the temporary file. Return False if another writer was first."""
         name, files = self._plan.temporary_name, self._files
         try:
             self._doing = "rename"
@@ -394,7 +412,7 @@ class SafeWrite:
         self._close_directories()
 
     def _remove_temporary(self) -> None:
-        """Remove the temporary file; if that fails, the sweeper removes it later."""
+        """Remove the temporary file. If that fails, the sweeper removes it later."""
         self._temporary = False
         with suppress(OSError):
             self._files.remove(self._plan.temporary_name, self._batch)

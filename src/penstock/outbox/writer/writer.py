@@ -1,23 +1,23 @@
-"""Writer of payloads: to a durable file with a published pointer.
+"""Writer of the outbox: writes a payload as a durable file and publishes a pointer to it.
 
     check -> admission -> attempts on a bounded pool of threads, with pauses timed by the loop
     -> publish the pointer -> release
 
-Small payloads skip the file: `send` puts them into the record.
+`send` puts a small payload into the record itself, without a file.
 
-**A retry** needs the payload, the partition id, the batch id and `at_ms`. The last three determine
-the path, so a retry with the same values finds the file of an earlier attempt, even one of a killed
-process, and only publishes the missing record. If the writer chose `batch_id` or `at_ms`, the
-results and every error have them as `identity`.
+**Retries.** A caller retries with the same payload, partition id, batch id and `at_ms`. The last
+three determine the path. So a retry finds the file of an earlier attempt, even if that process was
+killed, and only publishes the missing record. Results and errors have the three values as
+`identity`, because the writer may have chosen `batch_id` and `at_ms`.
 
-**A timeout frees nothing.** When a caller stops waiting, by the timeout or by cancellation, the
-file calls in progress continue; the write keeps its admission and the memory of its payload until
-they end. A caller that wants to reuse that memory passes `released`, which is called once, when
-the writer does not need the payload any more; that may be long after the call has raised. A step
-that has not begun (an attempt, a publish) does not begin.
+**A timeout frees nothing.** When a caller stops waiting, by the timeout or by cancellation, file
+calls in progress continue. The write keeps its admission and the memory of its payload until they
+end. A step that has not begun (an attempt, a publish) does not begin. A caller that wants to reuse
+the memory passes `released`. It is called once, when the writer no longer needs the payload, which
+may be long after the call has raised.
 
-Order: the records of a caller that awaits each `send` before the next are in that order; concurrent
-ones are published in the order in which their files became durable.
+**Order.** If a caller awaits each `send` before the next, its records are in this order. The
+records of concurrent calls are in the order in which their files became durable.
 
 Source: `filesystem-outbox.txt`, "Failure semantics, in painful detail"; the design page.
 """
@@ -81,9 +81,9 @@ class OutboxWriter:
 
     Args:
         settings: `root` must be set.
-        publisher: publisher of `send`; it is started and stopped with the writer. Without one
-            only `write` works.
-        files: replacement of the machine's file calls.
+        publisher: publisher for `send`. The writer starts and stops it. Without a publisher, only
+            `write` works.
+        files: implementation of the file calls.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class OutboxWriter:
         self._open = True
 
     async def stop(self, deadline_seconds: float | None = None) -> None:
-        """Reject new calls and wait for those in progress until the deadline.
+        """Reject new calls, and wait until the deadline for the calls in progress.
 
-        After it no step begins, and waiting callers get OutboxClosed; file calls cannot be
-        cancelled, so those in progress are still awaited.
+        After the deadline, no further step of a call begins, and the call fails with OutboxClosed.
+        File calls cannot be cancelled, so those in progress are awaited even then.
         """
         self._open = False
         ends = None
@@ -188,19 +188,22 @@ class OutboxWriter:
         """Write a payload as a file, without publishing it.
 
         Args:
-            payload: bytes, or many buffers that are written one after another; their memory must
-                not change until the call returns or `released` is called.
-            batch_id: None chooses a random one.
-            at_ms: milliseconds since the epoch; its hour is part of the path. None means now.
-            released: called once when the payload is not needed any more.
+            payload: bytes, or buffers that are written one after another. Their memory must not
+                change until the call returns or `released` is called.
+            partition_id: first component of the path.
+            batch_id: id of the batch. None chooses a random one.
+            event_count: number of events in the payload, for the pointer.
+            codec: name of the payload's compression, for the pointer.
+            at_ms: time in milliseconds since 1970, whose hour is part of the path. None means now.
+            released: function that is called once when the payload is no longer needed.
 
         Raises:
-            InvalidError: an invalid id, payload or number, or a batch id that was used for another
-                payload (BatchConflict).
-            RetriableError: the same call, with the error's `identity`, may succeed later:
-                OutboxBusy, AdmissionTimedOut, WriteTimedOut, StorageFull, SyncFailed, …
+            InvalidError: an id, the payload or a number is invalid, or the batch id was used for
+                another payload (BatchConflict).
+            RetriableError: the call may succeed later, if it is repeated with the error's
+                `identity`: OutboxBusy, AdmissionTimedOut, WriteTimedOut, StorageFull, SyncFailed, …
             UnavailableError: the file system is read-only, or denies access.
-            OutboxClosed: not started, or stopping.
+            OutboxClosed: the writer is not started, or is stopping.
         """
         job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
         with self._call(job):
@@ -217,16 +220,17 @@ class OutboxWriter:
         at_ms: int | None = None,
         released: Callable[[], None] | None = None,
     ) -> SendResult:
-        """Write a payload as `write` does and publish its pointer, or publish a small one itself.
+        """Write a payload as `write` does, and publish a pointer to it.
 
-        The record is published once the file is complete, and durable if the settings require it. A
-        failed publish leaves the file: sending again finds it and publishes. So a record may be
-        published twice, with the same message id.
+        A small payload is put into the record, without a file. The record is published once the
+        file is complete, and durable if the settings require it. A failed publish leaves the file,
+        and another `send` finds it and publishes the record. So a record may be published twice,
+        with the same message id.
 
         Raises:
             PublishRefused: the topic permanently rejects the record.
-            PublishFailed, PublishTimedOut, OutboxBusy: it may not have been published.
-            PenstockError: as `write`.
+            PublishFailed, PublishTimedOut, OutboxBusy: the record may not have been published.
+            PenstockError: the errors of `write`.
         """
         job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
         with self._call(job):
@@ -247,10 +251,12 @@ class OutboxWriter:
         )
 
     async def check(self, bytes_min: int) -> None:
-        """Test whether a payload of `bytes_min` would be accepted now; may wait long for the disk.
+        """Check whether a payload of `bytes_min` bytes would be accepted now.
+
+        May wait long for the disk.
 
         Raises:
-            PenstockError: the reason why not: StorageFull, ReadOnlyRoot, AccessDenied, …
+            PenstockError: it would not: StorageFull, ReadOnlyRoot, AccessDenied, …
         """
         tree = self._tree
         if tree is None:
@@ -258,7 +264,7 @@ class OutboxWriter:
         await asyncio.get_running_loop().run_in_executor(self._pool, tree.check, bytes_min)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics of the writer and its publisher; call it on the loop's thread."""
+        """Yield the metrics of the writer and its publisher. Call it on the loop's thread."""
         yield from self.counts.samples()
         if self._publisher is not None:
             yield from self._publisher.samples()
@@ -288,8 +294,8 @@ class OutboxWriter:
             buffers, size_bytes = as_buffers(payload)
             if size_bytes > self._settings.payload_bytes_max:
                 raise InvalidPayload(
-                    f"payload of {size_bytes} bytes: outbox.payload.bytes.max is"
-                    f" {self._settings.payload_bytes_max}"
+                    f"payload of {size_bytes} bytes: the limit is"
+                    f" {self._settings.payload_bytes_max} (outbox.payload.bytes.max)"
                 )
         except BaseException:
             if released is not None:
@@ -308,7 +314,7 @@ class OutboxWriter:
 
     @contextmanager
     def _call(self, job: Job) -> Iterator[None]:
-        """Register a call that `stop` waits for, and add its identity to errors."""
+        """Register a call, for which `stop` waits, and add its identity to errors."""
         over: asyncio.Future[None] | None = None
         try:
             if not self._open:
@@ -404,7 +410,10 @@ class OutboxWriter:
             task.exception()  # retrieved, since its caller may have gone
 
     async def _await_task(self, task: asyncio.Task[T], job: Job, timeout_ms: int) -> T:
-        """Wait for a job's task; raise Late. The task survives timeout and cancellation."""
+        """Wait for a job's task, or raise Late after the timeout.
+
+        The task continues after a timeout or a cancellation.
+        """
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
         except asyncio.CancelledError:
@@ -455,10 +464,10 @@ class OutboxWriter:
         if not job.has_room:
             self._check_wanted(job)
             raise AdmissionTimedOut(
-                f"{job.path}: no room for {job.size_bytes} bytes within {timeout_ms} ms"
-                f" (outbox.acquire.timeout.ms); {self._limiter.in_flight_bytes} of"
-                f" {self._limiter.bytes_max} bytes and {self._limiter.in_flight_operations} of"
-                f" {self._limiter.operations_max} operations are under way"
+                f"{job.path}: {job.size_bytes} bytes were not admitted within {timeout_ms} ms"
+                f" (outbox.acquire.timeout.ms). In progress: {self._limiter.in_flight_bytes} of"
+                f" {self._limiter.bytes_max} bytes, {self._limiter.in_flight_operations} of"
+                f" {self._limiter.operations_max} operations"
             )
 
     async def _attempts(self, job: Job) -> Written:
@@ -486,8 +495,10 @@ class OutboxWriter:
             await self._wait(job, pause)
 
     async def _attempt(self, plan: WritePlan) -> Written:
-        """Make one attempt on a thread; wait for its end even if cancelled, since it reads the
-        payload."""
+        """Make one attempt on a thread.
+
+        Wait for its end even if cancelled, because it reads the payload.
+        """
         tree = self._tree
         if tree is None:
             raise OutboxClosed("outbox: not started, or stopped")
@@ -529,7 +540,7 @@ class OutboxWriter:
 
     def _check_wanted(self, job: Job) -> None:
         if job.abandoned:
-            raise OutboxClosed(f"{job.path}: cancelled before it began")
+            raise OutboxClosed(f"{job.path}: cancelled before its next attempt")
 
     # Admission
 

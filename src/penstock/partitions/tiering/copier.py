@@ -1,11 +1,11 @@
-"""Copying of segments to the archive, and deletion of old ones, as a partition's core decides.
+"""Copies of segments to the archive, and deletion of archived ones, as `TierCore` determines.
 
-    reserve keys ──> upload, verified on the way ──> look at it ──> indexes ──> commit the row
+    reserve keys ──> verify and upload segment ──> check object ──> upload indexes ──> commit row
 
-Keys are reserved before the first upload and never reused, so leftovers of a crash or an error are
-found and swept. The row is committed when all objects are written and checked; the commit is a
-compare-and-set, so one of two leaders wins, and the other's objects are swept. Local retention
-removes local files after the commit.
+Keys are reserved before the first upload and never reused, so the sweeper finds and deletes the
+leftovers of a crash or an error. The row is committed when all objects are written and checked. The
+commit is a compare-and-set: one of two leaders wins, and the sweeper deletes the objects of the
+other. Local retention removes local files after the commit.
 
 Source: KIP-405; `diskless/consolidation/consolidator.py`, which writes segments in the same way.
 """
@@ -48,12 +48,12 @@ class CopyTruncated(CorruptError):
 
 
 STEPS_PER_LOOK_MAX: Final = 1_000
-"""Maximum number of effects for one partition before others have their turn."""
+"""Maximum number of effects for one partition before other partitions have their turn."""
 
 logger = logging.getLogger(__name__)
 
 _RENEW_SECONDS: Final = 60.0
-"""Interval at which the leased keys of a long upload are renewed."""
+"""Interval, in seconds, at which the leases of a long upload's keys are renewed."""
 _TAIL_BYTES: Final = 64 << 10
 """Bytes at the end of an object that are read back before the commit."""
 
@@ -70,7 +70,7 @@ class Copier:
         clock: Clock,
         counters: TierCounters,
     ) -> None:
-        """Create a copier; `store` opens the archive, or raises why it cannot be used."""
+        """Create a copier; `store` returns a client of the archive, or raises PenstockError."""
         self._settings = settings
         self._plane = plane
         self._store = store
@@ -96,7 +96,7 @@ class Copier:
             except (PenstockError, OSError) as error:
                 self._counters.copy_errors += 1
                 part.core.failed(str(error), self._clock.now_ms())
-                logger.warning("%s, tiers: %s", part.name, error)
+                logger.warning("%s: a tiering step failed, retrying: %s", part.name, error)
                 return
 
     async def _perform(self, partition: LocalPartition, part: TieredPart, effect: Effect) -> None:
@@ -117,7 +117,7 @@ class Copier:
         epoch = partition.leader_epoch
         if isinstance(effect, Cut):
             logger.error(
-                "%s: an unclean election discarded records from offset %d on; they are deleted from"
+                "%s: an unclean election discarded records from offset %d on; deleting them from"
                 " the archive", part.name, effect.offset,
             )  # fmt: skip
             dropped = await self._plane.cut_tiers(
@@ -179,7 +179,7 @@ class Copier:
             raise CopyTruncated(f"object {key} has {there} bytes, expected {copy.size_bytes}")
         end = await store.get(key, there - len(pieces.tail), len(pieces.tail))
         if bytes(end) != pieces.tail:
-            raise CopyTruncated(f"the last {len(end)} bytes of object {key} are not as written")
+            raise CopyTruncated(f"the last {len(end)} bytes of object {key} differ from the copy")
         offsets, times = copy.indexes()
         aborted = part.log.tiering.aborted_within(base, copy.next_offset)
         for suffix, data in ((INDEX, offsets), (TIME_INDEX, times), (ABORTED, aborted)):
@@ -204,7 +204,7 @@ class Copier:
 
 
 class _Pieces:
-    """Pieces of a copy, read on a thread at the allowed rate."""
+    """Pieces of a segment copy, read on another thread at the configured rate."""
 
     def __init__(
         self,

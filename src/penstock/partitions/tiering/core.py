@@ -1,19 +1,22 @@
 """Decision of the next tiering step of one partition: a core without I/O.
 
+The first condition that is true determines the effect:
+
 | condition                                       | effect                                         |
 |-------------------------------------------------|------------------------------------------------|
-| the end of the tiers is unknown                 | `Ask` the control plane                        |
-| the last attempt has just failed                | nothing                                        |
-| this leader has not compared its log            | `Cut` what an unclean election discarded       |
-| retention deletes something                     | `Retain`                                       |
-| a closed segment behind the tiers is committed  | `Copy` it, from the end of the tiers           |
-| and all its transactions are decided            |                                                |
+| the last attempt has just failed                | none                                           |
+| this leader does not know the archive's state   | `Ask` the control plane                        |
+| the archive has records that an unclean         | `Cut` them                                     |
+| election discarded                              |                                                |
+| archived records exceed the topic's retention   | `Retain`                                       |
+| a closed segment is not archived, and all of it | `Copy` it, from the end of the archive on      |
+| is committed and all its transactions decided   |                                                |
 | the active segment is old enough to expire      | `Roll` it, or an idle topic would never expire |
 
-The log is copied in order, one segment of a partition at a time, so the archive holds an offset at
-most once. A new leader continues at the tiers' end in the control plane; if that is within one of
-its segments, it copies the rest of the segment. Uncommitted uploads of failed or slower leaders are
-swept.
+The log is copied in order, one segment of a partition at a time, so the archive has each offset at
+most once. A new leader continues at the archive's end in the control plane. If that is within one
+of its segments, the leader copies the rest of the segment. The sweeper deletes uncommitted uploads
+of failed or slower leaders.
 
 Source: KIP-405; Kafka's `RemoteLogManager` (copy and expiration tasks).
 """
@@ -30,18 +33,19 @@ from penstock.storage.epochs import EpochHistory
 from penstock.storage.log.tiering import ClosedSegment
 
 LOOKS_PER_LIFE: Final = 100
-"""Checks of the oldest segment's age per `retention.ms`."""
+"""Number of checks of the oldest segment's age per `retention.ms`."""
 LAG_LOOKS: Final = 8
-"""Measurements over which a copy lag counts as growing."""
+"""Number of measurements that determine whether the copy lag grows."""
 RETRY: Final = Backoff(first_ms=500, ceiling_ms=60_000, steady=0.5)
 """Pauses after failed copies of a partition."""
 
 
 class Look(NamedTuple):
-    """Facts about a log that this broker leads.
+    """State of a log that this broker leads.
 
-    `segments` are the closed ones that reach beyond the tiers; below `stable` everything is
-    committed and decided. `open_timestamp` is the highest of the active segment, -1 for none.
+    `segments` are the closed segments that end above the archive's end. Below `stable`, all records
+    are committed and all transactions decided. `open_bytes` and `open_timestamp` are size and
+    highest timestamp of the active segment; -1 is no timestamp.
     """
 
     leader_epoch: int
@@ -56,7 +60,7 @@ class Look(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Tiering policy of a topic; retentions of -1 keep for ever."""
+    """Tiering policy of a topic; a retention of -1 means no limit."""
 
     copies: bool
     expires: bool
@@ -66,51 +70,51 @@ class Policy(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Request the tiers' state from the control plane."""
+    """Effect: request the archive's state from the control plane."""
 
 
 class Cut(NamedTuple):
-    """Delete archived records at and above an offset."""
+    """Effect: delete archived records from an offset on."""
 
     offset: int
 
 
 class Retain(NamedTuple):
-    """Delete archived segments by age or size."""
+    """Effect: delete archived segments by age or size."""
 
     before_timestamp: int | None
     max_bytes: int | None
 
 
 class Copy(NamedTuple):
-    """Copy a closed segment, from an offset on."""
+    """Effect: copy a closed segment from an offset on."""
 
     segment: ClosedSegment
     base_offset: int
 
 
 class Roll(NamedTuple):
-    """Close the active segment."""
+    """Effect: close the active segment."""
 
 
 Effect = Ask | Cut | Retain | Copy | Roll
 
 
 class TierCore:
-    """State of one partition's tiers. Times are the broker's, in milliseconds."""
+    """State of one partition's archive. Times are the broker's, in milliseconds."""
 
     def __init__(self) -> None:
         self.known = False
         self.bounds: TierBounds | None = None
-        """State of the tiers in the control plane; None if unknown, or nothing was ever copied."""
+        """Archive's state in the control plane; None if unknown, or if nothing was ever copied."""
         self.error = ""
         """Error of the last attempt; empty after a success."""
         self.failures = 0
         self.measured = False
         self.lag_bytes = self.lag_segments = 0
-        """Bytes and segments that wait for copying, as of the last step, if `measured`."""
+        """Bytes and segments that waited to be copied at the last step; valid if `measured`."""
         self._lags: deque[tuple[int, int]] = deque(maxlen=LAG_LOOKS)
-        """Time and waiting bytes of the last measurements."""
+        """Time and waiting bytes of each of the last measurements."""
         self._retry_ms = 0
         self._asked_epoch = self._compared_epoch = -1
         self._looked_ms: int | None = None
@@ -122,7 +126,8 @@ class TierCore:
 
     @property
     def lag_grows(self) -> bool:
-        """Whether records waited at all of the last measurements, and more at the last."""
+        """Whether records waited at each of the last measurements, and more at the last than at
+        the first."""
         lags = [size_bytes for _, size_bytes in self._lags]
         return len(lags) == LAG_LOOKS and min(lags) > 0 and lags[-1] > lags[0]
 
@@ -140,7 +145,7 @@ class TierCore:
         return self._retention(look, policy, now_ms) or self._copy(look, policy, now_ms)
 
     def learned(self, bounds: TierBounds | None, leader_epoch: int = -1) -> None:
-        """Record the state of the tiers, and the epoch in which the leader requested it."""
+        """Record the archive's state, and the epoch in which the leader requested it."""
         self.known, self.bounds = True, bounds
         self._asked_epoch = leader_epoch
 
@@ -155,14 +160,14 @@ class TierCore:
         self.bounds = bounds._replace(epochs=epochs, aborted_offset=aborted)
 
     def dropped(self, effect: Cut | Retain, dropped: TiersDropped | None, now_ms: int) -> None:
-        """Record deleted segments; None if the partition has no tiers any more."""
+        """Record the result of a deletion; None if nothing of the partition is archived now."""
         self._succeeded()
         if isinstance(effect, Retain) and not (dropped and dropped.more):
             self._looked_ms = now_ms
         self.trimmed(dropped)
 
     def trimmed(self, dropped: TiersDropped | None) -> None:
-        """Update the tiers after a deletion, whose result has no epochs."""
+        """Update the archive's state after a deletion; truncate its epochs accordingly."""
         if dropped is None:
             self.bounds = None
             return
@@ -174,7 +179,7 @@ class TierCore:
         self.bounds = after._replace(epochs=tuple(history.entries), aborted_offset=aborted)
 
     def failed(self, error: str, now_ms: int) -> None:
-        """Record a failed attempt: retry after a pause, with a new request of the state."""
+        """Record a failed attempt; after a pause, the next step requests the state again."""
         self.error = error
         self.failures += 1
         self.known = False
@@ -193,7 +198,7 @@ class TierCore:
             self._lags.append((now_ms, self.lag_bytes))
 
     def _agreed(self, look: Look) -> int:
-        """Return the offset up to which tiers and log agree, by their epochs."""
+        """Return the offset up to which archive and log have the same leader epochs."""
         bounds = self.bounds
         if not (bounds and bounds.epochs) or look.leader_epoch == self._compared_epoch:
             return self.tiered_offset

@@ -1,8 +1,8 @@
-"""Lookup and reads of archived data of a partition: segments, indexes, chunks, aborts.
+"""Lookup and reads of archived data: segment rows, indexes, chunks, aborted transactions.
 
-The control plane's segment rows are cached for a while, and indexes in memory; both caches are
-bounded and evict the least recently used. After a missing object, the rows are requested again,
-once.
+The control plane's segment rows are cached for some seconds, and indexes until they are evicted;
+both caches are bounded and evict the least recently used. If an object is missing, the rows are
+requested once more.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ class TierHole(CorruptError):
 
 
 REST_SHARE: Final = 4
-"""The rest of a segment joins its last chunk, up to this fraction of a chunk."""
+"""The rest of a segment joins its last chunk if it has at most 1 / REST_SHARE of a chunk's size."""
 CHUNK_BYTES_MIN: Final = 1 << 20
-"""Minimum size of a chunk, where many consumers share the buffer."""
+"""Minimum bytes of a chunk, for the case that many consumers share the buffer."""
 INLINE_BYTES_MAX: Final = 256 << 10
-"""Size of chunks above which they are verified on a thread."""
+"""Maximum bytes of a chunk that is verified on the event loop's thread."""
 ROWS_PER_PAGE: Final = 100
 """Segments per request to the control plane."""
 ROWS_SECONDS: Final = 30.0
-"""Time for which segment rows are cached: far below the sweeper's grace period."""
+"""Seconds for which segment rows are cached: far below the sweeper's grace period."""
 ROW_PAGES_MAX: Final = 1_024
 """Maximum number of partitions with cached rows."""
 ABORTED_PAGES_MAX: Final = 1_000
-"""Maximum pages of segments with aborted transactions that one read examines."""
+"""Maximum number of pages of segments with aborted transactions that one read examines."""
 
 _base_offset, _first_offset = attrgetter("base_offset"), attrgetter("first_offset")
 _ATTEMPTS_MAX: Final = 2
 
 
 class _Page(NamedTuple):
-    """Adjacent segments of a partition, and the time until which they are valid."""
+    """Adjacent segments of a partition, and the time until which they stay cached."""
 
     segments: list[TierSegment]
     until: float
 
 
 class Chunk(NamedTuple):
-    """Bytes of a segment that begin at or shortly before the batch that holds an offset.
+    """Byte range of a segment that begins at or shortly before the batch that holds `offset`.
 
-    `following` is an offset in the first batch behind them; -1 if unknown.
+    The first batch after the range holds the offset `following`; -1 if unknown.
     """
 
     segment: TierSegment
@@ -82,7 +82,7 @@ class Chunk(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Cached index, and its size in the archive."""
+    """Cached index, and its size in the archive, in bytes."""
 
     size_bytes: int
     made: SparseIndex | TransactionIndex
@@ -103,7 +103,7 @@ class TierFetcher:
         bytes_per_second: int,
         index_bytes_max: int,
     ) -> None:
-        """Create a fetcher; `path` opens the path to the store, or raises why it cannot be used."""
+        """Create a fetcher; `path` returns the path to the store, or raises PenstockError."""
         self._plane = plane
         self._path = path
         self._clock = clock
@@ -111,14 +111,14 @@ class TierFetcher:
         self._index_bytes_max = index_bytes_max
         self._index_bytes = 0
         self._indexes: OrderedDict[int, _Kept] = OrderedDict()
-        """Indexes by the ids of their objects."""
+        """Cached indexes by the ids of their objects."""
         self._pages: OrderedDict[PartitionKey, _Page] = OrderedDict()
 
     def forget(self, key: PartitionKey) -> None:
         self._pages.pop(key, None)
 
     async def chunk(self, part: TierSource, offset: int, size_bytes: int) -> Chunk:
-        """Return the chunk of whole batches from the one that holds an offset, of about this size.
+        """Return a chunk from the batch that holds `offset` on, of about `size_bytes`.
 
         Raises:
             OffsetOutOfRange: `offset` is below the partition's start.
@@ -161,7 +161,10 @@ class TierFetcher:
         return sorted(found, key=_first_offset)
 
     async def position(self, part: TierSource, timestamp: int | None) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a timestamp; for None the first of the highest."""
+        """Return the first archived record at or after a timestamp.
+
+        If `timestamp` is None, return the first record with the highest timestamp.
+        """
         start = part.start_offset
         asked = timestamp
         while True:
@@ -238,7 +241,7 @@ class TierFetcher:
     async def _position_in(
         self, segment: TierSegment, timestamp: int, start: int
     ) -> OffsetAndTimestamp | None:
-        """Return the first record of a segment at or after a timestamp and an offset."""
+        """Return the first record of a segment from offset `start` on, at or after a timestamp."""
         times = await self._index(segment, TIME_INDEX, _time_index)
         offset = max(start, segment.base_offset, times.by_time(timestamp).last_offset)
         while offset < segment.next_offset:
@@ -285,7 +288,8 @@ class TierFetcher:
         if future is None:
             waiting = path.pool.waiting
             raise LaggingConsumerRejected(
-                f"{waiting} requests to the archive wait, the limit is {path.pool.waiting_max}"
+                f"{waiting} requests to the archive wait; the limit is"
+                f" remote.log.reader.max.pending.tasks = {path.pool.waiting_max}"
             )
         result = await future
         if isinstance(result, PenstockError):

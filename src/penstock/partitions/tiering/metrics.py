@@ -9,7 +9,7 @@ from penstock.base.metrics import Metrics, counter, gauge
 
 
 class TierCounters(Metrics, prefix="penstock_remote_"):
-    """Metrics of one broker."""
+    """Tiered storage metrics of one broker."""
 
     copied_bytes = counter("copy_bytes_total", "Bytes copied to the archive.")
     copied_segments = counter("copy_requests_total", "Segments copied to the archive.")

@@ -1,9 +1,10 @@
-"""Tiers of one partition: the part below the start of its log.
+"""Archived part of one partition, which has the records below the start of its log.
 
-The log has the newest records, the archive everything committed in closed segments; records in both
-are read from the log. The tiers' start and end are the control plane's last response (`core.py`).
-Only the leader changes them, so they are exact once it has requested them; replicas request them
-periodically, and keep on disk whatever may not be archived.
+The log has the newest records; the archive has the committed records of closed segments. Records in
+both are read from the log. Start and end offset of the archive are those in the control plane's
+last response (`core.py`). Only the leader changes them, so they are exact on the leader once it has
+requested them. Followers request them periodically, and keep segments on disk until they know that
+these are archived.
 
 Source: KIP-405 (log start and local log start); KIP-1023 (the pending upload).
 """
@@ -37,17 +38,17 @@ if TYPE_CHECKING:
 
 
 class TiersUnknown(RetriableError):
-    """The start and end of a partition's tiers are not known yet; the request is under way."""
+    """State of a partition's archive that is not loaded yet; a retry may find it loaded."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 _ABORTS_KEPT: Final = 16
-"""Cached results for ranges of several segments, which are looked up and then read."""
+"""Maximum number of offset ranges whose aborted transactions `extents` caches for `aborted`."""
 
 
 class TierParts(Struct, frozen=True, kw_only=True):
-    """Objects shared by the tiers of all partitions of a broker."""
+    """Objects that the archived parts of all partitions of a broker share."""
 
     plane: TieredPartitions
     reader: TierReader
@@ -82,7 +83,7 @@ class TieredPart:
 
     @property
     def alive(self) -> bool:
-        """Whether some of the partition is known to be archived."""
+        """Whether the archive is known to have records of the partition."""
         return self.core.bounds is not None and self.core.bounds.alive
 
     @property
@@ -106,7 +107,7 @@ class TieredPart:
         return self._shared.store_url if self.alive else ""
 
     def changed(self) -> None:
-        """Update the log after the core learned new offsets."""
+        """Apply new offsets of the core to the log and the partition."""
         done = not self.copies and self.core.known and not self.alive
         self.log.state.tiered_offset = LONG_MAX if done else self.tiered_end
         self._moved()
@@ -116,7 +117,7 @@ class TieredPart:
         self.changed()
 
     async def look_up(self) -> None:
-        """Request the tiers' start and end; raises PenstockError."""
+        """Request the archive's start and end offset; raises PenstockError."""
         await self._shared.look_up([self])
 
     async def look_up_unknown(self) -> None:
@@ -126,26 +127,43 @@ class TieredPart:
     # -- interface for the partition ---------------------------------------------------------
 
     def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read | Later:
-        """Read below the log's start, as `Partition.read`; raises OffsetOutOfRange,
-        PenstockError."""
+        """Read below the log's start, as `Partition.read`.
+
+        Raises:
+            OffsetOutOfRange: `offset` is below the partition's start.
+            PenstockError: loading has just failed.
+        """
         want = TierWant(self, offset, max_bytes)
         read = self._shared.reader.read(want, at_least_one=at_least_one)
         return Later(self._shared.reader.load, want) if read is None else read
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Return as `Partition.aborted`, for ranges just read or looked up; raises TiersUnknown."""
+        """Return the aborted transactions of a range that was just read or passed to `extents`.
+
+        Raises:
+            TiersUnknown: the transactions of the range are not in memory.
+        """
         known = self._aborts.get((start, end))
         if known is not None:
             return known
         run = self._shared.reader.run_at(self.key, start)
         if run is None or end > run.next_offset:
-            raise TiersUnknown(f"{self.name}: aborts of [{start}, {end}) are not loaded")
+            raise TiersUnknown(
+                f"{self.name}: aborted transactions of offsets [{start}, {end}) are not loaded"
+            )
         return [txn for txn in run.aborted if txn.first_offset < end and txn.last_offset >= start]
 
     async def position(
         self, timestamp: int | None, here: OffsetAndTimestamp | None
     ) -> OffsetAndTimestamp | None:
-        """Return the position at a timestamp; `here` is the log's own; raises PenstockError."""
+        """Return the position of a timestamp, or of the highest timestamp for None.
+
+        `here` is the position in the log. It is returned if the archive has no match or, for None,
+        only lower timestamps.
+
+        Raises:
+            PenstockError: the archive cannot be read now.
+        """
         async with self._shared.turns:
             await self.look_up_unknown()
             found = None
@@ -167,7 +185,10 @@ class TieredPart:
         return EpochHistory([*entries, *(entry for entry in here if entry[0] > newest)])
 
     async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
-        """Return object extents below the log's start, and cache their aborts."""
+        """Return extents of archived objects below the log's start.
+
+        Their aborted transactions are cached for `aborted`.
+        """
         shared, found = self._shared, []
         end = min(end, self.log.log_start_offset)
         for segment in await shared.fetcher.segments(self, start, end, limit):

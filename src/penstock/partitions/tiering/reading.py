@@ -1,15 +1,16 @@
 """Reads of archived records, for consumers below the start of a log.
 
-`read` returns buffered batches at once; `load` requests others, and wakes the waiting fetches when
-they are loaded. A load finds the segment (control plane, cached), the position in it (its offset
-index, cached), and reads a chunk of whole, verified batches. Once a consumer is well within a
-chunk, the next ones are read ahead.
+`read` returns buffered batches at once. `load` requests other batches, and wakes the waiting
+fetches when they are loaded. A load finds the segment in the control plane, and the position in the
+segment's offset index; both are cached. It then reads a chunk and verifies its batches. When a
+consumer is beyond the middle of a chunk, the next chunks are read ahead.
 
-Reads use a separate path: its own store client, with bounds on running and waiting requests (the
-consumer retries rejected ones) and on bytes a second. Nothing is cached beyond the next fetches, so
-lagging consumers do not slow down others at the end of a log.
+Reads use a store client of their own, with limits on running requests, waiting requests, and bytes
+per second. Consumers retry rejected requests. Only batches for the next fetches are buffered, so
+consumers of old records do not slow down consumers at the end of a log.
 
-A failed chunk is a failure at its offset: a consumer gets the records before it, in order.
+If a chunk cannot be read, a fetch fails at the chunk's offset: a consumer gets the records before
+it, in order.
 
 Source: KIP-405 (`RemoteLogReader`), KIP-1075 and `design/diskless.md` (the cold path).
 """
@@ -36,17 +37,17 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.source import TierSource
 
 CHUNK_BYTES: Final = 8 << 20
-"""Bytes of a segment that are read at once for one consumer, and again ahead of it."""
+"""Bytes of a chunk, unless many consumers share the buffer or a fetch asks for more."""
 CHUNKS_AHEAD: Final = 3
 """Maximum number of chunks that are read ahead in parallel."""
 READY_BYTES_MAX: Final = 128 << 20
-"""Maximum size of buffered batches that wait for their fetch."""
+"""Maximum bytes of buffered batches that wait for their fetch."""
 READY_SECONDS: Final = 30.0
-"""Time that batches stay buffered."""
+"""Seconds that batches stay buffered."""
 READY_SHARE: Final = 4
-"""Fraction of a consumer's share of the buffer that one of its chunks may take."""
+"""A chunk takes at most 1 / READY_SHARE of a partition's share of the buffer."""
 LOADING_BYTES_MAX: Final = 256 << 20
-"""Bytes being loaded from the store in parallel; more wait."""
+"""Maximum bytes that are loaded from the store in parallel; further loads wait."""
 LOADS_MAX: Final = 1_024
 """Maximum number of running and waiting loads; the next fetch retries the others."""
 
@@ -54,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class TierWant(NamedTuple):
-    """Fetch of one partition's tiers."""
+    """Fetch of archived records of one partition."""
 
     part: TierSource
     offset: int
@@ -85,7 +86,7 @@ class TierReader:
         self._budget = ByteBudget(LOADING_BYTES_MAX)
         self._loads = Loads[Place](LOADS_MAX)
         self._following: dict[Place, int] = {}
-        """Offset in the first batch behind the chunk of each running load."""
+        """Offset in the first batch after the chunk, for each running load."""
 
     def read(self, want: TierWant, *, at_least_one: bool) -> Read | None:
         """Return buffered batches for a fetch; None if they must be loaded first.
@@ -142,7 +143,7 @@ class TierReader:
             at = self._following.get((want.key, at), -1) if ready is None else _behind(ready)
 
     def _begin(self, want: TierWant, ahead: int = 0) -> None:
-        """Load a chunk, and `ahead` more behind it."""
+        """Start to load a chunk, and the next `ahead` chunks after it."""
         positions = self._loads.fresh([(want.key, want.offset)])
         if positions:
             self._loads.begin(positions, self._load(want, ahead))
@@ -175,7 +176,7 @@ class TierReader:
             self._wake([want.part])
 
     def _chunk_bytes(self, want: TierWant) -> int:
-        """Return the size of a chunk: smaller where many consumers share the buffer."""
+        """Return the bytes of a chunk, which are fewer if many consumers share the buffer."""
         share = READY_BYTES_MAX // (READY_SHARE * (1 + self._ready.partitions))
         return max(want.max_bytes, CHUNK_BYTES_MIN, min(CHUNK_BYTES, share))
 
@@ -190,5 +191,5 @@ class TierReader:
 
 
 def _behind(run: TierRun) -> int:
-    """Return the offset under which the next load is registered."""
+    """Return the offset at which the load of the next chunk begins."""
     return run.next_offset if run.following < 0 else run.following

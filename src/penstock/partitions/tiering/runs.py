@@ -1,7 +1,7 @@
-"""Verified, unchanged batches of a tiered segment in memory, for consumers.
+"""Verified batches of an archived segment in memory, for consumers.
 
-They were stamped when they were appended. They carry their aborted transactions for readers of
-committed records.
+The batches are unchanged, because they got their offsets when they were appended. Their aborted
+transactions are kept with them, for consumers that read only committed records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.records.transactions import AbortedTransaction
 class TierRun(Run):
     """`Run` with its aborted transactions, and the offset at which reading ahead starts.
 
-    `following` is an offset in the first batch behind it; -1 if unknown.
+    The first batch after the run holds the offset `following`; -1 if unknown.
     """
 
     __slots__ = ("aborted", "ahead_from", "following")
@@ -39,9 +39,10 @@ class TierRun(Run):
 
 
 def run_of(segment: TierSegment, start: int, data: memoryview, offset: int) -> TierRun | int:
-    """Return the whole batches of a segment's bytes from `start` that reach beyond an offset.
+    """Return the complete batches in `data` that end above `offset`.
 
-    Without any, returns the number of bytes needed from `start`; 0 if the segment has none there.
+    `data` has the segment's bytes from `start` on. If it has no such batch, return the number of
+    bytes that are needed from `start` on, or 0 if the segment has no such batch.
 
     Raises:
         CorruptObject: the bytes are not batches of the segment.
@@ -63,8 +64,8 @@ def run_of(segment: TierSegment, start: int, data: memoryview, offset: int) -> T
             raise CorruptObject(f"object {segment.key} at byte {start + at}: {error}") from None
         if not segment.base_offset <= header.base_offset or header.base_offset < next_offset:
             raise CorruptObject(
-                f"object {segment.key} at byte {start + at}: a batch of offset {header.base_offset}"
-                f" is not one of [{segment.base_offset}, {segment.next_offset})"
+                f"object {segment.key} at byte {start + at}: a batch begins at offset"
+                f" {header.base_offset}, expected at least {max(segment.base_offset, next_offset)}"
             )
         if header.base_offset >= segment.next_offset:
             break

@@ -1,15 +1,16 @@
-"""Tiered storage on one broker: its partitions' tiers, their timers, and the path to the archive.
+"""Tiered storage on one broker: archived parts of its partitions, timers, access to the archive.
 
-    log ──> Copier ──> store, control plane ──> local retention lets files go
+    log ──> Copier ──> store, control plane ──> local retention removes files
     fetch <── TieredPart.read <── TierReader <── TierFetcher <── store
 
-The archive is the store of diskless topics, with the same guard: nothing is written to a store that
-is not the control plane's. Two clients of it are opened on first use, one for copies and one for
-reads. Objects without rows are swept with those of diskless topics.
+The archive is the object store of diskless topics, with the same check: nothing is written to a
+store that belongs to another control plane. Two clients of the store are opened on first use, one
+for copies and one for reads. The sweeper of diskless topics deletes objects without rows.
 
-Every `remote.log.manager.task.interval.ms` the broker performs the effects of each partition that
-it leads, a few in parallel, and requests the tiers of those that it follows. Then local retention
-applies to their logs, so that a segment is removed in the interval in which it is copied.
+Every `remote.log.manager.task.interval.ms` the broker performs the tiering steps of each partition
+that it leads, a few partitions in parallel, and requests the archive's state of each partition that
+it follows. Then local retention is applied to their logs, so that a segment is removed in the same
+interval in which it is copied.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.source import TierSource
 
 LOOKUPS_AT_ONCE: Final = 16
-"""Maximum number of parallel lookups by timestamp."""
+"""Maximum number of parallel lookups of timestamps in the archive."""
 MARKS_PER_CALL: Final = 1_000
-"""Maximum number of partitions per request for tiers."""
+"""Maximum number of partitions in one request for the archive's state."""
 FORGET_SECONDS: Final = 30.0
-"""Interval at which tiers of deleted topics are searched."""
+"""Seconds between two searches for archived segments of deleted topics."""
 FORGET_CALLS_MAX: Final = 100
-"""Maximum calls per such search."""
+"""Maximum number of control plane calls in one such search."""
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS = 60_000
-"""Timeout of one chunk's read."""
+"""Time limit of the read of one chunk."""
 
 
 class TierService:
@@ -105,14 +106,18 @@ class TierService:
         advanced: Callable[[Iterable[object]], None],
         sweep: Callable[[Iterable[TopicPartition]], None],
     ) -> None:
-        """Start the timers; `advanced` gets partitions with ended loads, `sweep` does retention."""
+        """Start the timers.
+
+        `advanced` is called with partitions whose loads ended, `sweep` with partitions to which
+        local retention is to be applied.
+        """
         self._advanced, self._sweep = advanced, sweep
         self._spawn(self._look_on())
         if self.enabled:
             self._spawn(self._forget_on())
 
     async def stop(self) -> None:
-        """End all work; unfinished copies are swept later. Idempotent."""
+        """End all work; the sweeper deletes unfinished copies later. Idempotent."""
         self._stopped = True
         for task in list(self._tasks):
             task.cancel()
@@ -122,7 +127,7 @@ class TierService:
             await self._cold.close()
 
     def follow(self, topic: Topic, partitions: Iterable[Partition | None]) -> None:
-        """Add or remove the tiers of a topic's local partitions, as the metadata image states."""
+        """Add or remove the archived parts of a topic's partitions, as its configuration states."""
         tiered = topic.configs.get(REMOTE_CONFIG) == "true"
         for partition in partitions:
             if not isinstance(partition, LocalPartition):
@@ -185,7 +190,8 @@ class TierService:
         )
 
     async def _store(self, use: str) -> ObjectStore:
-        """Return a client of the archive per use; raises NotServing, StoreMismatch."""
+        """Return the archive's client for a use ("copy", "read"); raises NotServing,
+        StoreMismatch."""
         store = self._stores.get(use)
         if store is None:
             store = self._stores[use] = await self._archive.client()
@@ -216,7 +222,7 @@ class TierService:
         self._advanced([partition for partition, part in hosted if id(part) in woken])
 
     async def look_up(self, parts: Sequence[TieredPart]) -> None:
-        """Request the tiers' start and end of partitions; raises PenstockError."""
+        """Request the archive's start and end offset of partitions; raises PenstockError."""
         for first in range(0, len(parts), MARKS_PER_CALL):
             asked = parts[first : first + MARKS_PER_CALL]
             found = await self._plane.tier_bounds([part.key for part in asked])
@@ -231,9 +237,9 @@ class TierService:
             try:
                 await self._look()
             except PenstockError as error:
-                logger.warning("requesting the tiers of partitions failed: %s", error)
+                logger.warning("requesting the archive's offsets failed, retrying: %s", error)
             except Exception:
-                logger.exception("the tiering round failed")
+                logger.exception("a round of tiering steps failed, retrying")
             await pause(self._settings.manager_task_interval_ms / 1000)
 
     async def _look(self) -> None:
@@ -264,7 +270,7 @@ class TierService:
             self._sweep([partition.topic_partition])
 
     async def _forget_on(self) -> None:
-        """Delete the tiers of deleted topics and of topics that are no longer tiered."""
+        """Delete archived segments of topics that are deleted or no longer tiered."""
         while not self._stopped:
             await pause(self._forget_seconds)
             try:
@@ -272,7 +278,7 @@ class TierService:
                     if not await self._plane.forget_tiers():
                         break
             except PenstockError as error:
-                logger.warning("deleting the tiers of deleted topics failed: %s", error)
+                logger.warning("deleting archived segments of deleted topics failed: %s", error)
 
     @property
     def _forget_seconds(self) -> float:
@@ -295,4 +301,4 @@ class TierService:
 
 
 def _nobody(partitions: Iterable[object]) -> None:
-    """Do nothing before the service is started."""
+    """Do nothing, until `start` sets the callbacks."""

@@ -1,7 +1,7 @@
-"""Broker settings of tiered storage, by Kafka's names.
+"""Broker settings of tiered storage, with Kafka's names.
 
-The archive is the object store of `diskless.storage.url`: sealed segments of both kinds of topics
-are below its `archive/`.
+The archive is the object store of `diskless.storage.url`. Segments of tiered topics and sealed
+segments of diskless topics are below its prefix `archive/`.
 
 Source: Kafka's `RemoteLogManagerConfig`.
 """
@@ -21,30 +21,30 @@ class TierSettings:
     PREFIX: ClassVar = "remote.log."
 
     storage_system_enable: bool = setting(
-        False, "Whether topics may have remote.storage.enable; their closed segments are copied to"
-        " the store of diskless.storage.url.",
+        False, "Whether topics may set remote.storage.enable. Closed segments of such topics are"
+        " copied to the object store of diskless.storage.url.",
     )  # fmt: skip
     manager_task_interval_ms: int = setting(
         30_000, "Time between two searches for segments to copy, and for segments that retention"
-        " deletes from the archive and from local disks. Deleted segments stay on disk for"
-        " file.delete.delay.ms more.", 10, 86_400_000,
+        " deletes from the archive and from local disks. Deleted segment files stay on disk for"
+        " another file.delete.delay.ms.", 10, 86_400_000,
     )  # fmt: skip
     manager_copier_thread_pool_size: int = setting(
-        4, "Segments that are copied at once; each takes some 32 MiB of memory.", 1, 256
+        4, "Segments that are copied in parallel; each takes some 32 MiB of memory.", 1, 256
     )
     manager_copy_max_bytes_per_second: int = setting(
-        LONG_MAX, "Bytes that are copied to the archive in a second.", 1 << 16, LONG_MAX,
+        LONG_MAX, "Bytes that are copied to the archive per second.", 1 << 16, LONG_MAX,
         unit="bytes/s",
     )  # fmt: skip
     manager_fetch_max_bytes_per_second: int = setting(
-        LONG_MAX, "Bytes that are read from the archive for consumers in a second.", 1 << 16,
+        LONG_MAX, "Bytes that are read from the archive for consumers per second.", 1 << 16,
         LONG_MAX, unit="bytes/s",
     )  # fmt: skip
     reader_threads: int = setting(
-        10, "Requests to the archive for consumers that run at once.", 1, 1024
+        10, "Requests to the archive that run in parallel for consumers.", 1, 1024
     )
     reader_max_pending_tasks: int = setting(
-        100, "Requests that wait for those; more are rejected, and consumers retry.", 1, 100_000
+        100, "Requests to the archive that may wait; more are rejected, and retried.", 1, 100_000
     )
     index_file_cache_total_size_bytes: int = setting(
         64 << 20, "Memory for indexes of archived segments; the least recently used is evicted.",

@@ -1,4 +1,4 @@
-"""Port of a partition for reads of its tiers; `TieredPart` implements it."""
+"""Interface of a partition for reads of its archived part; `TieredPart` implements it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TierSource(Protocol):
-    """Partition with tiers; its offsets are the control plane's last response."""
+    """Partition with archived records; the offsets are those that the control plane sent last."""
 
     key: PartitionKey
     name: str

@@ -1,11 +1,12 @@
-"""Capacity plan: partitions, brokers, disks, networks, latency and requests of a load.
+"""Capacity plan: partitions, brokers, disks, networks, latency and requests that a load needs.
 
     CapacityInputs ─┐
                     ├─> size() ──> Sizing ──> figures, findings, charts ──> Plan
     Deployment ─────┘              latency model, requests to the store ─┘
 
-A `Deployment` is the settings of real brokers with the measurements of their host. Ceilings without
-a measurement are assumed, and each formula names the kind.
+A `Deployment` holds the brokers' settings and the measurements of their host. A ceiling is the
+highest rate of a broker, a partition or a store. Ceilings without a measurement are assumed; each
+formula says whether its ceiling is measured or assumed.
 """
 
 from penstock.planner.capacity.inputs import CapacityInputs, Deployment

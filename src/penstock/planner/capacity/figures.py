@@ -1,4 +1,4 @@
-"""Figures of brokers, producers, produce latency, and requests to the object store."""
+"""Figures of a capacity plan: brokers, producers, produce latency, and requests to the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock.planner.results import Figure, figure, figures_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Latencies since a message's send, in milliseconds."""
+    """Latencies of a message from the producer's send on, in milliseconds."""
 
     acknowledged: Distribution
     consumed: Distribution
@@ -41,10 +41,10 @@ class Latencies:
 
 
 def requests_per_second(sizing: Sizing, messages: float) -> float:
-    """Return produce requests per second to one broker.
+    """Return the produce requests per second that one broker receives.
 
-    Every producer sends one to every broker per linger (at least 1 ms), fewer with fewer messages,
-    and more when a request is full.
+    Each producer sends one request per linger (at least 1 ms) to each broker. It sends more when
+    requests are full, and at most one per message.
     """
     share = messages / sizing.peak_messages_per_second
     by_time = sizing.inputs.producers * 1000 / max(sizing.inputs.linger, 1.0)
@@ -64,7 +64,7 @@ def commit_latency(sizing: Sizing) -> Distribution:
 
 
 def fill_ms(sizing: Sizing, written: float) -> float:
-    """Return the time in which the written bytes of all brokers fill an object of each."""
+    """Return the time in milliseconds after which each broker has filled one object."""
     return sizing.deployment.diskless.buffer_bytes_max / (written / sizing.brokers) * 1000
 
 
@@ -128,20 +128,23 @@ def latency_figures(sizing: Sizing, found: Latencies) -> list[Figure]:
     def rows(name: str, label: str, of: Distribution, formula: str) -> list[Figure]:
         return [
             Figure(f"{name}_p{percent}_ms", f"{label}, p{percent}", of.quantile(percent / 100),
-                   "ms", formula, _SUM if diskless is None else _MODEL, group=_LATENCY)
+               "ms", formula, _SUM if diskless is None else _MODEL, group=_LATENCY)
             for percent in (50, 99)
         ]  # fmt: skip
 
     parts = f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + "
     if diskless is None:
         parts += f"append and sync: {measured('produce')}"
-        parts += ", once more for the followers" if inputs.copies > 1 else ""
+        parts += ", and the same again for the followers" if inputs.copies > 1 else ""
     else:
-        parts += f"wait of up to {diskless.interval_ms:.3g} ms + PUT + turn + commit"
+        parts += (
+            f"wait of up to {diskless.interval_ms:.3g} ms for the object to close + PUT + wait"
+            " for earlier commits + commit"
+        )
     whole = [
         *rows("produce", "produced to acknowledged", found.acknowledged, parts),
         *rows("end_to_end", "produced to consumed", found.consumed,
-              f"the above + delivery: {measured('delivery')}"),
+              f"produced to acknowledged + delivery: {measured('delivery')}"),
     ]  # fmt: skip
     if diskless is None:
         return whole
@@ -149,23 +152,24 @@ def latency_figures(sizing: Sizing, found: Latencies) -> list[Figure]:
     committed = "given" if inputs.commit_p50 or inputs.commit_p99 else measured("commit")
     return [
         *whole,
-        Figure("object_interval_ms", "an object gathers", diskless.interval_ms, "ms",
-               f"{deployment.interval_ms(inputs)} ms, less when diskless.buffer.max.bytes is full"
-               " before, more while PUTs or commits take longer", _SETTINGS, group=_LATENCY,
+        Figure("object_interval_ms", "gathering time of an object", diskless.interval_ms, "ms",
+               f"{deployment.interval_ms(inputs)} ms; less if diskless.buffer.max.bytes is"
+               " reached earlier, more if PUTs or commits take longer", _SETTINGS, group=_LATENCY,
                setting="diskless.commit.interval.ms"),
-        *rows("gathering", "of it: waiting", diskless.wait,
-              "an object closes so long after its first request, which waits for all of it"),
-        *rows("put", "of it: PUT", put_latency(sizing), given),
-        *rows("commit", "of it: commit", commit_latency(sizing), committed),
-        *rows("object_write", "of it: PUT, turn and commit", diskless.write,
-              "max(PUT, what the object before still takes) + commit"),
+        *rows("gathering", "part: wait for the object", diskless.wait,
+              "the first request waits for the whole gathering time, later requests for"
+              " the rest of it"),
+        *rows("put", "part: PUT", put_latency(sizing), given),
+        *rows("commit", "part: commit", commit_latency(sizing), committed),
+        *rows("object_write", "part: closed to committed", diskless.write,
+              "the longer of PUT and the wait for the previous object's commit, + commit"),
     ]  # fmt: skip
 
 
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests of diskless topics to the store per second, on all brokers, at the mean rate."""
+    """Requests per second of all brokers to the store for diskless topics, at the mean rate."""
 
     sizing: Sizing
     puts: float
@@ -193,23 +197,23 @@ class Requests:
 
     @property
     def replay_limit(self) -> float:
-        """Limit of a broker's requests for old data per second."""
+        """Limit of one broker's requests for old data per second."""
         return self.deployment.fetching.lagging_rate_limit or inf
 
-    @figure("bytes of an object", "bytes", group=_STORE, source=_SETTINGS,
-            formula="written / PUTs a second; at most diskless.buffer.max.bytes ="
+    @figure("size of an object", "bytes", group=_STORE, source=_SETTINGS,
+            formula="bytes written / PUTs per second; at most diskless.buffer.max.bytes ="
             " {deployment.diskless.buffer_bytes_max:,}")
     def object_bytes(self) -> float:
         return self.sizing.write_bytes_per_second / self.puts
 
     @figure("PUTs of objects", "requests/s", group=_STORE, source=_MODEL,
-            formula="{sizing.brokers} brokers × 1 / (interval + time until the next request)")
+            formula="{sizing.brokers} brokers × 1 / (gathering time + time until the next request)")
     def object_puts_per_second(self) -> float:
         return self.puts
 
     @figure("PUTs of segments", "requests/s", group=_STORE, source=_SETTINGS,
-            formula="written / diskless.consolidation.segment.bytes, or extents /"
-            " diskless.consolidation.min.extents where that is more")
+            formula="the larger of bytes written / diskless.consolidation.segment.bytes and"
+            " extents / diskless.consolidation.min.extents")
     def segment_puts_per_second(self) -> float:
         settings = self.deployment.diskless
         by_bytes = self.sizing.write_bytes_per_second / settings.consolidation_segment_bytes
@@ -217,14 +221,14 @@ class Requests:
         return max(by_bytes, by_extents) if self.consolidated else 0.0
 
     @figure("GETs of consolidation", "requests/s", group=_STORE, source=_SETTINGS,
-            formula="objects × {extents:.3g} extents, each read once")
+            formula="PUTs of objects × {extents:.3g} extents each; each extent is read once")
     def consolidation_gets_per_second(self) -> float:
         return self.puts * self.extents if self.consolidated else 0.0
 
     @figure("GETs of recent data", "requests/s", group=_STORE,
-            source="Penstock: a rack has its own leaders",
-            formula="objects × brokers of other zones that read them, once for all groups; none"
-            " where leaders read what they wrote")
+            source="Penstock: each rack has its own leaders",
+            formula="PUTs of objects × brokers in other zones that read the object, once for all"
+            " groups; 0 if leaders only read what they wrote")
     def zone_gets_per_second(self) -> float:
         zones = self.inputs.zones
         if not (self.inputs.zone_aware and self.inputs.groups):
@@ -233,32 +237,32 @@ class Requests:
 
     @figure("GETs of old data", "requests/s", group=_STORE, source=_SETTINGS,
             setting="diskless.fetch.lagging.consumer.request.rate.limit",
-            formula="lagging groups {inputs.lagging_groups} × written / extent, at most"
-            " {deployment.fetching.lagging_rate_limit} a broker")
+            formula="{inputs.lagging_groups} lagging groups × bytes written / bytes of an extent;"
+            " at most {deployment.fetching.lagging_rate_limit} per broker")
     def replay_gets_per_second(self) -> float:
         old = self.sizing.write_bytes_per_second * self.inputs.lagging_groups
         return min(old / max(1.0, self.extent_bytes), self.replay_limit * self.sizing.brokers)
 
-    @figure("old data a broker reads, not consolidated", "bytes/s", group=_STORE,
-            source=_SETTINGS, formula="rate limit × bytes of a partition in an object")
+    @figure("old data read by a broker", "bytes/s", group=_STORE,
+            source=_SETTINGS, formula="request limit × bytes of an extent; before consolidation")
     def replay_bytes_per_second(self) -> float:
         return self.extent_bytes * self.replay_limit
 
-    @figure("PUTs in a month", "requests", group=_STORE, source=_MODEL,
+    @figure("PUTs per month", "requests", group=_STORE, source=_MODEL,
             formula=f"PUTs of objects and segments × 86,400 s × {MONTH_DAYS}")
     def store_puts_per_month(self) -> float:
         return (self.puts + self.segment_puts_per_second) * MONTH_SECONDS
 
-    @figure("GETs in a month", "requests", group=_STORE, source=_MODEL,
+    @figure("GETs per month", "requests", group=_STORE, source=_MODEL,
             formula=f"all GETs × 86,400 s × {MONTH_DAYS}")
     def store_gets_per_month(self) -> float:
         gets = self.consolidation_gets_per_second + self.zone_gets_per_second
         return (gets + self.replay_gets_per_second) * MONTH_SECONDS
 
-    @figure("share of what one prefix takes", group=_STORE,
-            formula=f"PUTs of objects / {STORE_PREFIX_PUTS_PER_SECOND:,} a second; keys are spread"
-            f" over {WAL_PREFIXES} prefixes",
-            source="Amazon S3: 3,500 PUT and 5,500 GET requests a second per prefix")
+    @figure("share of one prefix's limit", group=_STORE,
+            formula=f"PUTs of objects / {STORE_PREFIX_PUTS_PER_SECOND:,} PUTs per second; keys are"
+            f" spread over {WAL_PREFIXES} prefixes",
+            source="Amazon S3: 3,500 PUT and 5,500 GET requests per second and prefix")
     def prefix_share(self) -> float:
         return self.puts / STORE_PREFIX_PUTS_PER_SECOND
 # fmt: on
@@ -270,7 +274,7 @@ def store_requests(sizing: Sizing) -> Requests:
 
 
 IN_FLIGHT_REQUESTS: Final = 5
-"""max.in.flight.requests.per.connection of Kafka's producer."""
+"""Default of max.in.flight.requests.per.connection of Kafka's producer."""
 
 
 def broker_figures(sizing: Sizing) -> list[Figure]:
@@ -278,22 +282,22 @@ def broker_figures(sizing: Sizing) -> list[Figure]:
     produce = deployment.text(deployment.produce_name(inputs))
     cpu = deployment.text(deployment.produce_cpu_name(inputs))
     needs = {
-        "throughput": f"(written with replicas / {produce} MB/s"
-        f" + read / {deployment.text('consume_mb_per_s')} MB/s) / {free}, at the peak",
-        "cores": f"(written × {cpu} s/GB + read ×"
+        "throughput": f"at the peak: (bytes written with replicas / {produce} MB/s"
+        f" + bytes read / {deployment.text('consume_mb_per_s')} MB/s) / {free}",
+        "cores": f"at the peak: (bytes written with replicas × {cpu} s/GB + bytes read ×"
         f" {deployment.text('consume_cpu_s_per_gb')} s/GB) / {inputs.broker_cores:g} cores"
         f" / {free}",
-        "network": f"the larger of in and out / {format_quantity(inputs.broker_network, 'bytes/s')}"
-        f" / {free}",
-        "disk": "(on disks + segments not deleted) /"
-        f" (({format_quantity(inputs.broker_disk, 'bytes')} less the journal)"
-        f" × {free} - one partition, as they do not divide evenly)",
-        "partitions": f"partitions × replicas / {inputs.broker_partitions:,} per broker",
-        "replicas and zones": "one for each replica, and for each zone",
+        "network": "the larger of received and sent by all brokers /"
+        f" {format_quantity(inputs.broker_network, 'bytes/s')} / {free}",
+        "disk": "(stored on disks + segments not deleted yet) /"
+        f" (({format_quantity(inputs.broker_disk, 'bytes')} - journal)"
+        f" × {free} - one partition, because partitions do not divide evenly)",
+        "partitions": f"partitions × replicas / {inputs.broker_partitions:,} replicas per broker",
+        "replicas and zones": "the larger of the number of replicas and the number of zones",
     }
     brokers, *others = figures_of(sizing, "brokers")
     by_need = [
-        Figure(f"brokers_by_{name.replace(' ', '_')}", f"for {name}", count, "brokers",
+        Figure(f"brokers_by_{name.replace(' ', '_')}", f"brokers for {name}", count, "brokers",
                needs[name], ARITHMETIC, group="brokers")
         for name, count in sizing.brokers_by.items()
     ]  # fmt: skip
@@ -311,28 +315,32 @@ def producer_figures(sizing: Sizing, acknowledged_p99_ms: float) -> list[Figure]
     )
     needed = max(batches, waiting)
     return [
-        Figure("producer_batches_bytes", "one open batch per partition", batches, "bytes",
-               f"{sizing.partitions} partitions × {format_quantity(inputs.batch_bytes, 'bytes')}",
+        Figure("producer_batches_bytes", "open batches", batches, "bytes",
+               f"{sizing.partitions} partitions × {format_quantity(inputs.batch_bytes, 'bytes')},"
+               " one open batch per partition",
                "Kafka: RecordAccumulator, batch.size", group=group),
-        Figure("producer_waiting_bytes", "not acknowledged at the 99th percentile", waiting,
-               "bytes", "messages at the peak × message / producers"
-               f" × {acknowledged_p99_ms:.3g} ms until the answer", "Little's law", group=group),
+        Figure("producer_waiting_bytes", "unacknowledged at the p99 latency", waiting,
+               "bytes", "messages at the peak × message bytes / producers ×"
+               f" {acknowledged_p99_ms:.3g} ms from produced to acknowledged",
+               "Little's law", group=group),
         Figure("producer_memory_bytes", "producer memory",
                max(float(inputs.buffer_bytes), 2.0 * needed), "bytes",
-               "twice the larger of the two above, at least"
-               f" {format_quantity(inputs.buffer_bytes, 'bytes')}; needed is the larger one",
+               "twice the larger of open batches and unacknowledged bytes, at least"
+               f" {format_quantity(inputs.buffer_bytes, 'bytes')}; the larger one itself is"
+               " the minimum",
                "Kafka: ProducerConfig, buffer.memory", minimum=needed, setting="buffer.memory",
                group=group),
-        Figure("producer_batch_fill_bytes", "bytes in a batch when it leaves", filled, "bytes",
-               "messages at the peak × message / producers / partitions"
-               f" × linger {inputs.linger:g} ms; one message at least, batch.size at most",
+        Figure("producer_batch_fill_bytes", "size of a sent batch", filled, "bytes",
+               "messages at the peak × message bytes / producers / partitions × linger"
+               f" {inputs.linger:g} ms; at least one message, at most batch.size",
                "Kafka: ProducerConfig, linger.ms", group=group),
-        Figure("produce_requests_per_second", "requests of all producers to a broker, peak",
+        Figure("produce_requests_per_second", "produce requests to a broker, peak",
                requests_per_second(sizing, sizing.peak_messages_per_second), "requests/s",
-               f"{inputs.producers} producers, one per linger of {inputs.linger:g} ms"
-               " (1 ms at least), more when requests of 1 MiB are full; at most one per message",
+               f"{inputs.producers} producers, each one request per linger of"
+               f" {inputs.linger:g} ms (at least 1 ms); more if requests of 1 MiB are full,"
+               " at most one per message",
                "Kafka: one ProduceRequest per broker, linger.ms", group=group),
-        Figure("producer_request_window", "requests under way per broker", IN_FLIGHT_REQUESTS,
-               "requests", "the default, at which an idempotent producer keeps its order",
+        Figure("producer_request_window", "requests in flight per broker", IN_FLIGHT_REQUESTS,
+               "requests", "Kafka's default, with which an idempotent producer keeps the order",
                "Kafka: max.in.flight.requests.per.connection", group=group),
     ]  # fmt: skip

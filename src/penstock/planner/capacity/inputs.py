@@ -1,6 +1,7 @@
 """Inputs of a capacity plan: the load, and the brokers with their ceilings.
 
-Ceilings of one broker, partition or store are measured on this host, or assumed.
+A ceiling is the highest rate of one broker, one partition or one store. It was measured on the
+brokers' host by `penstock bench`, or is assumed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _DAYS_MAX: Final = 36_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityInputs:
-    """Load of one cluster.
+    """Load of one cluster, and the size of its brokers.
 
     Raises:
         ImpossiblePlan: two inputs contradict each other.
@@ -37,60 +38,95 @@ class CapacityInputs:
     SEPARATOR: ClassVar = "-"
 
     messages_per_second: float = setting(
-        10_000.0, "Messages a second, in the mean.", 0.001, _RATE_MAX, unit="messages/s"
+        10_000.0, "Average number of messages per second.", 0.001, _RATE_MAX, unit="messages/s"
     )
     peak_factor: float = setting(
-        1.0, "The busiest seconds, as a multiple of the mean.", 1, 10_000, unit="times"
+        1.0,
+        "Rate of the busiest seconds, as a multiple of the average rate.",
+        1,
+        10_000,
+        unit="times",
     )
     message_bytes: float = setting(
-        500.0, "A message before compression: key, value, headers.", 1, 1 << 30, unit="bytes"
+        500.0,
+        "Size of a message before compression: key, value and headers.",
+        1,
+        1 << 30,
+        unit="bytes",
     )
     compression_ratio: float = setting(
-        1.0, "Bytes before compression per byte after it.", 1, 1_000, unit="times"
+        1.0, "Bytes before compression for each byte after compression.", 1, 1_000, unit="times"
     )
     growth_per_year: float = setting(
-        1.0, "The rate of a year's end, as a multiple of its start's.", 1, 1_000, unit="times"
+        1.0,
+        "Rate at the end of a year, as a multiple of the rate at its start.",
+        1,
+        1_000,
+        unit="times",
     )
-    horizon: float = setting(365.0, "Time that the plan has to last.", 0, _DAYS_MAX, unit="d")
+    horizon: float = setting(365.0, "Time for which the plan must suffice.", 0, _DAYS_MAX, unit="d")
     keys: int = setting(
-        0, "Different keys; 0 is a load without keys, which spreads evenly.", 0, 1_000_000_000
+        0,
+        "Number of distinct keys. 0 means messages without keys, which spread evenly.",
+        0,
+        1_000_000_000,
     )
     zipf_exponent: float = setting(
-        0.0, "Skew: the key of rank n has a share as 1/n to this power.", 0, 10
+        0.0,
+        "Skew of keys by Zipf's law: the share of the key of rank n is proportional to 1/n"
+        " to this power.",
+        0,
+        10,
     )
     top_percent_share: float = setting(
-        0.0, "Skew instead: the share of all messages that the busiest 1 % of the keys have.", 0, 1
+        0.0,
+        "Skew of keys by another input: the share of all messages that the busiest 1 % of"
+        " keys have.",
+        0,
+        1,
     )
     hottest_key_share: float = setting(
-        0.0, "Skew instead: the share of all messages that the busiest key has.", 0, 1
+        0.0,
+        "Skew of keys by another input: the share of all messages that the busiest key has.",
+        0,
+        1,
     )
-    partitions: int = setting(0, "Partitions there are already; 0 plans them.", 0, 10_000_000)
+    partitions: int = setting(
+        0, "Existing number of partitions. 0 lets the plan compute it.", 0, 10_000_000
+    )
     over_provision: float = setting(
-        4.0, "Partitions to create, as a multiple of those needed; keyed topics cannot get more.",
+        4.0, "Partitions to create, as a multiple of the needed ones. More partitions later"
+        " would move the keys of a keyed topic.",
         1, 100, unit="times",
     )  # fmt: skip
     partition_bytes: float = setting(
-        500e9, "Largest size of a partition on a disk, since it is moved and recovered whole; never"
-        " more than a tenth of a disk's capacity.", 1, _BYTES_MAX, unit="bytes",
+        500e9, "Maximum size of a partition on a disk, because a partition is moved and"
+        " recovered as a whole. The plan also limits it to a tenth of a disk's usable"
+        " capacity.", 1, _BYTES_MAX, unit="bytes",
     )  # fmt: skip
     retention: float = setting(7.0, "Retention of messages.", 0.001, _DAYS_MAX, unit="d")
     storage: str = setting("local", "Storage of messages.", choices=STORAGE_KINDS)
     local_retention: float = setting(
-        1.0, "Retention of tiered topics on local disks.", 0, _DAYS_MAX, unit="d"
+        1.0, "Retention of tiered topics on the brokers' disks.", 0, _DAYS_MAX, unit="d"
     )
     replication: int = setting(
-        1, "Replicas on brokers, with the leader's; diskless topics have none of their own.", 1, 32
+        1,
+        "Replicas on brokers, including the leader's. Ignored for diskless topics, which"
+        " have none.",
+        1,
+        32,
     )
-    groups: int = setting(1, "Consumer groups that read everything.", 0, 100_000)
+    groups: int = setting(1, "Number of consumer groups that read all messages.", 0, 100_000)
     message_work: float = setting(
-        0.0, "Time of a consumer per message; 0 is no limit.", 0, _MS_MAX, unit="ms"
+        0.0, "Processing time of a consumer per message. 0 sets no limit.", 0, _MS_MAX, unit="ms"
     )
     consumer_rate: float = setting(
-        50_000.0, "Messages a second that one consumer can take at all.", 0.001, _RATE_MAX,
+        50_000.0, "Maximum number of messages that one consumer can read per second.",
+        0.001, _RATE_MAX,
         unit="messages/s",
     )  # fmt: skip
     consumer_bytes: float = setting(
-        0.0, "Bytes a second that one consumer can take; 0 is no limit.", 0, _BYTES_MAX,
+        0.0, "Maximum bytes that one consumer can read per second. 0 sets no limit.", 0, _BYTES_MAX,
         unit="bytes/s",
     )  # fmt: skip
     producers: int = setting(8, "Producer processes.", 1, 10_000_000)
@@ -99,41 +135,58 @@ class CapacityInputs:
     buffer_bytes: int = setting(
         32 << 20, "buffer.memory of the producers.", 1, 1 << 50, unit="bytes"
     )
-    zones: int = setting(1, "Zones that brokers and clients are spread over.", 1, 100)
+    zones: int = setting(1, "Number of zones over which brokers and clients are spread.", 1, 100)
     zone_aware: bool = setting(
-        False, "Clients set their rack: they read from, and write diskless topics to, near brokers."
+        False,
+        "Whether clients set their rack. They then read from brokers of their own zone,"
+        " and also write diskless topics to them.",
     )
-    regions: int = setting(1, "Regions that need the data.", 1, 100)
-    headroom: float = setting(0.4, "Share of every ceiling that stays free at the peak.", 0, 0.95)
+    regions: int = setting(1, "Number of regions that need the data.", 1, 100)
+    headroom: float = setting(0.4, "Share of each ceiling to keep free at the peak.", 0, 0.95)
     broker_network: float = setting(
         1.25e9, "Bandwidth of a broker's network in each direction.", 1, _BYTES_MAX, unit="bytes/s"
     )
-    broker_disk: float = setting(4e12, "A broker's disk.", 1, _BYTES_MAX, unit="bytes")
+    broker_disk: float = setting(4e12, "Disk capacity of a broker.", 1, _BYTES_MAX, unit="bytes")
     broker_cores: float = setting(
-        1.0, "Cores that a broker can keep busy: one per process of Penstock.", 0.1, 1_024,
+        1.0, "Cores that one broker can use. A process of Penstock uses one.", 0.1, 1_024,
         unit="cores",
     )  # fmt: skip
     broker_partitions: int = setting(
-        4_000, "Replicas that one broker should have at most.", 1, 10_000_000
+        4_000, "Maximum number of replicas that one broker should have.", 1, 10_000_000
     )
-    store: str = setting("remote", "The object store of diskless topics.", choices=STORES)
+    store: str = setting("remote", "Type of the object store of diskless topics.", choices=STORES)
     lagging_groups: int = setting(
-        0, "Consumer groups, of all, that replay old data at a time.", 0, 100_000
+        0,
+        "Number of consumer groups, out of `groups`, that read old data at the same time.",
+        0,
+        100_000,
     )
     round_trip: float = setting(
-        0.5, "Network round trip between clients and brokers.", 0, _MS_MAX, unit="ms"
+        0.5, "Network round-trip time between clients and brokers.", 0, _MS_MAX, unit="ms"
     )
     put_p50: float = setting(
-        0.0, "Median of a PUT; 0 takes what was measured or is assumed.", 0, _MS_MAX, unit="ms"
+        0.0, "Median time of a PUT. 0 takes the measured or assumed value.", 0, _MS_MAX, unit="ms"
     )
     put_p99: float = setting(
-        0.0, "99th percentile of a PUT; 0 as for its median.", 0, _MS_MAX, unit="ms"
+        0.0,
+        "99th percentile of the time of a PUT. 0 takes the measured or assumed value.",
+        0,
+        _MS_MAX,
+        unit="ms",
     )
     commit_p50: float = setting(
-        0.0, "Median of a commit in the control plane; 0 as for PUTs.", 0, _MS_MAX, unit="ms"
+        0.0,
+        "Median time of a commit in the control plane. 0 takes the measured or assumed value.",
+        0,
+        _MS_MAX,
+        unit="ms",
     )
     commit_p99: float = setting(
-        0.0, "99th percentile of a commit; 0 as for PUTs.", 0, _MS_MAX, unit="ms"
+        0.0,
+        "99th percentile of the time of a commit. 0 takes the measured or assumed value.",
+        0,
+        _MS_MAX,
+        unit="ms",
     )
 
     def __post_init__(self) -> None:
@@ -145,32 +198,36 @@ class CapacityInputs:
         given = [f"{name} = {value:g}" for name, value in skews.items() if value]
         if len(given) > 1:
             raise ImpossiblePlan(
-                "skew has more than one input", ", ".join(given), "leave all but one of them at 0"
+                "the skew of keys must have at most one input",
+                ", ".join(given),
+                "leave all but one of them at 0",
             )
         if given and not self.keys:
             raise ImpossiblePlan(
-                "skew needs keys", f"{given[0]}, keys = 0", "give the number of keys"
+                "the skew of keys needs the number of keys",
+                f"{given[0]}, keys = 0",
+                "set keys",
             )
         if self.hottest_key_share and self.hottest_key_share * self.keys < 1:
             raise ImpossiblePlan(
-                "the busiest key has at least the mean share",
+                "the busiest key must have at least the average share of a key",
                 f"hottest-key-share = {self.hottest_key_share:g} of {self.keys} keys",
-                f"give at least 1/{self.keys} = {1 / self.keys:g}",
+                f"set hottest-key-share to 1/{self.keys} = {1 / self.keys:g} or more",
             )
         self._check_storage()
 
     def _check_storage(self) -> None:
         if self.storage == "tiered" and self.local_retention > self.retention:
             raise ImpossiblePlan(
-                "local-retention is at most retention",
+                "local-retention must not exceed retention",
                 f"local-retention = {self.local_retention:g} d, retention = {self.retention:g} d",
-                "keep less on local disks, or use --storage local",
+                "lower local-retention, or use --storage local",
             )
         if self.lagging_groups > self.groups:
             raise ImpossiblePlan(
-                "lagging-groups exceeds groups",
+                "lagging-groups must not exceed groups",
                 f"lagging-groups = {self.lagging_groups}, groups = {self.groups}",
-                "count them among the groups too",
+                "raise groups, which includes the lagging groups",
             )
         for name, p50, p99 in (
             ("put", self.put_p50, self.put_p99),
@@ -178,9 +235,9 @@ class CapacityInputs:
         ):
             if p50 and p99 and p99 < p50:
                 raise ImpossiblePlan(
-                    f"{name}-p99 is at least {name}-p50",
+                    f"{name}-p99 must be at least {name}-p50",
                     f"{name}-p99 = {p99:g} ms, {name}-p50 = {p50:g} ms",
-                    "give the two figures of the same measurement",
+                    "give two figures of the same measurement",
                 )
 
     @property
@@ -190,14 +247,14 @@ class CapacityInputs:
 
     @property
     def copies(self) -> int:
-        """Replicas on brokers' disks; a diskless topic counts as one."""
+        """Number of replicas on brokers' disks; 1 for diskless topics."""
         return 1 if self.storage == "diskless" else self.replication
 
 
 STORE_PREFIX_PUTS_PER_SECOND: Final = 3_500
 STORE_PREFIX_GETS_PER_SECOND: Final = 5_500
 WAL_PREFIXES: Final = 256
-"""Key prefixes of write-ahead objects, since stores limit the requests per prefix."""
+"""Number of key prefixes of write-ahead objects. Stores limit the requests per prefix."""
 CLUSTER_PARTITIONS_ZOOKEEPER: Final = 200_000
 OWN_BENCHMARKS: Final = "Penstock's benchmarks on 2 cores"
 
@@ -209,34 +266,36 @@ class Assumed(NamedTuple):
 
 ASSUMED: Final[Mapping[str, Assumed]] = {
     "produce_mb_per_s": Assumed(261, f"{OWN_BENCHMARKS}: local topic, 1 KiB, 4 partitions"),
-    "diskless_produce_mb_per_s": Assumed(157, f"{OWN_BENCHMARKS}: diskless topic, S3 and 50 ms"),
+    "diskless_produce_mb_per_s": Assumed(
+        157, f"{OWN_BENCHMARKS}: diskless topic, S3 store with 50 ms per PUT"
+    ),
     "consume_mb_per_s": Assumed(615, f"{OWN_BENCHMARKS}: fetches of 1 KiB, 12 partitions"),
     "produce_cpu_s_per_gb": Assumed(4.25, f"{OWN_BENCHMARKS}: local topic, 1 KiB, 4 partitions"),
     "replicated_produce_cpu_s_per_gb": Assumed(
-        2.43, f"{OWN_BENCHMARKS}: 1 KiB, large batches; 7.3 on 3 brokers with 3 replicas"
+        2.43, f"{OWN_BENCHMARKS}: 1 KiB, large batches; 7.3 in total on 3 brokers with 3 replicas"
     ),
     "diskless_produce_cpu_s_per_gb": Assumed(4.4, f"{OWN_BENCHMARKS}: diskless, on a directory"),
     "consume_cpu_s_per_gb": Assumed(0.9, f"{OWN_BENCHMARKS}: fetches of 1 KiB, 12 partitions"),
     "partition_produce_mb_per_s": Assumed(
-        100, "Kafka's rule of thumb for one partition; Penstock's benchmarks: 77 to 517"
+        100, "Kafka's rule of thumb for one partition; Penstock's benchmarks measured 77 to 517"
     ),
-    "requests_per_s": Assumed(33_000, "`penstock bench` on 2 cores: 64 connections"),
+    "requests_per_s": Assumed(33_000, "`penstock bench` on 2 cores with 64 connections"),
     "produce_p50_ms": Assumed(0.9, f"{OWN_BENCHMARKS}: 200 requests/s on a local topic"),
     "produce_p99_ms": Assumed(3.0, f"{OWN_BENCHMARKS}: 200 requests/s on a local topic"),
     "commit_p50_ms": Assumed(1.0, f"{OWN_BENCHMARKS}: commit in SQLite with a sync"),
     "commit_p99_ms": Assumed(3.0, f"{OWN_BENCHMARKS}: commit in SQLite with a sync"),
-    "put_p50_ms": Assumed(1.5, f"{OWN_BENCHMARKS}: a file, its sync and its directory's"),
-    "put_p99_ms": Assumed(4.0, f"{OWN_BENCHMARKS}: a file, its sync and its directory's"),
-    "remote_put_p50_ms": Assumed(50, "a small PUT to an object store of the same region"),
+    "put_p50_ms": Assumed(1.5, f"{OWN_BENCHMARKS}: write a file, sync it and its directory"),
+    "put_p99_ms": Assumed(4.0, f"{OWN_BENCHMARKS}: write a file, sync it and its directory"),
+    "remote_put_p50_ms": Assumed(50, "a small PUT to an object store in the same region"),
     "remote_put_p99_ms": Assumed(200, "S3: a PUT takes 150 to 300 ms at the 99th percentile"),
-    "delivery_p50_ms": Assumed(0.3, f"{OWN_BENCHMARKS}: acknowledged to consumed"),
-    "delivery_p99_ms": Assumed(3.0, f"{OWN_BENCHMARKS}: acknowledged to consumed"),
+    "delivery_p50_ms": Assumed(0.3, f"{OWN_BENCHMARKS}: from acknowledged to consumed"),
+    "delivery_p99_ms": Assumed(3.0, f"{OWN_BENCHMARKS}: from acknowledged to consumed"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Settings of the planned brokers, and the measurements of their host."""
+    """Settings of the planned brokers, and the measurements of their host if there are any."""
 
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
@@ -250,7 +309,7 @@ class Deployment:
         return assumed if self.calibration is None else self.calibration.value(name, assumed)
 
     def text(self, name: str) -> str:
-        """Return the value with its origin, for formulas."""
+        """Return a ceiling with its origin, measured or assumed, as text for formulas."""
         if self.calibration is not None and name in self.calibration.measured:
             return f"{self.ceiling(name):g} (measured on this host: {name})"
         return f"{self.ceiling(name):g} (assumed: {ASSUMED[name].origin})"
@@ -259,7 +318,9 @@ class Deployment:
         return f"{'diskless_' if inputs.storage == 'diskless' else ''}produce_mb_per_s"
 
     def produce_cpu_name(self, inputs: CapacityInputs) -> str:
-        """Return the name of the processor time per GB on one replica; small batches cost more."""
+        """Return the name of the processor seconds per GB on one replica; small batches cost
+        more.
+        """
         if inputs.storage == "diskless":
             return "diskless_produce_cpu_s_per_gb"
         return f"{'replicated_' if inputs.copies > 1 else ''}produce_cpu_s_per_gb"
@@ -268,7 +329,7 @@ class Deployment:
         return "put" if inputs.store == "directory" else "remote_put"
 
     def put_names(self, inputs: CapacityInputs) -> tuple[str, str]:
-        """Return the names of the PUT latencies, to a directory or to a remote store."""
+        """Return the names of the median and 99th percentile of a PUT to the given store."""
         stem = self.put_stem(inputs)
         return f"{stem}_p50_ms", f"{stem}_p99_ms"
 
@@ -276,9 +337,10 @@ class Deployment:
         return self.diskless.interval_ms(local=inputs.store == "directory")
 
     def latency(self, p50_name: str, p99_name: str, p50: float = 0, p99: float = 0) -> Distribution:
-        """Return a latency from inputs if given, else from measurements or assumptions.
+        """Return the distribution of a latency: as given, else as measured, else as assumed.
 
-        If only one of the two is given, the other keeps its usual ratio to it.
+        `p50` and `p99` are inputs in milliseconds; 0 means not given. If only one is given, the
+        other is derived by the usual ratio between both.
         """
         usual_p50, usual_p99 = self.ceiling(p50_name), self.ceiling(p99_name)
         stretch = max(1.0, usual_p99 / max(usual_p50, 1e-6))

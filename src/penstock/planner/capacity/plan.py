@@ -1,12 +1,13 @@
-"""Capacity plan: its findings, its charts and its next bottleneck.
+"""Capacity plan: the complete plan with its findings, charts and first bottleneck.
 
-Growth has two types with different fixes. Uniform growth (more topics, groups, partitions) needs
-more capacity, up to points at which the shape of the cluster changes. A hot spot (one key or topic
-that grows) needs another partition key: partitions do not help.
+Growth has two types. Uniform growth (more topics, groups or partitions) needs more capacity; at
+some sizes the cluster must also be organised differently. A hot spot (one key or one topic that
+grows) needs another partition key, because more partitions do not help.
 
-Each limit has a room: the multiple of the planned peak that it allows, with its full ceiling. The
-smallest room is the next bottleneck. It moves with scale: networks at small scale,
-partition metadata in the middle, the volume of storage at large scale, PUTs on object stores.
+Each limit has a room to grow: the multiple of the planned peak that it allows if the headroom is
+used too. The limit with the smallest room is the first bottleneck. Typical bottlenecks are the
+network at small scale, partition metadata at medium scale and storage volume at large scale. With
+diskless topics it may be the PUT rate of the object store.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ TIERING_GROWTH: Final = 10.0
 MANAGED_MESSAGES: Final = 100_000
 UNEVEN: Final = 2.0
 _SCALES: Final = (
-    (30_000, "10K messages/s: about 3 brokers; nothing technical limits"),
-    (300_000, "100K messages/s: the same cluster with more partitions"),
-    (3_000_000, "1M messages/s: a cluster of its own, 15 to 30 brokers, and a schema registry"),
-    (30_000_000, "10M messages/s: several clusters by domain, tiered storage"),
+    (30_000, "10K messages/s: about 3 brokers; no technical limit is near"),
+    (300_000, "100K messages/s: about 3 brokers with more partitions"),
+    (3_000_000, "1M messages/s: a dedicated cluster of 15 to 30 brokers, with a schema registry"),
+    (30_000_000, "10M messages/s: several clusters, one per domain, with tiered storage"),
     (
         float("inf"),
-        "80M messages/s: a fleet of clusters with quotas and a control plane of its own",
+        "80M messages/s: many clusters, with quotas and a control plane that manages them",
     ),
 )
 
@@ -72,21 +73,23 @@ def partition_findings(sizing: Sizing) -> Iterator[Finding]:
     if sizing.partitions > limit:
         yield fail(
             "partitions of a topic",
-            f"{sizing.partitions:,} partitions, a topic has at most {limit:,}",
+            f"{sizing.partitions:,} partitions are planned, but a topic has at most {limit:,}",
             "spread the load over several topics, or lower over-provision",
         )
     if inputs.partitions and inputs.partitions < sizing.partitions_needed:
         yield fail(
             "partitions",
-            f"{inputs.partitions:,} partitions, the peak needs {sizing.partitions_needed:,}",
-            "a keyed topic gets more by a new topic, writing to both, and cutting over",
+            f"the topic has {inputs.partitions:,} partitions, but the peak needs"
+            f" {sizing.partitions_needed:,}",
+            "raise partitions; for a keyed topic create a new topic, write to both, and"
+            " then switch readers",
         )
     if inputs.partitions > 0 and sizing.consumers_per_group > sizing.partitions:
         yield fail(
             "consumer parallelism",
-            f"{sizing.consumers_per_group:,} consumers are needed in a group and"
-            f" {sizing.partitions:,} partitions can be read at a time",
-            "more partitions, or less work per message",
+            f"a group needs {sizing.consumers_per_group:,} consumers, but only"
+            f" {sizing.partitions:,} can read at the same time, one per partition",
+            "use more partitions, or shorten the work per message",
         )
     yield _hot_finding(sizing)
 
@@ -94,29 +97,34 @@ def partition_findings(sizing: Sizing) -> Iterator[Finding]:
 def disk_findings(sizing: Sizing) -> Iterator[Finding]:
     room, limit_bytes = sizing.disk_room, sizing.partition_bytes_max
     more = (
-        f"{sizing.partitions_by_disk:,} partitions or more; shorter retention; --storage diskless"
+        f"use {sizing.partitions_by_disk:,} partitions or more, a shorter retention, or"
+        " --storage diskless"
     )
     fullest, busiest = sizing.fullest_replicas_bytes, sizing.busiest_replica_bytes
     if fullest > room * sizing.usable:
         yield Finding(
-            "fail" if fullest > room else "warn", "bytes on a disk",
-            f"the fullest has {sizing.partitions_per_broker} of {sizing.replicas:,} partitions,"
-            f" {format_quantity(fullest, 'bytes')} of {format_quantity(room, 'bytes')} without the"
-            f" journal, of which {sizing.inputs.headroom:.0%} should stay free", more,
+            "fail" if fullest > room else "warn", "used space of a disk",
+            f"the fullest disk holds {sizing.partitions_per_broker} of {sizing.replicas:,}"
+            f" replicas with {format_quantity(fullest, 'bytes')}; its capacity is"
+            f" {format_quantity(room, 'bytes')} without the journal, and"
+            f" {sizing.inputs.headroom:.0%} of it should stay free", more,
         )  # fmt: skip
     if busiest > limit_bytes:
         yield warn(
-            "bytes of a partition",
-            f"the busiest keeps {format_quantity(busiest, 'bytes')}, on one disk and moved"
-            f" or recovered whole; it should have at most {format_quantity(limit_bytes, 'bytes')}",
-            more if sizing.partition_disk_bytes > limit_bytes else "key by something finer",
+            "size of a partition",
+            f"the busiest partition has {format_quantity(busiest, 'bytes')}, and a"
+            " partition is moved and recovered as a whole; it should have at most"
+            f" {format_quantity(limit_bytes, 'bytes')}",
+            more
+            if sizing.partition_disk_bytes > limit_bytes
+            else "use a key with more distinct values",
         )
     if sizing.idle_brokers:
         yield warn(
-            "brokers without work",
-            f"{sizing.idle_brokers:,} of {sizing.brokers:,} brokers have no partition:"
-            f" there are {sizing.replicas:,}",
-            f"{sizing.brokers:,} partitions or more",
+            "brokers without partitions",
+            f"{sizing.idle_brokers:,} of {sizing.brokers:,} brokers have no partition,"
+            f" because there are only {sizing.replicas:,} replicas",
+            f"use {sizing.brokers:,} partitions or more",
         )
 
 
@@ -127,20 +135,21 @@ def _hot_finding(sizing: Sizing) -> Finding:
         return ok(
             "growth of type 1 (uniform)",
             f"the busiest partition has {significant(hottest)} messages/s,"
-            f" {hottest / mean:.2g} times the mean",
-            "adding brokers and partitions is enough",
+            f" {hottest / mean:.2g} times the mean of all partitions",
+            "if the load grows, add brokers and partitions",
         )
     return Finding(
         "fail" if hottest > allowed else "warn", "growth of type 2 (hot spot)",
         f"the busiest partition has {significant(hottest)} messages/s,"
-        f" {significant(hottest / mean)} times the mean; it and its consumer take"
-        f" {significant(allowed)} with headroom, and the busiest key alone has"
-        f" {significant(sizing.hottest_key_messages_per_second)}, however many partitions there"
-        " are",
-        f"salt the busiest keys by {ways}, which ends their strict order, give them a topic"
-        " of their own, or key by something finer"
+        f" {significant(hottest / mean)} times the mean of all partitions. One partition with its"
+        f" consumer should have at most {significant(allowed)} messages/s. The busiest key has"
+        f" {significant(sizing.hottest_key_messages_per_second)} messages/s, with any number of"
+        " partitions",
+        f"split the busiest key into {ways} salted keys, which ends its strict order; or give the"
+        " busiest keys a topic of their own; or use a key with more distinct values"
         if ways > 1
-        else "key by something finer; more partitions spread the keys that collide",
+        else "use a key with more distinct values, or more partitions, which separate busy keys"
+        " that share one",
     )  # fmt: skip
 
 
@@ -153,35 +162,38 @@ def growth_findings(sizing: Sizing) -> Iterator[Finding]:
     if sizing.messages_per_second < MANAGED_MESSAGES:
         yield note(
             "operations",
-            f"below {MANAGED_MESSAGES:,} messages/s running a cluster costs as much as above",
+            f"a cluster for less than {MANAGED_MESSAGES:,} messages/s needs as much"
+            " operation as a larger one",
             "consider a managed service, or one broker without replicas",
         )
     if sizing.partitions > METADATA_PARTITIONS:
         yield note(
             "partition metadata",
-            f"{sizing.partitions:,} partitions, {sizing.replicas:,} replicas: above"
-            f" {METADATA_PARTITIONS:,} ZooKeeper struggled, and ended at about"
-            f" {CLUSTER_PARTITIONS_ZOOKEEPER:,}",
-            "on Kafka use KRaft; Penstock keeps metadata in its control plane",
+            f"{sizing.partitions:,} partitions and {sizing.replicas:,} replicas are"
+            f" planned; Kafka with ZooKeeper became slow above {METADATA_PARTITIONS:,}"
+            f" partitions and supported at most about {CLUSTER_PARTITIONS_ZOOKEEPER:,}",
+            "with Kafka use KRaft; Penstock keeps metadata in its control plane",
         )
     if sizing.brokers > SPLIT_BROKERS:
         yield warn(
             "size of the cluster",
-            f"{sizing.brokers:,} brokers; above {SPLIT_BROKERS} moving replicas takes hours",
-            "split the cluster by domain",
+            f"{sizing.brokers:,} brokers are planned; with more than {SPLIT_BROKERS},"
+            " moving replicas takes hours",
+            "split the cluster into several, one per domain",
         )
     if inputs.growth >= TIERING_GROWTH and inputs.storage == "local":
         yield warn(
             "growth of storage",
-            f"{inputs.growth:.3g} times as much within {inputs.horizon:g} days",
+            f"the load grows to {inputs.growth:.3g} times within {inputs.horizon:g} days",
             "--storage diskless",
         )
     if inputs.regions > 1:
         yield warn(
             "regions",
-            f"{inputs.regions} regions: replicas within one cluster would wait 50 to 200 ms"
-            " for each other",
-            "a cluster per region and a pipeline between them, with rules for conflicts",
+            f"{inputs.regions} regions are given; replicas of one cluster in several"
+            " regions would wait 50 to 200 ms for each other",
+            "run one cluster per region, copy data between them by pipelines, and define"
+            " rules for conflicts",
         )
 
 
@@ -192,9 +204,9 @@ def request_findings(sizing: Sizing) -> Iterator[Finding]:
     if asked > allowed:
         yield warn(
             "produce requests",
-            f"{significant(asked)} requests/s to a broker, which answers"
+            f"a broker receives {significant(asked)} produce requests/s, but can answer"
             f" {significant(allowed)} with headroom",
-            "a longer linger and larger batches, or fewer producers",
+            "use a longer linger with larger batches, or fewer producers",
         )
 
 
@@ -202,33 +214,35 @@ def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
     if inputs.storage == "diskless":
         if inputs.replication > 1:
             yield note(
-                "replication", "the object store replicates; brokers keep no copies of their own"
+                "replication",
+                "replication is ignored: the object store replicates, and brokers keep no copies",
             )
         return
     if inputs.replication == 1:
         yield warn(
             "one replica",
-            "while a broker is down its partitions are, and its disk is the only copy",
+            "while a broker is down, its partitions are not available; its disk has the only copy",
             "--storage diskless, or --replication 3",
         )
     if inputs.replication == 2:
         yield warn(
             "two replicas",
-            "both must have a record before it is acknowledged: nothing is while one is down",
+            "a record is acknowledged once both replicas have it; while one broker is"
+            " down, its partitions accept no records",
             "--replication 3",
         )
     if inputs.replication > 1:
         yield note(
             "replication",
-            "processor time is that of large batches on three brokers, 7.3 s/GB of all; 100 bytes"
-            " a batch without linger took 24: see linger.ms of the producers. What replicas add to"
-            " latency is estimated",
+            "processor time is assumed for large batches: 7.3 s/GB in total on three"
+            " brokers. Batches of 100 bytes without linger took 24 s/GB, so set linger.ms"
+            " of the producers. The latency that replicas add is an estimate",
         )
     if inputs.storage == "tiered":
         yield note(
             "tiered storage",
-            "what copying to the archive, and reading there, costs a broker is computed from bytes,"
-            " not measured yet; see remote.log.storage.system.enable",
+            "the cost of copying to the archive and of reading from it is computed from"
+            " bytes, and has not been measured; see remote.log.storage.system.enable",
         )
 
 
@@ -239,41 +253,44 @@ def store_findings(sizing: Sizing, puts: float, latency: Latencies) -> Iterator[
     if waiting > settings.pending_bytes_max:
         yield fail(
             "diskless.pending.bytes.max",
-            f"{format_quantity(waiting, 'bytes')} wait on a broker at the 99th percentile,"
-            f" allowed are {format_quantity(settings.pending_bytes_max, 'bytes')}",
-            "raise it, or add brokers",
+            f"{format_quantity(waiting, 'bytes')} wait for acknowledgement on a broker at"
+            " the p99 latency; the limit is"
+            f" {format_quantity(settings.pending_bytes_max, 'bytes')}",
+            "raise diskless.pending.bytes.max, or add brokers",
         )
     put_seconds = put_latency(sizing).mean / 1000
     ceiling = settings.objects_in_flight_max * settings.buffer_bytes_max / max(put_seconds, 1e-6)
     if each > ceiling:
         yield fail(
             "diskless.objects.in.flight.max",
-            f"a broker writes {format_quantity(each, 'bytes/s')}, and"
-            f" {settings.objects_in_flight_max} full objects at a time are"
+            f"a broker must write {format_quantity(each, 'bytes/s')}, but"
+            f" {settings.objects_in_flight_max} full objects in parallel allow"
             f" {format_quantity(ceiling, 'bytes/s')}",
-            "raise it or diskless.buffer.max.bytes, or add brokers",
+            "raise diskless.objects.in.flight.max or diskless.buffer.max.bytes, or add brokers",
         )
     if latency.diskless is not None and latency.diskless.saturated:
         yield warn(
             "diskless.commit.interval.ms",
-            "objects close later than configured: earlier ones are still written or committed",
-            "raise it, or find out why PUTs or commits take so long",
+            "objects stay open longer than configured, because earlier objects are still"
+            " being written or committed",
+            "raise diskless.commit.interval.ms, or find the cause of slow PUTs or commits",
         )
     if puts > STORE_PREFIX_PUTS_PER_SECOND:
         yield Finding(
             "fail" if puts > STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES else "warn", "PUT rate",
-            f"{significant(puts)} PUTs/s; one prefix takes {STORE_PREFIX_PUTS_PER_SECOND:,}, and"
-            f" there are {WAL_PREFIXES}",
-            "a longer diskless.commit.interval.ms, or fewer brokers",
+            f"{significant(puts)} PUTs/s are planned; one prefix allows"
+            f" {STORE_PREFIX_PUTS_PER_SECOND:,}, and keys are spread over {WAL_PREFIXES}"
+            " prefixes",
+            "use a longer diskless.commit.interval.ms, or fewer brokers",
         )  # fmt: skip
     rate = settings.consolidation_bytes_per_second
     behind = sizing.write_bytes_per_second / sizing.brokers_needed
     if settings.consolidation_interval_ms and rate and behind > rate:
         yield warn(
             "diskless.consolidation.bytes.per.second",
-            f"a broker is written {format_quantity(behind, 'bytes/s')} and consolidates"
-            f" {format_quantity(rate, 'bytes/s')}",
-            "raise it, or consolidate elsewhere",
+            f"a broker receives {format_quantity(behind, 'bytes/s')}, but consolidates at"
+            f" most {format_quantity(rate, 'bytes/s')}",
+            "raise diskless.consolidation.bytes.per.second, or add brokers",
         )
 
 
@@ -298,7 +315,7 @@ def _counts(sizing: Sizing) -> Chart:
         for rate in rates
     ]
     return Chart(
-        title="Partitions and brokers against the rate",
+        title="Partitions and brokers by message rate",
         x_label="messages/s today", y_label="count", x_log=True, y_log=True,
         curves=curves(rates, {
             "partitions": [size.partitions for size in sizes],
@@ -318,7 +335,7 @@ def _bytes(sizing: Sizing) -> Chart:
     return Chart(
         title="Stored data by retention", x_label="days", y_label="TB",
         curves=curves(days, {
-            "on disks, with replicas": [size.disk_bytes / 1e12 for size in sizes],
+            "on disks, including replicas": [size.disk_bytes / 1e12 for size in sizes],
             "in the object store": [size.store_bytes / 1e12 for size in sizes],
         }),
         marks={"planned": inputs.retention},
@@ -347,7 +364,7 @@ def _intervals(sizing: Sizing) -> Chart:
         for at in _INTERVALS_MS
     ]
     return Chart(
-        title="Batching interval: produce latency at the peak, and PUTs",
+        title="Commit interval: produce latency at the peak, and PUTs",
         x_label="diskless.commit.interval.ms", y_label="ms; PUTs/s", x_log=True, y_log=True,
         curves=curves(_INTERVALS_MS, {
             "p50, ms": [latency.quantile(0.5) for latency in found],
@@ -358,11 +375,14 @@ def _intervals(sizing: Sizing) -> Chart:
     )  # fmt: skip
 
 
-SOURCE: Final = "the envelope of scales: network, partition metadata, storage volume, PUT rate"
+SOURCE: Final = "typical limits by scale: network, partition metadata, storage volume, PUT rate"
 
 
 def rooms(sizing: Sizing, puts: float) -> Mapping[str, float]:
-    """Return each loaded limit's room, as a multiple of the planned load."""
+    """Return each limit's room to grow, as a multiple of the planned load, without unused limits.
+
+    `puts` is the planned number of PUTs per second; 0 for topics that are not diskless.
+    """
     shares = sizing.broker_shares
     found = {name: sizing.brokers_needed / share for name, share in shares.items() if share > 0}
     found["partition metadata"] = min(
@@ -381,11 +401,12 @@ def room_figures(found: Mapping[str, float]) -> list[Figure]:
     group = "room to grow"
     return [
         Figure("first_bottleneck", "the first bottleneck", ordered[0][0], "",
-               "the smallest room below, one broker down, ceilings used to the full", SOURCE,
+               "the limit with the smallest room below, with one broker down and no headroom",
+               SOURCE,
                group=group),
         *[
             Figure(f"room_{name.replace(' ', '_').lower()}_times", name, room, "times",
-                   "what the planned brokers and partitions take / the planned load", SOURCE,
+                   "what the planned brokers and partitions can carry / the planned load", SOURCE,
                    group=group)
             for name, room in ordered
         ],
@@ -401,12 +422,12 @@ _DISKLESS_ANSWERS: Final = (*_COUNTS, "store_bytes", "object_puts_per_second", *
 
 
 def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) -> Plan:
-    """Size one cluster for a load: partitions, brokers, disks, networks, latency, requests.
+    """Plan one cluster for a load: partitions, brokers, disks, networks, latency and requests.
 
     Without a deployment it uses default settings and no measurements.
 
     Raises:
-        ImpossiblePlan: latencies whose 99th percentile lies below the median.
+        ImpossiblePlan: a latency has a 99th percentile below its median.
     """
     sizing = size(inputs, deployment or Deployment())
     latency = latencies(sizing)

@@ -1,20 +1,22 @@
-"""Sizing of a load on a cluster: skew, rates, partitions, disks, network, and brokers.
+"""Sizing of a cluster for a load: skew, rates, partitions, disks, network and brokers.
 
-Rates are those at the end of the horizon. Peaks decide partitions, brokers and networks; means
-decide storage and monthly volumes.
+Rates are those at the end of the horizon. Peak rates determine partitions, brokers and networks.
+Average rates determine storage and monthly volumes.
 
-**Skew.** A key always hashes to one partition, so that partition has at least the key's share,
-whatever the number of partitions. The other keys fall on it as on all others. In addition, keys of
-any skew collide: the load of a partition varies around the mean with the sum of the squared shares,
-and the largest of P such loads lies about sqrt(2 ln P) deviations above it.
+**Skew.** A key always hashes to the same partition. So the partition of the busiest key has at
+least that key's share, whatever the number of partitions. The other keys spread evenly over all
+partitions, including this one. In addition, several busy keys may hash to one partition. The load
+of a partition varies around the average, and the variance is the sum of the keys' squared shares
+divided by the number of partitions. The largest of P such loads is about sqrt(2 ln P) standard
+deviations above the average.
 
-**Partitions and brokers.** A consumer group has at most one consumer per partition, so partitions
-must be as many as the consumers that the peak needs. The number of brokers is the largest need of
-all resources, plus one for the time when a broker is down.
+**Partitions and brokers.** A consumer group has at most one consumer per partition, so there are at
+least as many partitions as consumers that the peak needs. Each resource needs a number of brokers.
+The plan takes the largest of these numbers plus one, because one broker may be down.
 
-**Disks.** A partition lies on one disk and is moved whole. So there are enough partitions to keep
-each below its bound, and at least one for each broker to lead; a disk has space for one partition
-more than the mean, since partitions do not divide evenly over brokers.
+**Disks.** A partition is stored on one disk and is moved as a whole. So there are enough partitions
+to keep each below its size limit, and at least one per broker. Partitions do not divide evenly over
+brokers, so each disk has space for one partition more than the average.
 
 Source: extreme values of normal variables; Zipf's law.
 """
@@ -33,7 +35,7 @@ from penstock.planner.quantities import format_quantity
 from penstock.planner.results import figure
 
 _EXACT: Final = 10_000
-"""Ranks with an exact sum; the rest is an integral with its first correction."""
+"""Number of ranks that are summed exactly; an integral approximates the sum over further ranks."""
 _EXPONENT_MAX: Final = 10.0
 _HALVINGS: Final = 60
 TOP: Final = 0.01
@@ -41,7 +43,7 @@ TOP: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """Share of the busiest key, and the sum of the squared shares of all others."""
+    """Skew of keys: share of the busiest key, and sum of the squared shares of all other keys."""
 
     keys: int
     hottest_share: float
@@ -95,7 +97,7 @@ def exponent_of(keys: int, share: float) -> float:
 
 
 def harmonic(count: int, exponent: float) -> float:
-    """Return the sum of 1/n to a power, over n from 1 to `count`."""
+    """Return the sum of 1/n^exponent for n from 1 to `count`."""
     exact = min(count, _EXACT)
     ranks = np.arange(1, exact + 1, dtype=np.float64)
     found = float(np.sum(ranks**-exponent))
@@ -121,11 +123,15 @@ MONTH_SECONDS: Final = DAY_SECONDS * MONTH_DAYS
 MEGABYTE: Final = 1e6
 PROCESS_CORES: Final = 1.0
 PARTITIONS_PER_DISK: Final = 10
-"""Smallest number of partitions that a disk has space for; with fewer, one more is too heavy."""
+"""Minimum number of partitions that a disk must have space for.
+
+A disk has space for one partition more than the average. With fewer, larger partitions that space
+would be too large a share of the disk.
+"""
 SPREADINGS_MAX: Final = 128
-"""Rounds until each broker leads a partition; a round adds at least a third of the partitions."""
+"""Maximum rounds until each broker leads a partition; a round adds a third or more of them."""
 REQUEST_BYTES: Final = 1 << 20
-"""Largest produce request: max.request.size of the producers."""
+"""Size of the largest produce request: default of max.request.size of Kafka's producer."""
 ARITHMETIC: Final = "capacity arithmetic of partitioned logs"
 _WIRE: Final = "message {inputs.message_bytes:g} bytes / compression {inputs.compression_ratio:g}"
 _CONSUMERS: Final = "partitions and consumers"
@@ -134,7 +140,10 @@ _CONSUMERS: Final = "partitions and consumers"
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Figures that follow from a number of partitions. Bytes are those after compression."""
+    """Figures that follow from the inputs and a number of partitions.
+
+    Byte rates and sizes are after compression.
+    """
 
     inputs: CapacityInputs
     deployment: Deployment
@@ -160,42 +169,45 @@ class Sizing:
     def peak_messages_per_second(self) -> float:
         return self.messages_per_second * self.inputs.peak_factor
 
-    @figure("written", "bytes/s", group="load", source=ARITHMETIC, formula=f"messages × {_WIRE}")
+    @figure("bytes written", "bytes/s", group="load", source=ARITHMETIC,
+            formula=f"messages × {_WIRE}")
     def write_bytes_per_second(self) -> float:
         return self.messages_per_second * self.wire_bytes
 
-    @figure("written at the peak", "bytes/s", group="load", source=ARITHMETIC,
+    @figure("bytes written at the peak", "bytes/s", group="load", source=ARITHMETIC,
             formula=f"messages at the peak × {_WIRE}")
     def peak_write_bytes_per_second(self) -> float:
         return self.peak_messages_per_second * self.wire_bytes
 
-    @figure("written, with replicas", "bytes/s", group="load", source=ARITHMETIC,
-            formula="written × {inputs.copies} replicas")
+    @figure("bytes written with replicas", "bytes/s", group="load", source=ARITHMETIC,
+            formula="bytes written × {inputs.copies} replicas")
     def replicated_bytes_per_second(self) -> float:
         return self.write_bytes_per_second * self.inputs.copies
 
-    @figure("read", "bytes/s", group="load", source=ARITHMETIC,
-            formula="written × {inputs.groups} groups")
+    @figure("bytes read", "bytes/s", group="load", source=ARITHMETIC,
+            formula="bytes written × {inputs.groups} groups")
     def read_bytes_per_second(self) -> float:
         return self.write_bytes_per_second * self.inputs.groups
 
-    @figure("read at the peak", "bytes/s", group="load", source=ARITHMETIC,
-            formula="written at the peak × {inputs.groups} groups")
+    @figure("bytes read at the peak", "bytes/s", group="load", source=ARITHMETIC,
+            formula="bytes written at the peak × {inputs.groups} groups")
     def peak_read_bytes_per_second(self) -> float:
         return self.peak_write_bytes_per_second * self.inputs.groups
 
     @figure("partitions", "partitions", group=_CONSUMERS, setting="num.partitions",
             minimum=lambda s: s.partitions_needed,
-            source="over-provision 4 to 10 times: the count is decided once",
-            formula=lambda s: f"as given; needed are {s.partitions_needed}" if s.inputs.partitions
-            else f"the largest of: needed {s.partitions_needed} × {s.inputs.over_provision:g}; for"
-            " what a disk should hold of each; one for each broker. Rounded up to 2^n or 3 × 2^n; a"
-            " keyed topic cannot get more later without moving its keys")
+            source="plan 4 to 10 times the need: a keyed topic's count is fixed",
+            formula=lambda s: f"as given; the peak needs {s.partitions_needed}"
+            if s.inputs.partitions
+            else f"the largest of: {s.partitions_needed} needed × over-provision"
+            f" {s.inputs.over_provision:g}; partitions for the stored bytes; one per broker."
+            " Rounded up to 2^n or 3 × 2^n, because more partitions later would move the keys of a"
+            " keyed topic")
     def partitions(self) -> int:
         return self.partition_count
 
-    @figure("partitions for what is written", "partitions", group=_CONSUMERS, source=ARITHMETIC,
-            formula=lambda s: "written at the peak /"
+    @figure("partitions for the write rate", "partitions", group=_CONSUMERS, source=ARITHMETIC,
+            formula=lambda s: "bytes written at the peak /"
             f" ({s.deployment.text('partition_produce_mb_per_s')} MB/s × {s.free})")
     def partitions_by_produce(self) -> int:
         ceiling = self.deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE
@@ -205,11 +217,11 @@ class Sizing:
     def free(self) -> str:
         return f"(1 - headroom {self.inputs.headroom:g})"
 
-    @figure("partitions for what is kept", "partitions", group=_CONSUMERS,
-            formula="on disks / replicas / the smaller of partition-bytes"
+    @figure("partitions for the stored bytes", "partitions", group=_CONSUMERS,
+            formula="stored on disks / replicas / (the smaller of partition-bytes"
             f" {{inputs.partition_bytes:bytes}} and 1/{PARTITIONS_PER_DISK} of a disk's"
-            " {disk_room:bytes} × {free}, less a segment that is not deleted yet",
-            source="a partition lies on one disk, and is moved and recovered whole")
+            f" {{disk_room:bytes}} × {{free}} - one segment that is not deleted yet)",
+            source="a partition is on one disk, and is moved and recovered as a whole")
     def partitions_by_disk(self) -> int:
         most = self.partition_bytes_max
         kept = self.disk_bytes / self.inputs.copies
@@ -221,7 +233,7 @@ class Sizing:
 
     @property
     def consumer_rates(self) -> list[tuple[float, str]]:
-        """Messages per second of one consumer by each of its limits, with the limit."""
+        """Limits of one consumer in messages per second, each with its text for a formula."""
         inputs = self.inputs
         rates = [(inputs.consumer_rate, f"{inputs.consumer_rate:g} messages/s")]
         if inputs.message_work:
@@ -235,27 +247,27 @@ class Sizing:
     @property
     def consumer_limits(self) -> str:
         limits = [limit for _, limit in self.consumer_rates]
-        return limits[0] if len(limits) == 1 else f"the least of {', '.join(limits)}"
+        return limits[0] if len(limits) == 1 else f"the smallest of {', '.join(limits)}"
 
     @property
     def consumer_messages(self) -> float:
         return min([rate for rate, _ in self.consumer_rates])
 
     @figure("consumers per group", "consumers", group=_CONSUMERS,
-            formula="messages at the peak / ({consumer_limits} × {free}); as many partitions",
-            source="Kafka: a partition is read by one consumer of a group")
+            formula="messages at the peak / ({consumer_limits} × {free}); needs as many partitions",
+            source="Kafka: one consumer of a group reads a partition")
     def consumers_per_group(self) -> int:
         if not self.inputs.groups:
             return 0
         return ceil(self.peak_messages_per_second / (self.consumer_messages * self.usable))
 
-    @figure("a partition in the mean", "messages/s", group=_CONSUMERS, source=ARITHMETIC,
+    @figure("mean load of a partition", "messages/s", group=_CONSUMERS, source=ARITHMETIC,
             formula="messages at the peak / {partitions} partitions")
     def mean_partition_messages_per_second(self) -> float:
         return self.peak_messages_per_second / self.partitions
 
     @figure("the busiest key", "messages/s", group=_CONSUMERS, source=ARITHMETIC,
-            formula="its share {skew.hottest_share:.3g} × messages at the peak")
+            formula="its share {skew.hottest_share:.3g} of messages × messages at the peak")
     def hottest_key_messages_per_second(self) -> float:
         return self.skew.hottest_share * self.peak_messages_per_second
 
@@ -264,15 +276,15 @@ class Sizing:
         return self.skew.hottest_partition(self.partitions)
 
     @figure("the busiest partition", "messages/s", group=_CONSUMERS,
-            formula="messages at the peak × the larger of: share of the busiest key"
-            " {skew.hottest_share:.3g} + all other keys / {partitions}; 1 / {partitions} +"
-            " deviation × sqrt(2 ln {partitions})",
+            formula="messages at the peak × the larger of two shares: busiest key"
+            " {skew.hottest_share:.3g} + other keys / {partitions}; 1 / {partitions} +"
+            " standard deviation × sqrt(2 ln {partitions})",
             source="Kafka: a key hashes to one partition; extreme values of normal variables")
     def hottest_partition_messages_per_second(self) -> float:
         return self.hottest_share * self.peak_messages_per_second
 
     @figure("the busiest partition, bytes", "bytes/s", group=_CONSUMERS, source=ARITHMETIC,
-            formula="its share {hottest_share:.3g} × written at the peak")
+            formula="its share {hottest_share:.3g} of messages × bytes written at the peak")
     def hottest_partition_bytes_per_second(self) -> float:
         return self.hottest_share * self.peak_write_bytes_per_second
 
@@ -283,9 +295,10 @@ class Sizing:
         consumed = self.consumer_messages if self.consumers_per_group else produced
         return self.usable * min(produced, consumed)
 
-    @figure("ways to salt the busiest key", "ways", group=_CONSUMERS,
-            formula="its messages / what a consumer and a partition take with headroom:"
-            " {allowed_messages:messages/s}", source="a salted key loses its strict order")
+    @figure("salted keys that replace the busiest key", "ways", group=_CONSUMERS,
+            formula="the busiest key / the load that a consumer and a partition allow with"
+            " headroom: {allowed_messages:messages/s}",
+            source="salting a key ends its strict order")
     def salt_ways(self) -> int:
         return salt_ways(self.hottest_key_messages_per_second, self.allowed_messages)
 
@@ -327,7 +340,7 @@ class Sizing:
 
     @figure("brokers", "brokers", group="brokers", source=ARITHMETIC,
             minimum=lambda s: s.brokers_needed,
-            formula="the largest need of all resources + 1, so that one may be down")
+            formula="the largest number below + 1, because one broker may be down")
     def brokers(self) -> int:
         return self.brokers_needed + 1
 
@@ -341,11 +354,12 @@ class Sizing:
         return ceil(self.replicas / self.brokers)
 
     @figure("brokers without a partition", "brokers", group="brokers", source=ARITHMETIC,
-            formula="brokers - partitions × replicas, where that is more than none")
+            formula="brokers - partitions × replicas, at least 0")
     def idle_brokers(self) -> int:
         return max(0, self.brokers - self.replicas)
 
-    @figure("a day", "bytes", group="storage", source=ARITHMETIC, formula="written × 86,400 s")
+    @figure("written per day", "bytes", group="storage", source=ARITHMETIC,
+            formula="bytes written × 86,400 s")
     def daily_bytes(self) -> float:
         return self.write_bytes_per_second * DAY_SECONDS
 
@@ -355,15 +369,15 @@ class Sizing:
         days = {"local": inputs.retention, "tiered": inputs.local_retention, "diskless": 0.0}
         return days[inputs.storage]
 
-    @figure("on disks", "bytes", group="storage",
-            formula="a day (compressed) × {disk_days:g} days × {inputs.copies} replicas",
+    @figure("stored on disks", "bytes", group="storage",
+            formula="written per day × {disk_days:g} days × {inputs.copies} replicas",
             source="daily ingest × retention × replication / compression")
     def disk_bytes(self) -> float:
         return self.daily_bytes * self.disk_days * self.inputs.copies
 
     @figure("segments not deleted yet", "bytes", group="storage",
-            formula="up to one segment of {deployment.log.segment_bytes:bytes} per replica, and a"
-            " retention at most", source="Kafka: retention deletes whole segments")
+            formula="up to one segment of {deployment.log.segment_bytes:bytes} per replica, but"
+            " at most one retention of data", source="Kafka: retention deletes whole segments")
     def disk_slack_bytes(self) -> float:
         if self.inputs.storage == "diskless":
             return 0.0
@@ -378,7 +392,7 @@ class Sizing:
 
     @property
     def disk_journal_bytes(self) -> int:
-        """Bytes of the journal on a disk; diskless topics write none."""
+        """Bytes of the journal on a broker's disk; 0 for diskless topics, which write none."""
         return 0 if self.inputs.storage == "diskless" else self.journal_bytes
 
     @property
@@ -390,16 +404,16 @@ class Sizing:
         usable = self.disk_room * self.usable
         return min(self.inputs.partition_bytes, usable / PARTITIONS_PER_DISK)
 
-    @figure("disk per broker, filled", "bytes", group="storage",
-            formula="(on disks + segments not deleted) / {brokers_needed} brokers + journal"
-            " {disk_journal_bytes:bytes}", source="journal.files.max × journal.file.bytes")
+    @figure("used disk space per broker", "bytes", group="storage",
+            formula="(stored on disks + segments not deleted yet) / {brokers_needed} brokers +"
+            " journal {disk_journal_bytes:bytes}", source="journal.files.max × journal.file.bytes")
     def disk_bytes_per_broker(self) -> float:
         filled = self.disk_bytes + self.disk_slack_bytes
         return filled / self.brokers_needed + self.disk_journal_bytes
 
-    @figure("a partition on a disk", "bytes", group="storage", source=ARITHMETIC,
-            formula="(on disks + segments not deleted) / {replicas:,} replicas; the busiest has"
-            " {busiest_replica_bytes:bytes}")
+    @figure("mean partition on a disk", "bytes", group="storage", source=ARITHMETIC,
+            formula="(stored on disks + segments not deleted yet) / {replicas:,} replicas; the"
+            " busiest has {busiest_replica_bytes:bytes}")
     def partition_disk_bytes(self) -> float:
         return (self.disk_bytes + self.disk_slack_bytes) / self.replicas
 
@@ -413,23 +427,27 @@ class Sizing:
         return others + self.busiest_replica_bytes
 
     @figure("the fullest disk", "bytes", group="storage", source=ARITHMETIC,
-            formula="{partitions_per_broker} partitions, the busiest among them, on one of"
+            formula="{partitions_per_broker} partitions, including the busiest, on one of"
             " {brokers} brokers + journal")
     def fullest_disk_bytes(self) -> float:
         return self.fullest_replicas_bytes + self.disk_journal_bytes
 
     @property
     def store_days(self) -> float:
-        """Days of data in the object store: all, or those that local disks have deleted."""
+        """Days of data that only the object store holds.
+
+        These are all days for diskless topics, and for tiered topics those after the local
+        retention.
+        """
         return self.inputs.retention - self.disk_days
 
-    @figure("in the object store", "bytes", group="storage",
-            formula="a day × {store_days:g} days, stored once",
-            source="KIP-405; the store replicates on its own")
+    @figure("stored in the object store", "bytes", group="storage",
+            formula="written per day × {store_days:g} days, one copy",
+            source="KIP-405; the store replicates by itself")
     def store_bytes(self) -> float:
         return self.daily_bytes * self.store_days
 
-    @figure("share of days that is not on disks", group="storage", source=ARITHMETIC,
+    @figure("share of days only in the store", group="storage", source=ARITHMETIC,
             formula="1 - {disk_days:g} d / {inputs.retention:g} d")
     def store_share(self) -> float:
         return 1 - self.disk_days / self.inputs.retention
@@ -438,9 +456,9 @@ class Sizing:
     def through_store(self) -> bool:
         return self.inputs.storage != "local"
 
-    @figure("into all brokers, peak", "bytes/s", group="network", source=ARITHMETIC,
-            formula=lambda s: "written × replicas"
-            + (" + read from the store" if s.through_store else ""))
+    @figure("received by all brokers, peak", "bytes/s", group="network", source=ARITHMETIC,
+            formula=lambda s: "bytes written at the peak × replicas"
+            + (" + bytes read from the store" if s.through_store else ""))
     def network_in_bytes_per_second(self) -> float:
         inputs, peak = self.inputs, self.peak_write_bytes_per_second
         old = peak * inputs.lagging_groups if self.through_store else 0.0
@@ -448,21 +466,21 @@ class Sizing:
             return peak + old + (peak * (inputs.zones - 1) if inputs.zone_aware else 0.0)
         return peak + peak * (inputs.copies - 1) + old
 
-    @figure("out of all brokers, peak", "bytes/s", group="network", source=ARITHMETIC,
-            formula=lambda s: f"written × ({s.inputs.copies} - 1 followers + {s.inputs.groups}"
-            " groups" + (" + 1 to the store)" if s.through_store else ")"))
+    @figure("sent by all brokers, peak", "bytes/s", group="network", source=ARITHMETIC,
+            formula=lambda s: f"bytes written at the peak × ({s.inputs.copies - 1} followers +"
+            f" {s.inputs.groups} groups" + (" + 1 to the store)" if s.through_store else ")"))
     def network_out_bytes_per_second(self) -> float:
         peak = self.peak_write_bytes_per_second
         followers = peak * (self.inputs.copies - 1)
         return peak * self.inputs.groups + followers + (peak if self.through_store else 0.0)
 
-    @figure("into a broker, one down", "bytes/s", group="network", source=ARITHMETIC,
-            formula="in / {brokers_needed} brokers")
+    @figure("received by a broker, one down", "bytes/s", group="network", source=ARITHMETIC,
+            formula="received by all brokers / {brokers_needed} brokers")
     def broker_network_in_bytes_per_second(self) -> float:
         return self.network_in_bytes_per_second / self.brokers_needed
 
-    @figure("out of a broker, one down", "bytes/s", group="network", source=ARITHMETIC,
-            formula="out / {brokers_needed} brokers")
+    @figure("sent by a broker, one down", "bytes/s", group="network", source=ARITHMETIC,
+            formula="sent by all brokers / {brokers_needed} brokers")
     def broker_network_out_bytes_per_second(self) -> float:
         return self.network_out_bytes_per_second / self.brokers_needed
 
@@ -471,29 +489,29 @@ class Sizing:
         return crossing(self.inputs)
 
     @figure("between zones: produced", "bytes/s", group="network", source=ARITHMETIC,
-            formula="written × {crossing.produced:.3g}")
+            formula="bytes written × share between zones {crossing.produced:.3g}")
     def cross_zone_produce_bytes_per_second(self) -> float:
         return self.write_bytes_per_second * self.crossing.produced
 
     @figure("between zones: replicated", "bytes/s", group="network", source=ARITHMETIC,
-            formula="written × {crossing.replicated:.3g} followers in other zones than their"
-            " leader: {inputs.copies} replicas over {inputs.zones} zones")
+            formula="bytes written × {crossing.replicated:.3g} followers outside their leader's"
+            " zone: {inputs.copies} replicas over {inputs.zones} zones")
     def cross_zone_replication_bytes_per_second(self) -> float:
         return self.write_bytes_per_second * self.crossing.replicated
 
     @figure("between zones: fetched", "bytes/s", group="network", source="KIP-392",
-            formula=lambda s: f"read × {s.crossing.fetched:.3g}"
-            + (", clients read what is near" if s.inputs.zone_aware else ""))
+            formula=lambda s: f"bytes read × share between zones {s.crossing.fetched:.3g}"
+            + ("; clients read in their zone if it has a replica" if s.inputs.zone_aware else ""))
     def cross_zone_fetch_bytes_per_second(self) -> float:
         return self.read_bytes_per_second * self.crossing.fetched
 
-    @figure("between zones in a month: replicated", "bytes/month", group="network",
-            formula=f"replicated between zones × 86,400 s × {MONTH_DAYS}", source=ARITHMETIC)
+    @figure("between zones per month: replicated", "bytes/month", group="network",
+            formula=f"between zones: replicated × 86,400 s × {MONTH_DAYS}", source=ARITHMETIC)
     def cross_zone_replication_bytes_per_month(self) -> float:
         return self.cross_zone_replication_bytes_per_second * MONTH_SECONDS
 
-    @figure("between zones in a month: all", "bytes/month", group="network", source=ARITHMETIC,
-            formula=f"all three × 86,400 s × {MONTH_DAYS}")
+    @figure("between zones per month: all", "bytes/month", group="network", source=ARITHMETIC,
+            formula=f"(produced + replicated + fetched between zones) × 86,400 s × {MONTH_DAYS}")
     def cross_zone_bytes_per_month(self) -> float:
         share = self.crossing
         crossed = share.produced + share.replicated + share.fetched * self.inputs.groups
@@ -502,7 +520,11 @@ class Sizing:
 
 
 def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
-    """Size a cluster with given partitions, or with enough for each broker to lead one."""
+    """Return the sizing of a cluster, with the given partitions or a planned number.
+
+    The planned number covers the load with over-provision, the size limit of partitions, and one
+    partition per broker.
+    """
     sizing = Sizing(
         inputs=inputs,
         deployment=deployment,
@@ -523,7 +545,10 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
 
 
 def rounded_up(count: int) -> int:
-    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 …, which many group sizes divide."""
+    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 … that is not below `count`.
+
+    Many sizes of consumer groups divide these numbers.
+    """
     power = 1
     while power < count:
         if power >= 2 and power // 2 * 3 >= count:
@@ -534,9 +559,9 @@ def rounded_up(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Shares of bytes between zones.
+    """Shares of the written or read bytes that cross zones.
 
-    The share of replication is the mean number of followers outside their leader's zone.
+    `replicated` is the average number of followers outside their leader's zone.
     """
 
     produced: float

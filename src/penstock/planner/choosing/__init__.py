@@ -1,14 +1,14 @@
-"""Choice of a messaging technology by a decision matrix of rules.
+"""Choice of a messaging technology, by rules about the workload.
 
     Workload ──> rules (data) ──> reasons per candidate ──> verdicts ──> recommendation
-                                                      └── each answer flipped ──> changes
+                                                      └── other answers, one by one ──> changes
 
-`rules.py` holds the questions, and reads `technologies.toml`: the candidates, their parts in
-Penstock, and the rules with their thresholds. `plan.py` applies them, flips answers one by one, and
-makes a `Plan` of it.
+`rules.py` holds the questions and reads `technologies.toml`: the candidate technologies, the
+matching parts of Penstock, and the rules with their thresholds. `plan.py` applies the rules to the
+answers. It also tries other answers one by one, and makes a `Plan`.
 
-Source: the log and queue article (why a table is no queue, the decision matrix, the use cases),
-the filesystem outbox article (when it is wrong), the host IPC article (alternatives, when wrong).
+Source: the log and queue article (why a table is no queue, the decision matrix, the use cases), the
+filesystem outbox article (when it is wrong), the host IPC article (alternatives, when wrong).
 """
 
 from penstock.planner.choosing.plan import (

@@ -1,13 +1,15 @@
-"""Choice as a plan: reasons, verdicts, the recommendation, and the answers that change it.
+"""Plan of a choice: reasons, verdicts, the recommendation, and answers that would change it.
 
-A candidate does not fit if a rule speaks against it, fits with a caveat if one has a caveat, and
-fits otherwise. Of the fitting transports the one with the fewest caveats is recommended; ties go to
-the one that is cheaper to run. A stream processor or a workflow engine needs a transport.
+A candidate does not fit if a rule is against it. It fits with a caveat if a rule has a caveat, and
+fits otherwise. A candidate is a transport, which carries messages, or a computation or coordination
+on top of one, such as a stream processor or a workflow engine. The plan recommends the fitting
+transport with the fewest caveats; of equals, the one that is cheaper to run.
 
-Each answer is flipped in turn. Yes-or-no answers and choices are tried in all their values.
-Numbers are tried on and beside every threshold of a rule, upwards and downwards from the given one,
-until the recommendation changes. A threshold of a product, such as bytes a day, is divided by its
-other factor.
+The plan also finds single answers that change the recommendation. It tries all values of yes-or-no
+questions and of choices. For numbers it tries the thresholds of the rules and the values beside
+them, upwards and downwards from the given number, until the recommendation changes. A rule may
+compare a product, such as bytes per day, with its threshold. Then the threshold for one factor is
+the rule's threshold divided by the other factor.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Verdicts by candidate, the recommended transport, and the additions on top of it."""
+    """Verdicts by candidate, the recommended transport, and the fitting additions on top of it."""
 
     verdicts: Mapping[str, Verdict]
     transport: str | None
@@ -67,9 +69,10 @@ class Choice:
 
     @property
     def recommended(self) -> tuple[str, ...]:
-        """Recommended ids; empty if nothing fits.
+        """Ids of the recommended candidates; empty if nothing fits.
 
-        A workflow engine carries its own messages; a processor needs the log under it.
+        A workflow engine alone needs no transport, because it carries its own messages. A stream
+        processor needs one.
         """
         if self.on_top == ("workflow",):
             return self.on_top
@@ -132,7 +135,9 @@ class Change:
 
 
 def changes(workload: Workload) -> tuple[Change, ...]:
-    """Return all single answers that change the recommendation, for numbers the nearest ones."""
+    """Return single answers that change the recommendation; for numbers the nearest in each
+    direction.
+    """
     found: list[Change] = []
     now = judge(workload).recommended
     for info in describe(Workload):
@@ -146,7 +151,10 @@ def changes(workload: Workload) -> tuple[Change, ...]:
 
 
 def _ladders(info: SettingInfo, workload: Workload) -> Iterator[list[tuple[Any, str]]]:
-    """Yield lists of values with their texts; the first effective value of each list counts."""
+    """Yield lists of values to try, each value with its text.
+
+    The caller takes from each list the first value that changes the recommendation.
+    """
     given = getattr(workload, info.attribute)
     if isinstance(given, bool):
         yield [(not given, "no" if given else "yes")]
@@ -192,7 +200,7 @@ def _downwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
 def _allowed(
     info: SettingInfo, at: float, steps: list[tuple[float, str]]
 ) -> list[tuple[Any, str]]:  # fmt: skip
-    """Return the values within the bounds, with their texts; fractions show the threshold."""
+    """Return the values within the input's bounds with their texts; a float's text shows `at`."""
     least = -inf if info.minimum is None else info.minimum
     most = inf if info.maximum is None else info.maximum
     return [
@@ -224,8 +232,8 @@ def _lines(info: SettingInfo) -> tuple[str, ...]:
 
 _OWN: Final = "Penstock: its features"
 _RULE: Final = (
-    "of the transports that nothing speaks against, the one with the fewest caveats;"
-    " of equals the one that is cheaper to run"
+    "the transport with the fewest caveats, of those that no rule is against; of equals,"
+    " the one that is cheaper to run"
 )
 
 
@@ -236,7 +244,7 @@ def plan_choice(workload: Workload) -> Plan:
     for verdict in choice.verdicts.values():
         figures += _reasons(verdict)
     return Plan(
-        title=f"what carries it: {choice.text}",
+        title=f"recommended for this workload: {choice.text}",
         inputs=workload,
         figures=tuple(figures),
         findings=tuple(_findings(choice)),
@@ -246,17 +254,17 @@ def plan_choice(workload: Workload) -> Plan:
 
 
 def _recommendation(workload: Workload, choice: Choice) -> list[Figure]:
-    rows = [("recommendation", "take", choice.text, _RULE, SOURCES["thresholds"])]
+    rows = [("recommendation", "recommended", choice.text, _RULE, SOURCES["thresholds"])]
     if choice.transport is not None and choice.transport not in choice.recommended:
         label = CANDIDATES[choice.transport].label
-        rows.append(("transport", "around it", label, _RULE, SOURCES["thresholds"]))
+        rows.append(("transport", "transport around it", label, _RULE, SOURCES["thresholds"]))
     for combination in combinations(workload, choice):
         when = " and ".join([test.text for test in combination.when]) or "always"
         text = f"{combination.label}: {combination.how}"
-        rows.append((combination.name, "usual together", text, when, combination.source))
+        rows.append((combination.name, "usual combination", text, when, combination.source))
     for name in choice.recommended:
         found = CANDIDATES[name]
-        there = "there" if found.present else "not there"
+        there = "present" if found.present else "not present"
         rows.append((f"{_snake(name)}_part", f"{found.label} in Penstock", found.part, there, _OWN))
     return [
         Figure(name, label, value, "", formula, source, group="recommendation")
@@ -268,21 +276,23 @@ def _changes(workload: Workload) -> list[Figure]:
     return [
         Figure(
             f"change_{change.info.attribute}_{place}", f"{change.info.name}: {change.answer}",
-            change.choice.text, "", "the same rules, with this one answer instead",
-            _OWN_COMPUTATION, group="which single answer would change it",
+            change.choice.text, "", "the same rules, with only this answer changed",
+            _OWN_COMPUTATION, group="single answers that would change the recommendation",
         )
         for place, change in enumerate(changes(workload), 1)
     ]  # fmt: skip
 
 
-_OWN_COMPUTATION: Final = "computed: every answer is flipped, numbers at each threshold"
+_OWN_COMPUTATION: Final = (
+    "computed: all other answers, and numbers at each threshold, are tried one by one"
+)
 
 
 def _reasons(verdict: Verdict) -> list[Figure]:
     candidate = CANDIDATES[verdict.candidate]
     prefix, group = _snake(verdict.candidate), f"{candidate.label}: {verdict.fit}"
     counts = [f"{len(verdict.of(effect))} {effect}" for effect in EFFECTS]
-    against = "any reason against: does not fit; any caveat: fits with a caveat"
+    against = "any reason against: does not fit; else any caveat: fits with a caveat; else fits"
     return [
         Figure(
             f"{prefix}_verdict", candidate.label, verdict.fit, "", ", ".join(counts), against,
@@ -304,8 +314,8 @@ def _findings(choice: Choice) -> list[Finding]:
         return [
             fail(
                 "recommendation",
-                f"{NOTHING}: no single technology serves all of these answers",
-                "change one of the answers above, or split it into two streams",
+                f"{NOTHING}: no technology serves all of these answers",
+                "change one of the answers above, or split the messages into two streams",
             )
         ]
     found: list[Finding] = []

@@ -1,6 +1,7 @@
-"""Questions about a workload, and the candidates and rules of `technologies.toml`, read once.
+"""Questions about a workload, and the candidates and rules of `technologies.toml`.
 
-A rule is tests of answers that must all hold, an effect on one candidate, a reason and its source.
+A rule has tests of answers, an effect on one candidate, a reason and a source. It applies if all of
+its tests hold. The table is read once, when this module is imported.
 """
 
 from __future__ import annotations
@@ -22,54 +23,72 @@ Fact = float | int | str | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Stream of messages. Rates and sizes are averages; latency is from end to end."""
+    """Answers about a stream of messages. Sizes are averages; latency is end to end."""
 
     SEPARATOR: ClassVar = "-"
 
     messages_per_second: float = setting(
-        1000.0, "Number of messages at busy times.", 0.001, 1e12, name="rate", unit="messages/s"
+        1000.0,
+        "Number of messages per second at busy times.",
+        0.001,
+        1e12,
+        name="rate",
+        unit="messages/s",
     )
     message_bytes: int = setting(1024, "Size of a message.", 1, 1 << 40, unit="bytes")
-    consumers: int = setting(
-        1, "Independent kinds of consumers that each get every message.", 1, 10_000
+    consumers: int = setting(1, "Number of consumer groups that each get every message.", 1, 10_000)
+    replay: bool = setting(
+        False,
+        "Whether consumers read messages again later, for an audit, a backfill or after a bug.",
     )
-    replay: bool = setting(False, "Whether messages are read again later: audit, backfill, a bug.")
     latency_ms: float = setting(
-        1000.0, "Allowed time from a message to its consumer, at the 99th percentile.", 1e-6, 1e12,
+        1000.0, "Maximum time from a message's send to its consumer, at the 99th percentile.",
+        1e-6, 1e12,
         name="latency", unit="ms",
     )  # fmt: skip
     ordering: str = setting(
-        "none", "Required order: none, of the messages of one key, or of all messages.",
+        "none", "Required order of messages: none, among the messages of one key, or among all"
+        " messages.",
         choices=("none", "key", "global"),
     )  # fmt: skip
-    reply: bool = setting(False, "Whether the sender waits for a value that the receiver computes.")
+    reply: bool = setting(
+        False, "Whether the sender waits for a result that the receiver computes."
+    )
     consumer_down: bool = setting(True, "Whether sending must succeed while the consumer is down.")
-    bursts: bool = setting(False, "Whether spikes are to be buffered, and not slow senders down.")
+    bursts: bool = setting(
+        False, "Whether bursts must be buffered instead of slowing senders down."
+    )
     semantics: bool = setting(
-        False, "Whether messages have priorities, expiry or routing of their own."
+        False, "Whether messages have their own priorities, expiry times or routing."
     )
     lifetime_s: float = setting(
-        float(7 * SECONDS_PER_DAY), "Useful life of a message.", 0, 1e10, name="lifetime", unit="s"
+        float(7 * SECONDS_PER_DAY),
+        "Time for which a message is useful.",
+        0,
+        1e10,
+        name="lifetime",
+        unit="s",
     )
     database: str = setting(
-        "none", "Whether a database is there already, or messages must even commit with its rows.",
+        "none", "Database of the sender: none, one that is there already, or one whose"
+        " transactions must also commit the messages.",
         choices=("none", "there", "transaction"),
     )  # fmt: skip
     same_host: bool = setting(
-        False, "Whether senders and receivers run on one host and can share a directory of it."
+        False, "Whether senders and receivers run on one host and can share a directory there."
     )
     shared_files: bool = setting(
-        False, "Whether both sides mount one file system, in one region, and people can operate it."
+        False,
+        "Whether senders and receivers can mount one file system in one region, and a team"
+        " can operate it.",
     )
     hops: int = setting(1, "Number of services that call each other in a row.", 1, 1000)
     steps: int = setting(
-        1, "Steps of one process that are retried, or undone, together.", 1, 10_000
+        1, "Number of steps of one process that are retried or undone together.", 1, 10_000
     )
-    waits: bool = setting(
-        False, "Whether the process waits for timers or people, for hours to weeks."
-    )
+    waits: bool = setting(False, "Whether the process waits hours to weeks for timers or people.")
     stateful: bool = setting(
-        False, "Whether results need several messages at once: windows, joins, aggregates."
+        False, "Whether results depend on several messages, as windows, joins and aggregates do."
     )
 
 
@@ -77,13 +96,13 @@ DERIVED: Final[Mapping[str, tuple[str, str, float]]] = {
     "bytes_per_second": ("messages_per_second", "message_bytes", 1),
     "bytes_per_day": ("messages_per_second", "message_bytes", SECONDS_PER_DAY),
 }
-"""Facts that are products of two inputs and a factor."""
+"""Facts that are the product of two inputs and a factor, by name."""
 
 UNITS: Final[Mapping[str, str]] = {"bytes_per_second": "bytes/s", "bytes_per_day": "bytes/day"}
 
 
 def fact_of(workload: Workload) -> Callable[[str], Fact]:
-    """Return a function that looks up an answer, or a derived fact, by name."""
+    """Return a function from the name of an answer or a derived fact to its value."""
 
     def fact(name: str) -> Fact:
         derived = DERIVED.get(name)
@@ -106,7 +125,7 @@ EFFECTS: Final[Mapping[Effect, str]] = {
     "caveat": "is a caveat for",
     "against": "rules out",
 }
-"""Effects in the order of their reasons, with their words in questions."""
+"""Effects of rules, in the order in which reasons are shown, with their words for questions."""
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": eq, "≠": ne, "≥": ge, ">": gt, "≤": le, "<": lt,
 }  # fmt: skip
@@ -120,7 +139,10 @@ _WORDS: Final[Mapping[str, Fact]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Technology. `part` is the part of Penstock for it; `present` is whether it exists."""
+    """Technology that may be recommended.
+
+    `part` names the matching part of Penstock; `present` states whether Penstock has it.
+    """
 
     id: str
     label: str
@@ -145,11 +167,14 @@ class Test:
 
     @property
     def text(self) -> str:
-        """Condition in words: `consumers ≥ 2 groups`, `replay = yes`."""
+        """Condition as text, such as `consumers ≥ 2` or `replay = yes`."""
         return f"{self._name} {self.relation} {self._shown(self.value)}"
 
     def found(self, fact: Callable[[str], Fact]) -> str:
-        """Return answer and threshold: `consumers 3 groups ≥ 2 groups`, `replay: yes`."""
+        """Return the answer as text, for numbers with the threshold.
+
+        Examples: `consumers 3 ≥ 2`, `replay: yes`.
+        """
         if isinstance(self.value, (bool, str)):
             return f"{self._name}: {self._shown(fact(self.fact))}"
         shown = self._shown(fact(self.fact))
@@ -167,7 +192,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Row of the table. `subject` is unique among the rules of a candidate."""
+    """Rule of the table; `subject` is unique among the rules of a candidate."""
 
     candidate: str
     subject: str
@@ -183,9 +208,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Common combination, when one of `with_any` is recommended and all tests hold.
+    """Common combination of technologies.
 
-    An empty name among `with_any` means that nothing is recommended.
+    It is shown if one of `with_any` is recommended and all tests hold. An empty name in `with_any`
+    stands for no recommendation.
     """
 
     name: str
@@ -209,7 +235,7 @@ def _value(text: str) -> Fact:
 
 
 def _tests(when: str) -> tuple[Test, ...]:
-    """Read tests from text: names of `[tests]`, or comparisons, with commas between them."""
+    """Parse tests from text with commas between them: names of `[tests]`, or comparisons."""
     found = []
     for part in filter(None, when.split(", ")):
         fact, relation, value = _DATA["tests"].get(part, part).split(" ")
@@ -221,7 +247,7 @@ CANDIDATES: Final[Mapping[str, Candidate]] = {
     name: Candidate(id=name, **{key: row[key] for key in row if key != "rules"})
     for name, row in ((name, _DATA["candidate"][name]) for name in _DATA["order"])
 }
-"""Candidates by id. Of equally good transports the earlier is recommended, the cheaper to run."""
+"""Candidates by id, cheaper ones first: of equally good transports, the first is recommended."""
 RULES: Final[tuple[Rule, ...]] = tuple(
     [
         Rule(

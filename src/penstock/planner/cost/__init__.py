@@ -1,7 +1,11 @@
-"""Cost plan: monthly costs of a workload by every option, and the break-even points.
+"""Cost plan: monthly costs of a workload with each option, and the points where the cheapest
+changes.
 
     inputs ──> workload (rates, volumes) ──┐
     prices.toml, or a user's file ─────────┴──> options: lines of quantity × price ──> Plan
+
+An option is a way to carry the data: a self-managed log, an outbox on a file system, or a managed
+service.
 
 Source: the filesystem outbox article, its worked example; the log and queue article, section 12.
 """

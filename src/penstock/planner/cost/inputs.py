@@ -1,7 +1,8 @@
-"""Inputs of a cost plan, with the units that people use, and its rates and volumes.
+"""Inputs of a cost plan in their units, and the rates and volumes computed from them.
 
-The documentation of an input with 0 or -1 for "derived" names its source. Inputs that are a
-capacity (`kinesis-shards`, `fsx-throughput`) replace the needs of the workload.
+For some inputs 0 or -1 means "computed"; their documentation says from what. An input that is a
+capacity (`kinesis-shards`, `fsx-throughput`) replaces the capacity that the plan would compute from
+the workload.
 
 A month has 30 days, a GB 10^9 bytes and an MB 10^6, as in the sources. Bytes are compressed unless
 stated otherwise.
@@ -23,7 +24,7 @@ DISKLESS: Final = DisklessSettings()
 SEGMENT_BYTES: Final = LogConfig().segment_bytes
 BYTES_PER_DAY: Final = 10**12
 OWN: Final = -1.0
-"""Value that means "derived from the other inputs"."""
+"""Value of an input that means "computed from the other inputs"."""
 OPTIONS: Final = (
     "local", "tiered", "diskless", "outbox-efs-elastic", "outbox-efs-provisioned",
     "outbox-fsx-ssd", "outbox-fsx-tiering", "s3-direct", "kinesis-provisioned",
@@ -37,145 +38,205 @@ class CostInputs:
     SEPARATOR: ClassVar = "-"
 
     bytes_per_day: float = setting(
-        BYTES_PER_DAY, "Bytes produced in a day, before compression.", 1, 1e21, unit="bytes/day"
+        BYTES_PER_DAY, "Bytes produced per day, before compression.", 1, 1e21, unit="bytes/day"
     )
     rate: float = setting(
-        0.0, "Bytes produced in a second instead of a day; 0 takes bytes-per-day.", 0, 1e16,
+        0.0, "Bytes produced per second before compression, in place of bytes-per-day. 0 uses"
+        " bytes-per-day.", 0, 1e16,
         unit="bytes/s",
     )  # fmt: skip
     message_bytes: int = setting(
         1000, "Size of a message before compression.", 1, 1 << 30, unit="bytes"
     )
-    compression: float = setting(3.0, "Produced bytes per compressed byte; 1 is none.", 1, 1000)
+    compression: float = setting(
+        3.0, "Produced bytes per compressed byte. 1 means no compression.", 1, 1000
+    )
     retention: float = setting(7.0, "Retention of data.", 0.001, 36_500, unit="d")
-    replication_factor: int = setting(3, "Copies of a partition on local disks.", 1, 20)
-    zones: int = setting(3, "Availability zones that brokers and clients are in.", 1, 10)
-    consumer_groups: int = setting(2, "Number of reads of all data.", 0, 10_000)
+    replication_factor: int = setting(
+        3, "Replicas of a partition on local disks, including the leader's.", 1, 20
+    )
+    zones: int = setting(
+        3, "Number of availability zones over which brokers and clients are spread.", 1, 10
+    )
+    consumer_groups: int = setting(2, "Number of consumer groups; each reads all data.", 0, 10_000)
     reads_cross_zone: float = setting(
-        OWN, "Share of reads from a broker of another zone; -1: by zones and rack-aware.", OWN, 1
+        OWN,
+        "Share of reads from a broker in another zone. -1 computes it from zones and rack-aware.",
+        OWN,
+        1,
     )
     writes_cross_zone: float = setting(
-        0.0, "Share of produced bytes that go to a leader of another zone.", 0, 1
+        0.0, "Share of produced bytes that are sent to a leader in another zone.", 0, 1
     )
-    rack_aware: bool = setting(False, "Whether consumers read from a replica of their own zone.")
-    peak_factor: float = setting(1.5, "Rate at the peak per average rate.", 1, 1000)
-    headroom: float = setting(0.3, "Capacity above the peak, as a share of it.", 0, 10)
-    disk_free: float = setting(0.2, "Share of a provisioned disk that stays free.", 0, 0.9)
-    partitions: int = setting(24, "Partitions of all topics.", 1, 10_000_000)
+    rack_aware: bool = setting(False, "Whether consumers read from a replica in their own zone.")
+    peak_factor: float = setting(
+        1.5, "Rate at the peak, as a multiple of the average rate.", 1, 1000
+    )
+    headroom: float = setting(
+        0.3, "Capacity to provide above the peak, as a share of the peak.", 0, 10
+    )
+    disk_free: float = setting(0.2, "Share of a provisioned disk to keep free.", 0, 0.9)
+    partitions: int = setting(24, "Number of partitions of all topics.", 1, 10_000_000)
     operations_share: float = setting(
-        0.05, "Share of an own cluster's cost that is operations and its control plane.", 0, 0.9
+        0.05,
+        "Share of operations and control plane in the total cost of a self-managed cluster.",
+        0,
+        0.9,
     )
     latency_p99: float = setting(
-        0.0, "Allowed produce latency at the 99th percentile; slower options do not fit. 0: any.",
+        0.0, "Maximum produce latency at the 99th percentile; slower options do not fit. 0 sets"
+        " no limit.",
         0, 86_400_000, unit="ms",
     )  # fmt: skip
     per_record: bool = setting(
-        False, "Whether consumers react to each record; ways that deliver files do not fit then."
+        False,
+        "Whether consumers must receive single records. Options that deliver files then do"
+        " not fit.",
     )
     option: str = setting(
-        "cheapest", "Option of the chart of the sensitivity to inputs.",
+        "cheapest", "Option for the chart of ±50 % changes of each input.",
         choices=("cheapest", *OPTIONS),
     )  # fmt: skip
     broker_rate: float = setting(
-        50e6, "Compressed bytes that an own broker takes from producers, its copies besides.", 1,
+        50e6, "Compressed bytes per second that a self-managed broker accepts from producers,"
+        " without the bytes from other replicas.", 1,
         1e12, unit="bytes/s",
     )  # fmt: skip
-    broker_vcpus: int = setting(16, "Processors of an own broker.", 1, 1024)
+    broker_vcpus: int = setting(16, "Number of vCPUs of a self-managed broker.", 1, 1024)
     local_retention: float = setting(
-        1.0, "Retention of a tiered topic on local disks.", 0.001, 36_500, unit="d"
+        1.0, "Retention of tiered topics on the brokers' disks.", 0.001, 36_500, unit="d"
     )
     diskless_broker_rate: float = setting(
-        50e6, "Compressed bytes that a diskless broker takes from producers.", 1, 1e12,
+        50e6, "Compressed bytes per second that a diskless broker accepts from producers.", 1, 1e12,
         unit="bytes/s",
     )  # fmt: skip
-    diskless_broker_vcpus: int = setting(16, "Processors of a diskless broker.", 1, 1024)
+    diskless_broker_vcpus: int = setting(16, "Number of vCPUs of a diskless broker.", 1, 1024)
     commit_interval: float = setting(
-        float(DISKLESS.interval_ms(local=False)), "Gathering time of an object:"
-        " diskless.commit.interval.ms.", 1, 60_000, unit="ms",
+        float(DISKLESS.interval_ms(local=False)), "Time for which a diskless broker collects"
+        " data for an object: diskless.commit.interval.ms.", 1, 60_000, unit="ms",
     )  # fmt: skip
     object_bytes: int = setting(
-        DISKLESS.buffer_bytes_max, "Size at which an object is full: diskless.buffer.max.bytes.",
+        DISKLESS.buffer_bytes_max, "Size at which an object is closed early:"
+        " diskless.buffer.max.bytes.",
         1 << 10, 1 << 30, unit="bytes",
     )  # fmt: skip
     sealed_bytes: int = setting(
         DISKLESS.consolidation_segment_bytes, "Size of a consolidated segment:"
         " diskless.consolidation.segment.bytes.", 1 << 20, 1 << 30, unit="bytes",
     )  # fmt: skip
-    consolidation: bool = setting(True, "Whether objects are made into segments of one partition.")
+    consolidation: bool = setting(
+        True, "Whether objects are merged into segments of one partition each."
+    )
     cache_time: float = setting(
-        0.0, "Age of the newest data that each zone of a diskless cluster keeps on a disk.", 0,
+        0.0, "Maximum age of data in the cache disks that a diskless cluster has in each zone. 0"
+        " means no cache disks.", 0,
         10_000, unit="h",
     )  # fmt: skip
-    database_vcpus: int = setting(4, "Processors of the PostgreSQL of a diskless cluster.", 0, 1024)
+    database_vcpus: int = setting(
+        4, "Number of vCPUs of the PostgreSQL of a diskless cluster.", 0, 1024
+    )
     file_bytes: int = setting(
         1_000_000, "Compressed size of an outbox file, or of an object that producers write"
         " themselves.", 1, 1 << 40, unit="bytes",
     )  # fmt: skip
     pointer_bytes: int = setting(
-        200, "Size of the record with the location of a file.", 1, 1 << 20, unit="bytes"
+        200, "Size of a pointer: the record that names a file.", 1, 1 << 20, unit="bytes"
     )
     pointer_carrier: str = setting(
-        "penstock", "Carrier of pointers; existing is paid for already.", choices=CARRIERS
+        "penstock",
+        "Log that carries the pointers. `existing` is a log that costs nothing more.",
+        choices=CARRIERS,
     )
-    pointer_broker_vcpus: int = setting(2, "Processors of a broker for pointers alone.", 1, 1024)
+    pointer_broker_vcpus: int = setting(
+        2, "Number of vCPUs of a broker that only carries pointers.", 1, 1024
+    )
     outbox_same_zone: bool = setting(
-        True, "Whether clients are in the zone of an FSx file system's primary."
+        True, "Whether all clients are in the zone of an FSx file system's primary."
     )
     efs_throughput: float = setting(
-        0.0, "Provisioned throughput of EFS; 0: peak of writes and reads.", 0, 1e12, unit="bytes/s"
+        0.0,
+        "Provisioned throughput of EFS. 0 computes it from writes and reads at the peak.",
+        0,
+        1e12,
+        unit="bytes/s",
     )
     fsx_throughput: float = setting(
-        0.0, "Provisioned throughput of FSx with SSD; 0: peak of writes and reads.", 0, 1e12,
+        0.0, "Provisioned throughput of FSx with SSD. 0 computes it from writes and reads at the"
+        " peak.", 0, 1e12,
         unit="bytes/s",
     )  # fmt: skip
     fsx_tiering_throughput: float = setting(
-        0.0, "Provisioned throughput of FSx Intelligent-Tiering; 0: peak of writes and reads.", 0,
+        0.0, "Provisioned throughput of FSx Intelligent-Tiering. 0 computes it from writes and"
+        " reads at the peak.", 0,
         1e12, unit="bytes/s",
     )  # fmt: skip
     infrequent_share: float = setting(
-        OWN, "Share of data in Infrequent Access; -1: what is between 30 and 90 days old.", OWN, 1
+        OWN,
+        "Share of data in Infrequent Access. -1 takes the share of data that is 30 to 90 days old.",
+        OWN,
+        1,
     )
     archive_share: float = setting(
-        OWN, "Share of data in Archive Instant Access; -1: what is over 90 days old.", OWN, 1
+        OWN,
+        "Share of data in Archive Instant Access. -1 takes the share of data older than 90 days.",
+        OWN,
+        1,
     )
     tiering_requests_per_file: float = setting(
-        1.0, "Requests to Intelligent-Tiering that are charged for a file.", 0, 1e6
+        1.0, "Number of requests that Intelligent-Tiering charges per file.", 0, 1e6
     )
     kinesis_record_bytes: int = setting(
-        0, "Size of a record on Kinesis; 0: a compressed message each.", 0, 10 << 20, unit="bytes"
+        0,
+        "Size of a record on Kinesis. 0 makes one record of each compressed message.",
+        0,
+        10 << 20,
+        unit="bytes",
     )
     kinesis_shards: int = setting(
-        0, "Shards that carry the payload; 0: what bytes, records and readers need.", 0, 10_000_000
+        0,
+        "Number of shards for the payload. 0 computes it from bytes, records and readers.",
+        0,
+        10_000_000,
     )
     pointer_shards: int = setting(
-        0, "Shards that carry pointers; 0: what bytes, records and readers need.", 0, 10_000_000
+        0,
+        "Number of shards for the pointers. 0 computes it from bytes, records and readers.",
+        0,
+        10_000_000,
     )
-    enhanced_fan_out: bool = setting(False, "Whether each Kinesis consumer has its own throughput.")
+    enhanced_fan_out: bool = setting(
+        False, "Whether each Kinesis consumer has its own throughput (enhanced fan-out)."
+    )
     msk_broker_rate: float = setting(
-        60e6, "Compressed bytes that an MSK broker takes from producers.", 1, 1e12, unit="bytes/s"
+        60e6,
+        "Compressed bytes per second that an MSK broker accepts from producers.",
+        1,
+        1e12,
+        unit="bytes/s",
     )
-    msk_broker_vcpus: int = setting(8, "Processors of an MSK broker.", 1, 1024)
+    msk_broker_vcpus: int = setting(8, "Number of vCPUs of an MSK broker.", 1, 1024)
     msk_storage: float = setting(
-        0.0, "Volumes of all MSK brokers; 0: what retention and replication need.", 0, 1e21,
+        0.0, "Size of the volumes of all MSK brokers together. 0 computes it from retention and"
+        " replication.", 0, 1e21,
         unit="bytes",
     )  # fmt: skip
     managed_replication_free: bool = setting(
-        True, "Whether replication between zones is free within the managed service."
+        True, "Whether traffic of replication between zones is free within a managed service."
     )
 
     def __post_init__(self) -> None:
         if self.rate > 0 and self.bytes_per_day not in (BYTES_PER_DAY, self.rate * 86_400):
             raise ImpossiblePlan(
-                "rate and bytes-per-day are the same quantity",
+                "rate and bytes-per-day state the same quantity",
                 f"rate = {self.rate:g} bytes/s and bytes-per-day = {self.bytes_per_day:g}",
-                "give one of them",
+                "set only one of them",
             )
         if self.zones == 1 and max(self.reads_cross_zone, self.writes_cross_zone) > 0:
             raise ImpossiblePlan(
-                "in one zone nothing crosses zones",
+                "with one zone, no bytes can cross zones",
                 f"zones = 1, reads-cross-zone = {self.reads_cross_zone:g},"
                 f" writes-cross-zone = {self.writes_cross_zone:g}",
-                "set both shares to 0, or zones above 1",
+                "set both shares to 0, or zones to 2 or more",
             )
         for name, share in (
             ("reads-cross-zone", self.reads_cross_zone),
@@ -184,20 +245,25 @@ class CostInputs:
         ):
             if OWN < share < 0:
                 raise ImpossiblePlan(
-                    "a share is from 0 to 1", f"{name} = {share:g}", "or -1: worked out"
+                    "a share must be from 0 to 1, or -1 to be computed",
+                    f"{name} = {share:g}",
+                    "set a share from 0 to 1, or -1",
                 )
         if max(self.infrequent_share, 0) + max(self.archive_share, 0) > 1:
             raise ImpossiblePlan(
-                "the sum of both shares is at most 1",
-                f"infrequent-share = {self.infrequent_share:g} and archive-share ="
-                f" {self.archive_share:g} are more",
+                "the sum of infrequent-share and archive-share must be at most 1",
+                f"infrequent-share = {self.infrequent_share:g}, archive-share ="
+                f" {self.archive_share:g}",
                 "lower one of them",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Inputs of one scenario. `assumed` explains inputs that its source lacks."""
+    """Inputs of one named scenario.
+
+    `assumed` explains the inputs that the scenario's source does not state.
+    """
 
     doc: str
     inputs: Mapping[str, object]
@@ -207,7 +273,7 @@ class Preset:
 PRESETS: Final[Mapping[str, Preset]] = {
     name: Preset(**row) for name, row in read_table(__package__, "presets.toml").items()
 }
-"""Workloads of the sources, ready to compute."""
+"""Scenarios of the sources, by name."""
 
 
 DAYS: Final = 30
@@ -219,7 +285,11 @@ MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Stream of data. `records_s` are messages; `bytes_s` are compressed."""
+    """Rates and volumes of the data to carry.
+
+    `bytes_s` are compressed bytes per second, `records_s` are messages per second. `peak` is the
+    multiple of the average rate for which capacity is provided.
+    """
 
     bytes_s: float
     records_s: float
@@ -233,7 +303,7 @@ class Workload:
 
     @property
     def peak_bytes_s(self) -> float:
-        """Capacity to be provided: the peak with its headroom."""
+        """Bytes per second for which capacity is provided: the peak with its headroom."""
         return self.bytes_s * self.peak
 
     @property
@@ -254,9 +324,10 @@ class Workload:
 
     @property
     def copies_across_zones(self) -> float:
-        """Mean number of followers outside the zone of their leader: RF 3 in 3 zones has 2.
+        """Average number of followers outside their leader's zone.
 
-        Replicas are spread evenly; each is equally often the leader.
+        With 3 replicas in 3 zones it is 2. Replicas are spread evenly, and each is the leader
+        equally often.
         """
         whole, rest = divmod(self.replication_factor, self.zones)
         pairs = rest * (whole + 1) ** 2 + (self.zones - rest) * whole**2
@@ -282,8 +353,8 @@ def produced_bytes_s(inputs: CostInputs) -> float:
 def reads_cross_zone(inputs: CostInputs) -> float:
     """Return the share of reads that cross zones.
 
-    Without racks a reader finds the leader in its own zone once in `zones`. With them it crosses
-    only where its zone has no replica.
+    Without rack awareness, a consumer reads from the leader, which is in its zone with a
+    probability of 1 / zones. With rack awareness it crosses zones only if its zone has no replica.
     """
     if inputs.reads_cross_zone != OWN:
         return inputs.reads_cross_zone
@@ -318,7 +389,9 @@ def files_per_second(inputs: CostInputs) -> float:
 
 
 def scaled(inputs: CostInputs, factor: float) -> CostInputs:
-    """Return the inputs at another volume; given capacities grow with it."""
+    """Return the inputs with the produced volume multiplied by `factor`; given capacities are
+    multiplied too.
+    """
     return replace(
         inputs,
         rate=0.0,
@@ -333,6 +406,6 @@ def scaled(inputs: CostInputs, factor: float) -> CostInputs:
 
 
 def kept(inputs: CostInputs, retention_days: float) -> CostInputs:
-    """Return the inputs with another retention; given volumes grow with it."""
+    """Return the inputs with another retention; a given volume size changes in proportion."""
     factor = retention_days / inputs.retention
     return replace(inputs, retention=retention_days, msk_storage=inputs.msk_storage * factor)

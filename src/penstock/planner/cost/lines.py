@@ -1,9 +1,9 @@
 """Prices, and the lines of a bill: a quantity times a price, with the origin of the quantity.
 
-Each price has its unit, date and source. `prices.toml` beside this module is the default file, and
-declares which prices exist. A user's file has some of them or all, and of each only the changed
-fields; names and units must be the same. A new price without a date is of today, and its source is
-the file.
+Each price has a unit, a date and a source. `prices.toml` beside this module has the default prices,
+and declares which prices exist. A user's file may hold only some prices, and only the fields to
+change. Its names and units must match the declared ones. A new price without a date gets today's
+date and the file as its source.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.planner.quantities import significant
 from penstock.planner.results import Figure
 
 OLD_DAYS: Final = 365
-"""Age in days beyond which a price should be checked."""
+"""Age of a price in days above which a finding asks for a check."""
 _FIELDS: Final = frozenset({"usd", "unit", "date", "source"})
 _TEXT_CHARS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Price of one unit. `key` is its table in the file."""
+    """Price of one unit in USD; `key` names its table in the file."""
 
     key: str
     usd: float
@@ -49,13 +49,13 @@ class Prices(dict[str, Price]):
 def read_prices(
     document: object, where: str, known: Prices | None = None, today: date | None = None
 ) -> Prices:
-    """Read the document of a price file; missing prices are those of `known`.
+    """Decode a price file; missing prices are those of `known`.
 
-    Without `known` it is the declaration of all prices. With `today` a new price needs no date.
+    Without `known`, the file declares all prices, as the default file does. With `today`, a new
+    price needs no date. `where` names the file in messages.
 
     Raises:
-        InvalidPlanFile: an unknown table or key, a missing, negative or unreadable price; the
-            message names the position in `where`.
+        InvalidPlanFile: a table or key is unknown, or a price is missing, negative or no number.
     """
     rows = dict(_rows(document, where))
     if known is None:
@@ -70,7 +70,7 @@ def read_prices(
 
 
 def _merged(row: object, known: Price, where: str, today: date | None) -> object:
-    """Merge a user's table over the default one; a new price drops the default date and source."""
+    """Merge a user's table over the default price; a new price gets its own date and source."""
     if not isinstance(row, dict):
         return row
     if "usd" in row:
@@ -86,7 +86,7 @@ def _near(key: str, known: Prices) -> str:
         return f"; did you mean {close[0]}?"
     group = key.partition(".")[0]
     near = [name for name in known if name.partition(".")[0] == group] or list(known)
-    return f"; there are {', '.join(near)}"
+    return f"; known prices are {', '.join(near)}"
 
 
 def _rows(document: object, where: str) -> Iterator[tuple[str, object]]:
@@ -107,14 +107,16 @@ def _price(key: str, row: object, where: str, unit: str | None = None) -> Price:
         near = get_close_matches(unknown[0], sorted(_FIELDS), n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise InvalidPlanFile(
-            f"{where}.{unknown[0]}: a price has usd, unit, date and source{meant}"
+            f"{where}.{unknown[0]} is unknown; a price has usd, unit, date and source{meant}"
         )
     dated = row.get("date")
     if type(dated) is not date:
         raise InvalidPlanFile(f"{where}.date = {dated!r}: must be a date such as 2026-05-01")
     given = _text(row.get("unit", unit), f"{where}.unit")
     if unit is not None and given != unit:
-        raise InvalidPlanFile(f"{where}.unit = {given!r}: must be {unit!r}; convert the price")
+        raise InvalidPlanFile(
+            f"{where}.unit = {given!r}: must be {unit!r}. Convert the price to this unit"
+        )
     return Price(
         key=key,
         usd=_usd(row.get("usd"), f"{where}.usd"),
@@ -136,9 +138,11 @@ def _usd(value: object, where: str) -> float:
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InvalidPlanFile(f"{where} is missing: must be a text")
+        raise InvalidPlanFile(f"{where} is missing, must be a text")
     if len(value) > _TEXT_CHARS_MAX:
-        raise InvalidPlanFile(f"{where} has {len(value)} characters; {_TEXT_CHARS_MAX} is the most")
+        raise InvalidPlanFile(
+            f"{where} has {len(value)} characters; at most {_TEXT_CHARS_MAX} are allowed"
+        )
     return value.strip()
 
 
@@ -151,7 +155,10 @@ MODEL: Final = "Penstock: the model of this plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Line of a bill. `name` is unique within an option; `price_key` may be empty."""
+    """Line of a bill.
+
+    `name` is unique within an option. `price_key` is empty for a line without a price of its own.
+    """
 
     name: str
     label: str
@@ -164,10 +171,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionCost:
-    """Monthly cost of one option. `unfit` has the reasons why it cannot carry the workload.
+    """Monthly cost of one option.
 
-    `latency_p99_ms` is that of producing, if a source has it; `batched` means that consumers
-    get files and not records.
+    `unfit` holds the reasons why the option cannot carry the workload. `latency_p99_ms` is its
+    produce latency, None if no source states it. `batched` is whether consumers get files instead
+    of records.
     """
 
     key: str
@@ -192,7 +200,7 @@ class OptionCost:
         raise KeyError(name)
 
     def size(self, name: str) -> float:
-        """Return the value of a size, by its name without the option's; raise KeyError."""
+        """Return the value of a size by its name, without the option's prefix; raises KeyError."""
         for figure in self.sizes:
             if figure.name == f"{identifier(self.key)}_{name}":
                 return float(figure.value or 0)
@@ -202,7 +210,10 @@ class OptionCost:
 def priced(
     name: str, label: str, kind: Kind, quantity: float, price: Price, how: str, source: str = MODEL
 ) -> Line:
-    """Return a line; `how` explains its quantity, `source` names the rule."""
+    """Return a line of `quantity` units at a price.
+
+    `how` explains the quantity, `source` names the rule that computes it.
+    """
     unit = price.unit.removeprefix("USD per ")
     return Line(
         name=name,
@@ -222,7 +233,7 @@ def operations(lines: Sequence[Line], share: float) -> Line:
         label="operations and control plane",
         kind="operations",
         usd=others * share / (1 - share),
-        formula=f"${others:,.0f} × {share:g} / (1 - {share:g}): {share:.0%} of the whole",
+        formula=f"${others:,.0f} × {share:g} / (1 - {share:g}), which is {share:.0%} of the total",
         source="log and queue article, section 12c: 5 % in either split",
     )
 

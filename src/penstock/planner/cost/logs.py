@@ -1,28 +1,32 @@
-"""Logs: self-managed clusters (replicated, tiered, diskless), and managed streams.
+"""Costs of logs: self-managed clusters (replicated, tiered, diskless) and managed services.
 
-**Replicated.** Retention dominates and replication multiplies: bytes a day × days × RF. Every
-follower in another zone receives every byte across zones, as do consumers of a leader elsewhere.
+**Replicated.** The largest cost is storage: bytes per day × days × replication factor. Every
+follower in another zone receives every byte across zones. So does every consumer that reads from a
+leader in another zone.
 
-**Tiered** (KIP-405). Local disks hold `local-retention`; an object store holds the rest once.
+**Tiered** (KIP-405). Local disks hold the last `local-retention`; an object store holds older data
+once.
 
-**Diskless.** Brokers of a zone gather `commit-interval` or `object-bytes`, whichever comes first,
-so there are as many PUTs as brokers × intervals until objects fill up. Clients stay in their zone,
-and nothing is replicated between zones: every partition has a broker in each. So an object holds
-extents of partitions × zones / brokers, and the brokers of the same partitions in each other zone
-(chosen independently, by rendezvous hashing) read it once each, for any number of groups.
-Consolidation reads every extent by its own range, and makes a segment of `sealed-bytes`, or of
-`diskless.consolidation.min.extents` where extents are small.
+**Diskless.** Each broker collects data for `commit-interval` or until `object-bytes`, whichever
+comes first, and then writes an object. Until objects fill up, there are brokers × intervals PUTs.
+Every partition has a broker in each zone, so clients stay in their zone and nothing is replicated
+between zones. An object holds extents of partitions × zones / brokers. In each other zone, the
+brokers of these partitions read the object once each, for all groups together. Partitions are
+assigned to brokers by rendezvous hashing, independently in each zone. Consolidation reads every
+extent with a request of its own. It writes a segment of `sealed-bytes`, or of
+`diskless.consolidation.min.extents` extents if extents are small.
 
-**Kinesis.** A shard accepts 1 MB or 1,000 records a second, whichever comes first, and returns
-2 MB/s to all readers together, or to each with enhanced fan-out. A record counts as one PUT payload
-unit per started 25 KB, so small records are many units. On demand, a record is rounded up to 1 KiB.
+**Kinesis.** A shard accepts 1 MB or 1,000 records per second, whichever is reached first. It
+returns 2 MB/s to all readers together, or to each reader with enhanced fan-out. A record counts as
+one PUT payload unit per 25 KB, rounded up, so small records need many units. On demand, the size of
+a record is rounded up to a multiple of 1 KiB.
 
-**MSK.** Brokers are billed by the hour, with EBS volumes. Express charges for incoming bytes and
-for one copy of stored ones; Serverless for the cluster, its partitions, and bytes both ways.
+**MSK.** Brokers are charged by the hour, with EBS volumes. Express charges incoming bytes, and one
+copy of stored bytes. Serverless charges the cluster, its partitions, and bytes in both directions.
 
-Source: the log and queue article, sections 4g, 12a to 12c; KIP-405; Penstock's
-`broker/diskless.py` and `diskless/consolidation`; the filesystem outbox article, "The Kinesis math"
-and "MSK"; AWS's price pages for the rounding.
+Source: the log and queue article, sections 4g, 12a to 12c; KIP-405; Penstock's `broker/diskless.py`
+and `diskless/consolidation`; the filesystem outbox article, "The Kinesis math" and "MSK"; AWS's
+price pages for the rounding.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ _ZONES: Final = "log and queue article, section 12b"
 
 
 def broker_count(load: Workload, broker_rate: float, *, copies: int) -> int:
-    """Return the brokers for the peak: as many in each zone, and at least one for each copy."""
+    """Return the brokers for the peak: at least one per replica, and equal in all zones."""
     target = max(copies, ceil(load.peak_bytes_s / broker_rate))
     return ceil(target / load.zones) * load.zones
 
@@ -61,8 +65,9 @@ def broker_count(load: Workload, broker_rate: float, *, copies: int) -> int:
 def brokers_figure(option: str, count: int, load: Workload, broker_rate: float) -> Figure:
     return size(
         option, "brokers", "brokers", count, "",
-        f"peak {significant(load.peak_bytes_s / 1e6)} MB/s / {significant(broker_rate / 1e6)} MB/s"
-        f" each; at least one a copy; as many in each of {load.zones} zones",
+        f"peak {significant(load.peak_bytes_s / 1e6)} MB/s / {significant(broker_rate / 1e6)}"
+        " MB/s per broker; at least one per replica, and the same number in each of"
+        f" {load.zones} zones",
     )  # fmt: skip
 
 
@@ -104,8 +109,8 @@ def disk(
     factor = load.replication_factor
     return priced(
         "disk", label, "storage", load.gb_day * days * factor / (1 - disk_free), price,
-        f"{significant(load.gb_day)} GB a day × {days:g} d × RF {factor}"
-        f" / {1 - disk_free:g} filled", _STORAGE,
+        f"{significant(load.gb_day)} GB per day × {days:g} d × RF {factor}"
+        f" / {1 - disk_free:g} used", _STORAGE,
     )  # fmt: skip
 
 
@@ -131,8 +136,8 @@ def local(inputs: CostInputs, prices: Prices) -> OptionCost:
             brokers_figure("local", count, load, inputs.broker_rate),
             size(
                 "local", "stored_bytes", "data on disks", disk_gb * GB, "bytes",
-                f"{significant(load.gb_day)} GB a day × {load.retention_days:g} d"
-                f" × RF {load.replication_factor}, before free space", _STORAGE,
+                f"{significant(load.gb_day)} GB per day × {load.retention_days:g} d × RF"
+                f" {load.replication_factor}, without free space", _STORAGE,
             ),
         ),
         latency_p99_ms=LOCAL_P99_MS,
@@ -151,13 +156,13 @@ def tiered(inputs: CostInputs, prices: Prices) -> OptionCost:
         disk(load, near, inputs.disk_free, prices["disk.gb-month"]),
         priced(
             "objects", "object store", "storage", far_gb, prices["object.gb-month"],
-            f"{significant(load.gb_day)} GB a day × ({inputs.retention:g} - {near:g}) d, one copy",
-            _STORAGE,
+            f"{significant(load.gb_day)} GB per day × ({inputs.retention:g} - {near:g}) d,"
+            " one copy", _STORAGE,
         ),
         priced(
             "requests", "uploads", "requests", puts / 1000, prices["object.put-thousand"],
             f"{significant(load.gb_month)} GB / segment.bytes {SEGMENT_BYTES}; reads of old data"
-            " are not counted", "KIP-405",
+            " are not included", "KIP-405",
         ),
         *cross_zone(load, prices),
     ]  # fmt: skip
@@ -182,7 +187,7 @@ _SETTINGS = "Penstock: DisklessSettings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests per second to the object store. `readers` and `extents` are per object."""
+    """Requests per second to the object store; `readers` and `extents` are per object."""
 
     brokers: int
     objects_s: float
@@ -230,7 +235,7 @@ def diskless(inputs: CostInputs, prices: Prices) -> OptionCost:
         compute(asked.brokers, inputs.diskless_broker_vcpus, prices),
         priced(
             "objects", "object store", "storage", load.stored_gb, prices["object.gb-month"],
-            f"{significant(load.gb_day)} GB a day × {load.retention_days:g} d, one copy", _SPLIT,
+            f"{significant(load.gb_day)} GB per day × {load.retention_days:g} d, one copy", _SPLIT,
         ),
         *_requests(inputs, asked, prices),
         priced(
@@ -240,7 +245,7 @@ def diskless(inputs: CostInputs, prices: Prices) -> OptionCost:
         priced(
             "cache", "cache disks", "cache", load.gb_day / 24 * inputs.cache_time * load.zones,
             prices["disk.gb-month"],
-            f"{significant(load.gb_day / 24)} GB an hour × {inputs.cache_time:g} h"
+            f"{significant(load.gb_day / 24)} GB per hour × {inputs.cache_time:g} h"
             f" × {load.zones} zones", _SPLIT,
         ),
     ]  # fmt: skip
@@ -257,21 +262,22 @@ def diskless(inputs: CostInputs, prices: Prices) -> OptionCost:
             ),
             size(
                 "diskless", "puts_per_second", "PUTs", asked.puts_s, "requests/s",
-                f"objects: the larger of bytes / {inputs.object_bytes} and {asked.brokers} brokers"
-                f" / {inputs.commit_interval:g} ms; segments: of {inputs.sealed_bytes} bytes or"
-                f" {DISKLESS.consolidation_min_extents} extents",
+                f"objects: the larger of bytes / {inputs.object_bytes} and {asked.brokers}"
+                f" brokers / {inputs.commit_interval:g} ms; segments: bytes /"
+                f" {inputs.sealed_bytes}, or more if extents /"
+                f" {DISKLESS.consolidation_min_extents} is larger",
                 _SETTINGS,
             ),
             size(
-                "diskless", "extents_per_object", "extents in an object", asked.extents, "",
+                "diskless", "extents_per_object", "extents per object", asked.extents, "",
                 f"the smaller of {inputs.partitions} partitions × {load.zones} zones /"
-                f" {asked.brokers} brokers and of the object's messages",
+                f" {asked.brokers} brokers and the number of messages in an object",
             ),
             size(
                 "diskless", "gets_per_second", "GETs",
                 asked.fetch_gets_s + asked.consolidation_gets_s, "requests/s",
-                f"{significant(asked.fetch_gets_s)} of consumers +"
-                f" {significant(asked.consolidation_gets_s)} of consolidation",
+                f"{significant(asked.fetch_gets_s)} for consumers +"
+                f" {significant(asked.consolidation_gets_s)} for consolidation",
             ),
         ),
         latency_p99_ms=DISKLESS_P99_MS,
@@ -289,7 +295,7 @@ def _requests(inputs: CostInputs, asked: Requests, prices: Prices) -> list[Line]
         priced(
             "fetch_gets", "GETs of consumers", "requests",
             asked.fetch_gets_s * month, prices["object.get-thousand"],
-            f"{significant(asked.objects_s)} objects/s × {significant(asked.readers)} brokers of"
+            f"{significant(asked.objects_s)} objects/s × {significant(asked.readers)} brokers in"
             f" other zones × {SECONDS:,} s",
         ),
         priced(
@@ -311,7 +317,7 @@ EXTENDED_DAYS: Final = 7
 KINESIS_DAYS_MAX: Final = 365
 SERVERLESS_MBPS_MAX: Final = 200
 EXPRESS_RATE_FACTOR: Final = 3
-"""Throughput of an Express broker, as a multiple of a standard one of the same size."""
+"""Throughput of an Express broker, as a multiple of a standard broker's of the same size."""
 
 
 def record_bytes_of(inputs: CostInputs) -> float:
@@ -323,7 +329,7 @@ def records_per_second(load: Workload, record_bytes: float) -> float:
 
 
 def put_units_per_second(load: Workload, record_bytes: float) -> float:
-    """Return PUT payload units: one per started 25 KB of a record."""
+    """Return PUT payload units per second; a record counts one unit per 25 KB, rounded up."""
     return records_per_second(load, record_bytes) * ceil(record_bytes / PUT_UNIT_BYTES)
 
 
@@ -350,7 +356,7 @@ def provisioned_lines(
         priced(
             "put_units", "PUT payload units", "ingest", units * SECONDS / 1e6,
             prices["kinesis.put-million"],
-            f"{significant(units)} units/s ({significant(record_bytes)} bytes a record) ×"
+            f"{significant(units)} units/s ({significant(record_bytes)} bytes per record) ×"
             f" {SECONDS:,} s", ARTICLE,
         ),
     ]  # fmt: skip
@@ -359,7 +365,7 @@ def provisioned_lines(
     if load.retention_days > 1:
         lines.append(
             priced(
-                "extended", "retention to 7 days", "storage", shards * HOURS,
+                "extended", "retention up to 7 days", "storage", shards * HOURS,
                 prices["kinesis.extended-shard-hour"], hours,
             )
         )  # fmt: skip
@@ -389,7 +395,7 @@ def _long(load: Workload, prices: Prices) -> list[Line]:
         priced(
             "long", "retention beyond 7 days", "storage", load.gb_day * beyond,
             prices["kinesis.long-gb-month"],
-            f"{significant(load.gb_day)} GB a day × {beyond:g} d",
+            f"{significant(load.gb_day)} GB per day × {beyond:g} d",
         )
     ]  # fmt: skip
 
@@ -410,9 +416,9 @@ def kinesis_provisioned(inputs: CostInputs, prices: Prices) -> OptionCost:
             size(
                 key, "shards", "shards", shards, "",
                 "given" if inputs.kinesis_shards else
-                f"the largest of {significant(load.peak_bytes_s / MB)} MB/s / 1 MB,"
-                f" {significant(records_per_second(load, record_bytes) * load.peak)} records/s /"
-                f" 1,000, and reads / 2 MB", ARTICLE,
+                f"the largest of {significant(load.peak_bytes_s / MB)} MB/s / 1 MB/s,"
+                f" {significant(records_per_second(load, record_bytes) * load.peak)}"
+                " records/s / 1,000 records/s, and reads / 2 MB/s", ARTICLE,
             ),
             size(
                 key, "put_units_per_second", "PUT payload units",
@@ -443,9 +449,10 @@ def kinesis_on_demand(inputs: CostInputs, prices: Prices) -> OptionCost:
             f"{significant(load.gb_month)} GB × {load.groups} groups", ARTICLE,
         ),
         priced(
-            "extended", "retention to 7 days", "storage", extended,
+            "extended", "retention up to 7 days", "storage", extended,
             prices["kinesis.extended-gb-month"],
-            f"{significant(load.gb_day)} GB a day × what is beyond 1 of {load.retention_days:g} d",
+            f"{significant(load.gb_day)} GB per day × the days from 2 to 7 of"
+            f" {load.retention_days:g} d",
         ),
         *_long(load, prices),
     ]  # fmt: skip
@@ -460,7 +467,10 @@ def kinesis_on_demand(inputs: CostInputs, prices: Prices) -> OptionCost:
 def _kept_too_long(inputs: CostInputs) -> tuple[str, ...]:
     if inputs.retention <= KINESIS_DAYS_MAX:
         return ()
-    return (f"Kinesis keeps data {KINESIS_DAYS_MAX} d at most; this needs {inputs.retention:g} d",)
+    return (
+        f"Kinesis keeps data for at most {KINESIS_DAYS_MAX} d, but retention is"
+        f" {inputs.retention:g} d",
+    )
 
 
 def msk_provisioned(inputs: CostInputs, prices: Prices) -> OptionCost:
@@ -495,7 +505,7 @@ def msk_express(inputs: CostInputs, prices: Prices) -> OptionCost:
         lines=(
             compute(count, inputs.msk_broker_vcpus, prices, "msk.express-vcpu-hour"),
             priced("ingested", "ingested", "ingest", load.gb_month, prices["msk.express-in-gb"],
-                   f"{significant(load.gb_day)} GB a day × 30 d", ARTICLE),
+                   f"{significant(load.gb_day)} GB per day × 30 d", ARTICLE),
             _one_copy(load, prices, "msk.express-gb-month"),
             *cross_zone(load, prices, replication_free=True),
         ),
@@ -508,7 +518,10 @@ def msk_serverless(inputs: CostInputs, prices: Prices) -> OptionCost:
     load = workload_of(inputs)
     peak = load.bytes_s * inputs.peak_factor / MB
     unfit = (
-        (f"MSK Serverless takes {SERVERLESS_MBPS_MAX} MB/s at most; the peak is {peak:,.0f}",)
+        (
+            f"MSK Serverless accepts at most {SERVERLESS_MBPS_MAX} MB/s, but the peak is"
+            f" {peak:,.0f} MB/s",
+        )
         if peak > SERVERLESS_MBPS_MAX
         else ()
     )
@@ -521,7 +534,7 @@ def msk_serverless(inputs: CostInputs, prices: Prices) -> OptionCost:
             priced("partitions", "partition hours", "shards", inputs.partitions * HOURS,
                    prices["msk.partition-hour"], f"{inputs.partitions} × {HOURS} h", ARTICLE),
             priced("ingested", "in", "ingest", load.gb_month, prices["msk.in-gb"],
-                   f"{significant(load.gb_day)} GB a day × 30 d", ARTICLE),
+                   f"{significant(load.gb_day)} GB per day × 30 d", ARTICLE),
             priced("retrieved", "out", "retrieval", load.read_gb_month, prices["msk.out-gb"],
                    f"{significant(load.gb_month)} GB × {load.groups} groups", ARTICLE),
             _one_copy(load, prices, "msk.serverless-gb-month"),
@@ -533,5 +546,5 @@ def msk_serverless(inputs: CostInputs, prices: Prices) -> OptionCost:
 def _one_copy(load: Workload, prices: Prices, key: str) -> Line:
     return priced(
         "storage", "storage", "storage", load.stored_gb, prices[key],
-        f"{significant(load.gb_day)} GB a day × {load.retention_days:g} d, one copy counted",
+        f"{significant(load.gb_day)} GB per day × {load.retention_days:g} d, one copy is charged",
     )  # fmt: skip

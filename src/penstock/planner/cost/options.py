@@ -1,12 +1,12 @@
-"""Options of a cost plan, their break-even points, and their sensitivity to inputs.
+"""Options of a cost plan, the points where the cheapest changes, and sensitivity to inputs.
 
-**Outbox** on four file systems, and objects written by producers. Files of `file-bytes` hold the
-payload; the log has a pointer to each. A file system charges for stored bytes and provisioned
-throughput, so cost follows stored volume and not transferred bytes. Throughput is for writes and
-reads together at the peak.
+**Outbox** on one of four file systems, or objects written by producers. Files of `file-bytes` hold
+the payload, and a log has one pointer per file. A file system charges for stored bytes and for
+provisioned throughput, so the cost depends on the stored volume more than on transferred bytes. The
+provisioned throughput covers writes and reads together at the peak.
 
-Intelligent-Tiering moves data by the time since its last read: after 30 days, and after 90. In a
-steady state the share of data older than d days is (retention - d) / retention.
+Intelligent-Tiering moves data to a cheaper tier 30 days after its last read, and again after 90
+days. In a steady state, the share of data older than d days is (retention - d) / retention.
 
 Source: the filesystem outbox article; AWS's API reference for the bounds of FSx for OpenZFS.
 """
@@ -87,7 +87,7 @@ def outbox_options(inputs: CostInputs, prices: Prices) -> tuple[OptionCost, ...]
 
 
 def shares(inputs: CostInputs) -> tuple[float, float, float]:
-    """Return shares of stored data in Frequent, Infrequent, and Archive Instant Access."""
+    """Return the shares of stored data in Frequent, Infrequent and Archive Instant Access."""
     archive = inputs.archive_share
     if archive == OWN:
         archive = max(0.0, inputs.retention - ARCHIVE_DAYS) / inputs.retention
@@ -100,7 +100,9 @@ def shares(inputs: CostInputs) -> tuple[float, float, float]:
 
 
 def throughput_mbps(load: Workload, given: float, least: float = 0.0) -> float:
-    """Return the provisioned MB/s: as given, else writes and all reads at the peak."""
+    """Return the provisioned MB/s: `given`, or else writes and all reads at the peak; at least
+    `least`.
+    """
     return max(least, (given or load.peak_bytes_s * (1 + load.groups)) / MB)
 
 
@@ -118,10 +120,10 @@ def _throughput(load: Workload, given: float, prices: Prices, key: str, least: f
 
 
 def _stored(load: Workload, prices: Prices, key: str, free: float = 0.0) -> Line:
-    room = f" / {1 - free:g} filled" if free else ""
+    room = f" / {1 - free:g} used" if free else ""
     return priced(
         "storage", "storage", "storage", load.stored_gb / (1 - free), prices[key],
-        f"{significant(load.gb_day)} GB a day × {load.retention_days:g} d{room}", ARTICLE,
+        f"{significant(load.gb_day)} GB per day × {load.retention_days:g} d{room}", ARTICLE,
     )  # fmt: skip
 
 
@@ -130,7 +132,7 @@ def _elastic(load: Workload, prices: Prices) -> list[Line]:
         _stored(load, prices, "efs.gb-month"),
         priced(
             "written", "written", "throughput", load.gb_month, prices["efs.elastic-written-gb"],
-            f"{significant(load.gb_day)} GB a day × 30 d", ARTICLE,
+            f"{significant(load.gb_day)} GB per day × 30 d", ARTICLE,
         ),
         priced(
             "read", "read", "throughput", load.read_gb_month, prices["efs.elastic-read-gb"],
@@ -157,7 +159,7 @@ def _ssd(load: Workload, inputs: CostInputs, prices: Prices) -> list[Line]:
 def _tiering(load: Workload, inputs: CostInputs, prices: Prices) -> list[Line]:
     tiers = zip(("frequent", "infrequent", "archive"), shares(inputs), strict=True)
     by_age = inputs.infrequent_share == OWN == inputs.archive_share
-    how = "by age" if by_age else "with the shares given"
+    how = "by age" if by_age else "as given"
     return [
         *[
             priced(
@@ -173,7 +175,8 @@ def _tiering(load: Workload, inputs: CostInputs, prices: Prices) -> list[Line]:
             files_per_second(inputs) * inputs.tiering_requests_per_file * SECONDS / 1000,
             prices["fsx.tiering-thousand"],
             f"{significant(files_per_second(inputs))} files/s ×"
-            f" {inputs.tiering_requests_per_file:g} × {SECONDS:,} s; reads come from the SSD cache",
+            f" {inputs.tiering_requests_per_file:g} requests × {SECONDS:,} s; reads are"
+            " served by the SSD cache",
         ),
         *_crossing(load, inputs, prices),
     ]  # fmt: skip
@@ -187,8 +190,8 @@ def _crossing(load: Workload, inputs: CostInputs, prices: Prices) -> list[Line]:
         priced(
             "clients", "cross-zone: clients", "cross-zone",
             (load.gb_month + load.read_gb_month) * share, prices["zone.gb"],
-            f"{significant(load.gb_month)} GB × (1 + {load.groups} groups) × {share:.3g} of clients"
-            " outside the primary's zone", ARTICLE,
+            f"{significant(load.gb_month)} GB × (1 + {load.groups} groups) × {share:.3g}, the"
+            " share of clients outside the primary's zone", ARTICLE,
         )
     ]  # fmt: skip
 
@@ -203,7 +206,7 @@ def _direct(load: Workload, inputs: CostInputs, prices: Prices) -> list[Line]:
         ),
         priced(
             "gets", "GETs", "requests", objects * load.groups, prices["object.get-thousand"],
-            f"as many × {load.groups} groups", ARTICLE,
+            f"PUTs × {load.groups} groups", ARTICLE,
         ),
     ]  # fmt: skip
 
@@ -263,12 +266,12 @@ def _beyond(load: Workload, given: float, most: float, what: str) -> tuple[str, 
     found = throughput_mbps(load, given)
     if found <= most:
         return ()
-    return (f"{what} gives {most:,.0f} MB/s at most; this needs {found:,.0f}",)
+    return (f"{what} allows at most {most:,.0f} MB/s, but {found:,.0f} MB/s are needed",)
 
 
 VOLUME_MIN: Final = 1e8
 VOLUME_MAX: Final = 1e18
-"""Bounds of the search for a break-even, in bytes a day."""
+"""Bounds of the search for a volume with another cheapest option, in bytes per day."""
 RETENTION_MIN_DAYS: Final = 1 / 24
 RETENTION_MAX_DAYS: Final = 3650.0
 _STEP: Final = 10 ** (1 / 6)
@@ -278,9 +281,10 @@ _HALVINGS: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Volume or retention at which another option becomes the cheapest.
+    """Volume or retention beyond which another option is the cheapest.
 
-    `unfit` means that the earlier option does not fit from there on.
+    `at` is in bytes per day or in days. `unfit` means that the previous cheapest option does not
+    fit there.
     """
 
     at: float
@@ -306,9 +310,12 @@ def reasons_against(option: OptionCost, inputs: CostInputs) -> tuple[str, ...]:
     found = list(option.unfit)
     slow = option.latency_p99_ms
     if inputs.latency_p99 and slow is not None and slow > inputs.latency_p99:
-        found.append(f"takes up to {slow:g} ms at p99; latency-p99 is {inputs.latency_p99:g} ms")
+        found.append(
+            f"its produce latency is up to {slow:g} ms at p99, but latency-p99 is"
+            f" {inputs.latency_p99:g} ms"
+        )
     if inputs.per_record and option.batched:
-        found.append("delivers files, not records; per-record is true")
+        found.append("it delivers files instead of records, but per-record is true")
     return tuple(found)
 
 
@@ -318,14 +325,16 @@ def fitting(options: Sequence[OptionCost], inputs: CostInputs) -> list[OptionCos
 
 
 def volume_turn(inputs: CostInputs, prices: Prices, *, up: bool) -> Turn | None:
-    """Return the nearest volume in bytes a day above or below with another cheapest option."""
+    """Return the nearest volume in bytes per day, larger or smaller, with another cheapest
+    option.
+    """
     now = produced_bytes_s(inputs) * 86_400
     end = VOLUME_MAX if up else VOLUME_MIN
     return _turn(lambda at: scaled(inputs, at / now), prices, now, end)
 
 
 def retention_turn(inputs: CostInputs, prices: Prices, *, up: bool) -> Turn | None:
-    """Return the nearest retention in days above or below with another cheapest option."""
+    """Return the nearest longer or shorter retention, in days, with another cheapest option."""
     end = RETENTION_MAX_DAYS if up else RETENTION_MIN_DAYS
     return _turn(lambda at: kept(inputs, at), prices, inputs.retention, end)
 
@@ -333,7 +342,9 @@ def retention_turn(inputs: CostInputs, prices: Prices, *, up: bool) -> Turn | No
 def _turn(
     vary: Callable[[float], CostInputs], prices: Prices, start: float, end: float
 ) -> Turn | None:
-    """Walk in steps until the cheapest changes, then halve the last step."""
+    """Search from `start` in growing steps until the cheapest changes, then by halving the last
+    step.
+    """
 
     def ranked(at: float) -> list[OptionCost]:
         varied = vary(at)
@@ -377,10 +388,10 @@ def _halved(
 
 
 SWING: Final = 0.5
-"""Share by which each input is moved down and up."""
+"""Share by which each input is lowered and raised."""
 BARS_MAX: Final = 10
 SHOWN_SHARE: Final = 0.001
-"""Share of the total below which a change is not shown."""
+"""Share of the total below which the effect of an input is not shown."""
 _POINTS_EACH_WAY: Final = 10
 _VOLUME_STEP: Final = 10 ** (3 / _POINTS_EACH_WAY)
 _RETENTION_DAYS: Final = (
@@ -394,7 +405,7 @@ def volume_chart(inputs: CostInputs, prices: Prices) -> Chart:
     steps = range(-_POINTS_EACH_WAY, _POINTS_EACH_WAY + 1)
     volumes = [now * _VOLUME_STEP**step for step in steps]
     return Chart(
-        title="cost by volume; given capacities grow with it", x_label="bytes a day",
+        title="cost by volume; given capacities change in proportion", x_label="bytes a day",
         y_label="USD a month", x_log=True, y_log=True, marks={"this workload": now},
         curves=_curves(volumes, lambda at: scaled(inputs, at / now), prices),
     )  # fmt: skip
@@ -417,9 +428,9 @@ def _curves(
 
 
 def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
-    """Return the changes of one option's total by ±50 % of each input, the largest first.
+    """Return a chart of how one option's total changes by ±50 % of each input, largest first.
 
-    None if no change reaches `SHOWN_SHARE`.
+    Returns None if no change reaches `SHOWN_SHARE` of the total.
     """
     before = _total(inputs, prices, key)
     found: list[tuple[str, float, float]] = []
@@ -437,7 +448,7 @@ def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
     del found[BARS_MAX:]
     names, downs, ups = zip(*found, strict=True)
     return Chart(
-        title=f"{key}: what ±50 % of an input changes", x_label="", y_label="USD a month",
+        title=f"{key}: change of the total by ±50 % of an input", x_label="", y_label="USD a month",
         kind="bar", curves=curves(names, {"-50 %": downs, "+50 %": ups}),
     )  # fmt: skip
 
@@ -447,7 +458,9 @@ def _total(inputs: CostInputs, prices: Prices, key: str) -> float:
 
 
 def _moved(inputs: CostInputs, prices: Prices, key: str, info: SettingInfo, factor: float) -> float:
-    """Return the total with one input moved within its bounds; whole numbers stay whole."""
+    """Return the total with one input multiplied by `factor`, within its bounds; integers are
+    rounded.
+    """
     value = getattr(inputs, info.attribute)
     if value <= 0:
         return _total(inputs, prices, key)

@@ -1,8 +1,10 @@
-"""Cost plan: bills of all options, findings on the cheapest, traffic between zones, and charts.
+"""Cost plan: bills of all options, findings, traffic between zones, and charts.
 
-The limits in words are those of the sources: a diskless produce takes 200 to 500 ms at p99 where
-local disks take 5 to 15; the outbox needs volume, one region and clients that mount a file system;
-a managed service still needs operators.
+Findings state the limits that the sources give. A diskless produce takes 200 to 500 ms at p99, one
+to local disks 5 to 15 ms. The outbox needs a large volume, one region, and clients that mount a
+file system. A managed service still needs operators.
+
+Source: the filesystem outbox article; the log and queue article.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from penstock.planner.quantities import format_quantity, significant
 from penstock.planner.results import Chart, Figure, Finding, Plan, fail, note, ok, warn
 
 SMALL_BYTES_PER_DAY: Final = 1e12
-"""Volume below which a file system is not worth its operation."""
+"""Volume in bytes per day below which a file system costs more work than it saves."""
 MANAGED_RECORDS_S: Final = 100_000
 PREFIX_PUTS_S: Final = 3500
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -45,7 +47,10 @@ _NAMED_MAX: Final = 3
 
 
 class Turning(NamedTuple):
-    """Nearest change of the cheapest option in one direction, if there is one within the bounds."""
+    """Nearest point in one direction at which another option becomes the cheapest.
+
+    `turn` is None if there is no such point within the bounds of the search.
+    """
 
     name: str
     label: str
@@ -59,10 +64,10 @@ def turnings(inputs: CostInputs, prices: Prices) -> tuple[Turning, ...]:
     less, more = [volume_turn(inputs, prices, up=up) for up in (False, True)]
     shorter, longer = [retention_turn(inputs, prices, up=up) for up in (False, True)]
     return (
-        Turning("cheapest_from_bytes_per_day", "at less a day", "below", day, less),
-        Turning("cheapest_to_bytes_per_day", "at more a day", "above", day, more),
-        Turning("cheapest_from_retention_d", "if kept shorter", "kept under", days, shorter),
-        Turning("cheapest_to_retention_d", "if kept longer", "kept over", days, longer),
+        Turning("cheapest_from_bytes_per_day", "with less volume", "volume below", day, less),
+        Turning("cheapest_to_bytes_per_day", "with more volume", "volume above", day, more),
+        Turning("cheapest_from_retention_d", "kept shorter", "retention below", days, shorter),
+        Turning("cheapest_to_retention_d", "kept longer", "retention above", days, longer),
     )
 
 
@@ -74,7 +79,7 @@ def findings_of(
     today: date,
     preset: str | None,
 ) -> tuple[Finding, ...]:
-    """Return all findings, the answer first."""
+    """Return all findings; the cheapest option is the first."""
     ranked = fitting(options, inputs)
     return (
         *_cheapest(ranked, turns),
@@ -95,8 +100,8 @@ def _cheapest(ranked: Sequence[OptionCost], turns: Sequence[Turning]) -> list[Fi
     if not ranked:
         return [
             fail(
-                "no way fits",
-                "every option has a reason against it, see below",
+                "no option fits",
+                "each option has a reason against it; see the findings below",
                 "raise latency-p99, set per-record to false, or split the workload",
             )
         ]
@@ -115,18 +120,18 @@ def _by(best: OptionCost, second: OptionCost) -> str:
         [(second.kind_usd(kind) - best.kind_usd(kind), kind) for kind in _KINDS], reverse=True
     )
     by = [f"{kind} {_usd(one)}" for one, kind in kinds[:2] if one > 0]
-    won = f" by {' and '.join(by)}" if by else ""
-    return f"{_usd(saved)} ({share:.0%}) below {second.label}, which loses{won}"
+    won = f" for {' and '.join(by)}" if by else ""
+    return f"{_usd(saved)} ({share:.0%}) less than {second.label}, which costs more{won}"
 
 
 def _until(turns: Sequence[Turning]) -> str:
     limits = [
         f"{word} {format_quantity(turn.at, unit)}: {turn.option.label}"
-        + (", as this one does not fit there" if turn.unfit else "")
+        + (", because the currently cheapest does not fit there" if turn.unfit else "")
         for _, _, word, unit, turn in turns
         if turn is not None
     ]
-    return "; ".join(limits) or "at no other volume or retention is another cheaper"
+    return "; ".join(limits) or "no other volume or retention has another cheapest option"
 
 
 def _cheapest_log(ranked: Sequence[OptionCost]) -> list[Finding]:
@@ -136,12 +141,12 @@ def _cheapest_log(ranked: Sequence[OptionCost]) -> list[Finding]:
     cause = f"{logs[0].label}: {_usd(logs[0].total_usd)} a month"
     if len(logs) > 1:
         cause += f"; {_by(logs[0], logs[1])}"
-    fix = "--per-record true leaves out those that deliver files"
-    return [ok("cheapest that delivers records", cause, fix)]
+    fix = "--per-record true excludes options that deliver files"
+    return [ok("cheapest option that delivers records", cause, fix)]
 
 
 def _unfit(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Finding]:
-    fix = "its cost is shown, but it is not among the cheapest"
+    fix = "its cost is shown, but it cannot be the cheapest"
     against = [(option, reasons_against(option, inputs)) for option in options]
     return [
         warn(f"{option.label} does not fit", "; ".join(reasons), fix)
@@ -155,16 +160,17 @@ def _network(inputs: CostInputs, options: Sequence[OptionCost]) -> Finding:
     share = own.kind_usd("cross-zone") / own.total_usd if own.total_usd else 0.0
     load = workload_of(inputs)
     if inputs.rack_aware or not load.fetched_gb_month:
-        fix = "consumers cross no zone more than they must"
+        fix = "consumers cross zones only if their zone has no replica"
     else:
         saved = load.fetched_gb_month / (load.fetched_gb_month + load.replicated_gb_month or 1)
-        fix = f"racks (client.rack) take away up to {saved:.0%} of it"
-    free = "is counted as free" if inputs.managed_replication_free else "is charged"
+        fix = f"client.rack on consumers avoids up to {saved:.0%} of this traffic"
+    free = "is free" if inputs.managed_replication_free else "is charged"
     return note(
         "traffic between zones",
-        f"{_usd(own.kind_usd('cross-zone'))} a month, {share:.0%} of the local cluster:"
-        f" replication {significant(load.replicated_gb_month)} GB, consumers"
-        f" {significant(load.fetched_gb_month)} GB; a managed service's own replication {free}",
+        f"{_usd(own.kind_usd('cross-zone'))} a month, {share:.0%} of the local cluster's"
+        f" cost: replication {significant(load.replicated_gb_month)} GB, consumers"
+        f" {significant(load.fetched_gb_month)} GB. Replication within a managed service"
+        f" {free}",
         fix,
     )
 
@@ -176,9 +182,10 @@ def _small(inputs: CostInputs) -> list[Finding]:
         found.append(
             note(
                 "little traffic",
-                f"{format_quantity(per_day, 'bytes/day')} are gigabytes a day, not terabytes:"
-                " what running a shared file system takes outweighs what it saves",
-                "carry the payload on a log",
+                f"{format_quantity(per_day, 'bytes/day')} is less than"
+                f" {format_quantity(SMALL_BYTES_PER_DAY, 'bytes/day')}: a shared file system"
+                " would cost more work than it saves",
+                "write the payload to a log",
             )
         )
     records = workload_of(inputs).records_s
@@ -186,9 +193,9 @@ def _small(inputs: CostInputs) -> list[Finding]:
         found.append(
             note(
                 "few records",
-                f"{significant(records)} records/s: below {MANAGED_RECORDS_S:,} an own cluster"
-                " takes as much work as one for ten times that",
-                "look at one broker, or a managed service",
+                f"{significant(records)} records/s: below {MANAGED_RECORDS_S:,}, a"
+                " self-managed cluster needs as much work as one for ten times the load",
+                "consider one broker, or a managed service",
             )
         )
     return found
@@ -197,9 +204,9 @@ def _small(inputs: CostInputs) -> list[Finding]:
 def _latency() -> Finding:
     return note(
         "latency",
-        "a diskless produce takes 200 to 500 ms at p99, local disks 5 to 15 ms; files come in"
-        " batches",
-        "--latency-p99 and --per-record leave out what is too slow",
+        "a diskless produce takes 200 to 500 ms at p99, one to local disks 5 to 15 ms; an"
+        " outbox delivers files in batches",
+        "set --latency-p99 or --per-record to exclude slow options",
     )
 
 
@@ -207,23 +214,23 @@ def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
     found: list[Finding] = [
         note(
             "filesystem outbox",
-            "needs a file system that producers and consumers all mount: not functions, not"
-            " several regions; it has no order and no replay of its own beyond the pointers'",
-            "without one, a log",
+            "all producers and consumers must mount one file system, so functions and"
+            " several regions are excluded; order and replay are only those of the pointers",
+            "without such a file system, use a log",
         )
     ]
     tiering = any([option.key == "outbox-fsx-tiering" for option in ranked[:_NAMED_MAX]])
     if tiering and inputs.retention <= INFREQUENT_DAYS:
         given = max(inputs.infrequent_share, inputs.archive_share) > 0
         cause = (
-            f"data kept {inputs.retention:g} d never reaches the cheaper tiers, which begin"
-            f" {INFREQUENT_DAYS} d after the last read"
+            f"data with a retention of {inputs.retention:g} d never reaches the cheaper"
+            f" tiers, which begin {INFREQUENT_DAYS} d after the last read"
         )
         found.append(
             warn(
                 "Intelligent-Tiering",
-                f"{cause}; the given shares differ",
-                "leave infrequent-share and archive-share at -1",
+                f"{cause}; but infrequent-share or archive-share is above 0",
+                "set infrequent-share and archive-share to -1",
             )
             if given
             else note("Intelligent-Tiering", cause)
@@ -239,8 +246,8 @@ def _requests(options: Sequence[OptionCost]) -> list[Finding]:
         found.append(
             warn(
                 "PUTs of diskless brokers",
-                f"{significant(puts)}/s; S3 takes {PREFIX_PUTS_S:,}/s below one prefix",
-                "raise commit-interval, or take fewer and larger brokers",
+                f"{significant(puts)} PUTs/s; S3 allows {PREFIX_PUTS_S:,}/s for one prefix",
+                "raise commit-interval, or use fewer and larger brokers",
             )
         )
     reading = diskless.line("consolidation_gets").usd
@@ -248,9 +255,9 @@ def _requests(options: Sequence[OptionCost]) -> list[Finding]:
         found.append(
             note(
                 "consolidation",
-                f"reads every extent by itself: {_usd(reading)} a month,"
-                f" {reading / diskless.total_usd:.0%} of diskless",
-                "fewer partitions, a longer commit-interval, or --consolidation false",
+                f"each extent is read by its own request: {_usd(reading)} a month,"
+                f" {reading / diskless.total_usd:.0%} of the cost of diskless",
+                "use fewer partitions, a longer commit-interval, or --consolidation false",
             )
         )
     return found
@@ -258,10 +265,10 @@ def _requests(options: Sequence[OptionCost]) -> list[Finding]:
 
 def _burden() -> Finding:
     return note(
-        "work that is not billed",
-        "rebalancing, sizes, upgrades, access and lag stay with you on MSK as well; a file"
-        " system adds stale handles, mounts and capacity",
-        "count it: operations-share is for own clusters alone",
+        "work that no bill shows",
+        "rebalancing, sizing, upgrades, access control and lag remain your work, also on"
+        " MSK; a file system adds stale handles, mounts and capacity",
+        "add it yourself: operations-share applies only to self-managed clusters",
     )
 
 
@@ -274,8 +281,8 @@ def _old(prices: Prices, today: date) -> list[Finding]:
     return [
         note(
             "old prices",
-            f"{len(old)} are older than {OLD_DAYS} days: {names}{more}",
-            "--write-prices FILE, correct them, --prices FILE",
+            f"{len(old)} prices are older than {OLD_DAYS} days: {names}{more}",
+            "write them to a file with --write-prices FILE, correct it, and pass --prices FILE",
         )
     ]
 
@@ -293,10 +300,13 @@ def _usd(value: float) -> str:
 def cost_plan(
     inputs: CostInputs, prices: Prices, today: date, *, preset: str | None = None
 ) -> Plan:
-    """Return the monthly costs of every option; `today` determines the age of prices.
+    """Return the plan with the monthly cost of every option.
+
+    `today` determines the age of prices. `preset` is the name of the scenario that the inputs came
+    from.
 
     Raises:
-        ImpossiblePlan: inputs that contradict each other; their class checks that.
+        ImpossiblePlan: the inputs contradict each other; raised by their class.
     """
     options = all_options(inputs, prices)
     turns = turnings(inputs, prices)
@@ -327,11 +337,11 @@ def _total_name(option: OptionCost) -> str:
 
 def _totals(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Figure]:
     gb_month = produced_bytes_s(inputs) * SECONDS / GB
-    formula = f"total / {significant(gb_month)} GB a month before compression"
+    formula = f"total / {significant(gb_month)} GB per month before compression"
     return [
         *[
             Figure(_total_name(option), option.label, option.total_usd, "USD/month",
-                   "the sum of its lines below", MODEL, group="total a month")
+                   "the sum of its lines below", MODEL, group="total per month")
             for option in options
         ],
         *[
@@ -343,14 +353,15 @@ def _totals(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Figure]:
 
 
 def _turns(ranked: Sequence[OptionCost], turns: Sequence[Turning]) -> list[Figure]:
-    group = "where the cheapest changes"
+    group = "where the cheapest option changes"
     return [
-        Figure("cheapest_option", "cheapest that fits", ranked[0].key if ranked else None, "",
-               "smallest total of those that can carry the workload", MODEL, group=group),
+        Figure("cheapest_option", "cheapest fitting option", ranked[0].key if ranked else None, "",
+               "smallest total of the options that can carry the workload", MODEL, group=group),
         *[
             Figure(name, label if turn is None else f"{label}: {turn.option.label}",
                    None if turn is None else turn.at, unit,
-                   "nearest place where another total is smaller, by halving; - is nowhere", MODEL,
+                   "nearest point where another option has a smaller total, found by halving; -"
+                   " means none", MODEL,
                    group=group)
             for name, label, _, unit, turn in turns
         ],
@@ -366,13 +377,13 @@ def _zones(inputs: CostInputs, prices: Prices) -> list[Figure]:
         ("replication_bytes_per_month", "replication", load.replicated_gb_month * GB,
          "bytes/month", f"{gb_month} GB × {copies} followers in other zones"),
         ("consumer_bytes_per_month", "consumers", load.fetched_gb_month * GB, "bytes/month",
-         f"{gb_month} GB × {load.groups} groups × {load.reads_cross_zone:.3g}"),
+         f"{gb_month} GB × {load.groups} groups × {load.reads_cross_zone:.3g} of reads"),
         ("producer_bytes_per_month", "producers", load.sent_gb_month * GB, "bytes/month",
-         f"{gb_month} GB × {load.writes_cross_zone:.3g}"),
+         f"{gb_month} GB × {load.writes_cross_zone:.3g} of writes"),
         ("replication_usd_per_month", "cost of replication", load.replicated_gb_month * usd,
-         "USD/month", f"replication × ${usd:g} a GB"),
+         "USD/month", f"replication × ${usd:g} per GB"),
         ("total_usd_per_month", "cost of all", crossing * usd, "USD/month",
-         f"{significant(crossing)} GB × ${usd:g} a GB"),
+         f"{significant(crossing)} GB × ${usd:g} per GB"),
     )  # fmt: skip
     return [
         Figure(f"cross_zone_{name}", label, value, unit, formula,

@@ -1,9 +1,10 @@
-"""Host check: finds the layer of a host that breaks the chain first.
+"""Host check: finds the first layer of a host that is too small for its load.
 
-    HostFacts (read elsewhere) + settings + inputs ──> layers, outermost first ──> Plan
+    HostFacts (read by the caller) + settings + inputs ──> layers, outermost first ──> Plan
 
-The caller reads the facts; this package has only values and rules. It changes nothing: a fix is
-a text.
+A layer is one resource on a packet's or request's path through the host, such as a socket buffer or
+a disk. A chain is the sequence of layers of one path. The caller reads the facts; this package only
+has values and rules. It changes nothing on the host: a fix is a command line or a sentence.
 """
 
 from penstock.planner.host_check.check import check_host, host_layers

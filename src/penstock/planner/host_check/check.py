@@ -1,20 +1,21 @@
-"""Whole host check: sockets and all other layers in order, the first broken one, commands, bars.
+"""Host check: the layers of all chains in order, the first broken layer, commands, and charts.
 
-**Broker.** Linux sizes TCP buffers itself up to `tcp_rmem` and `tcp_wmem`, unless a program
-requests a size, which `rmem_max` and `wmem_max` cap. So an explicit `socket.receive.buffer.bytes`
-is checked against the latter, and the default against the former.
+**Broker.** If a program sets no buffer size, Linux sizes TCP buffers itself, up to `tcp_rmem` and
+`tcp_wmem`. If it requests a size, `rmem_max` and `wmem_max` cap it. So an explicit
+`socket.receive.buffer.bytes` is checked against `rmem_max`, and the default against `tcp_rmem`.
 
-**Agent.** Unix sockets, whose buffers, queue and descriptors have limits of their own.
+**Agent.** Unix sockets have their own limits for buffers, queue and descriptors.
 
-    producer ──SO_SNDBUF of the producer──> agent ──SO_SNDBUF of the agent──> answers
+    producer ──SO_SNDBUF of the producer──> agent ──SO_SNDBUF of the agent──> responses
 
-A Unix stream has no receive buffer: the sender's buffer bounds the bytes in transit, so `wmem_max`
-caps both directions. Streams do not use `net.unix.max_dgram_qlen`, and rings are unlocked shared
-memory: both limits are shown without a need.
+A Unix stream has no receive buffer. The sender's buffer bounds the bytes in transit, so `wmem_max`
+caps both directions. `net.unix.max_dgram_qlen` does not apply to streams, and rings are shared
+memory that is not locked. Both limits are shown, but have no minimum.
 
-**Order.** It is that of the chain, outermost first: a loss outside cannot be repaired inside. So
-the first broken layer is the outermost that fails, or, without one, the outermost with a warning.
-The tightest layer is the one with the least room, whether it holds or not.
+**Order.** Layers are ordered from the outermost inwards, because inner layers cannot repair a loss
+in an outer layer. The first broken layer is the outermost that fails. If none fails, it is the
+outermost with a warning. The tightest layer is the one with the smallest ratio of found to needed,
+whether or not it suffices.
 
 Source: tcp(7), unix(7), socket(7), listen(2), getrlimit(2), memfd_create(2), proc(5); Kafka:
 SocketServerConfigs; host IPC article, three rings of backpressure.
@@ -73,7 +74,7 @@ from penstock.planner.results import Chart, Figure, Finding, Plan, Severity, Sni
 
 _BACKLOG: Final = Rule(
     "listen_backlog_connections", "listen backlog", BROKER, "socket.listen.backlog.size",
-    "listen(2): a longer queue is cut to somaxconn; BrokerSettings", unit="connections",
+    "listen(2): somaxconn caps the length of the queue; BrokerSettings", unit="connections",
     setting="net.core.somaxconn", short="warn",
 )  # fmt: skip
 
@@ -95,8 +96,8 @@ def socket_layers(
     return (
         sysctl_layer(
             facts, _BACKLOG, broker.listen_backlog,
-            "the kernel cuts the queue without an error; clients that come at once wait and try"
-            " again",
+            "the kernel shortens the queue without an error, and clients that connect at the"
+            " same time must retry",
         ),
         _connection_buffer(facts, inputs, "SO_RCVBUF", broker.receive_buffer_bytes),
         _connection_buffer(facts, inputs, "SO_SNDBUF", broker.send_buffer_bytes),
@@ -113,7 +114,8 @@ def _connection_buffer(
     name, word = _AUTOMATIC[option], _NAMES[option]
     rule = Rule(
         f"tcp_{word}_buffer_bytes", f"TCP {word} buffer", BROKER, "2 × window",
-        "tcp(7): buffers grow up to it, and about half of it is window", unit="bytes", setting=name,
+        "tcp(7): maximum of automatic sizing; about half of a buffer is window",
+        unit="bytes", setting=name,
         short="warn", reading=f"third number of {name}",
     )  # fmt: skip
     needed = 2 * inputs.window_bytes
@@ -121,7 +123,7 @@ def _connection_buffer(
     fix = Fix("sysctl", name, needed, " ".join(map(str, numbers[:-1])))
     return judged(
         rule, facts.sysctl(name), needed, unread=facts.why(name), fixes=(fix,),
-        cause="a connection's window cannot grow as far as its bandwidth and round trip ask",
+        cause="a connection's window cannot grow to its bandwidth × round trip",
     )  # fmt: skip
 
 
@@ -136,13 +138,17 @@ def asked_buffer(
     who: str = "",
     short: Severity = "warn",
 ) -> Layer:
-    """Return a layer for a requested buffer, which the kernel caps without an error."""
+    """Return a layer for an explicitly requested socket buffer, which the kernel caps without an
+    error.
+
+    `who` is a key of `_WHOSE`, and `setting` the setting that requests the size.
+    """
     name = _CEILINGS[option]
     rule = Rule(
         f"{who}{kind}_{_NAMES[option]}_buffer_bytes",
         " ".join([_LABELS[kind], _NAMES[option], "buffer", _WHOSE[who]]).strip(), chain, setting,
         "socket(7), SO_RCVBUF and SO_SNDBUF", unit="bytes", setting=name, short=short,
-        reading=f"{name}, or what was granted if that is less",
+        reading=f"{name}, or the granted size if that is smaller",
     )  # fmt: skip
     cap, grant = facts.sysctl(name), facts.grant(kind, option, asked)
     found = cap
@@ -150,12 +156,12 @@ def asked_buffer(
         full = grant.granted_bytes >= asked
         found = max(cap or 0, grant.granted_bytes) if full else grant.granted_bytes
     detail = (
-        "" if grant is None else f"asked for {asked}, the kernel reports {grant.reported_bytes}"
+        "" if grant is None else f"requested {asked}, the kernel reports {grant.reported_bytes}"
     )
     return judged(
         rule, found, asked, unread=facts.why(name), detail=detail,
         fixes=(Fix("sysctl", name, asked),),
-        cause="the kernel cuts the request without an error",
+        cause="the kernel caps the requested size without an error",
     )  # fmt: skip
 
 
@@ -166,14 +172,15 @@ _WHOSE: Final = {"": "", "producer_": "of a producer", "agent_": "of the agent"}
 def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
     rule = Rule(
         f"{who}_descriptors", f"file descriptors of the {who}", chain, need.formula,
-        "getrlimit(2): accept and open fail with EMFILE above", setting="RLIMIT_NOFILE",
+        "getrlimit(2): accept and open fail with EMFILE beyond it", setting="RLIMIT_NOFILE",
     )  # fmt: skip
     opened = Rule(
-        f"{who}_descriptors_allowed", f"ceiling of the {who}'s descriptors", chain, need.formula,
+        f"{who}_descriptors_allowed", f"hard maximum of descriptors, {who}", chain, need.formula,
         "proc(5), fs.nr_open", setting="fs.nr_open", short="warn",
     )  # fmt: skip
     system = Rule(
-        f"{who}_descriptors_of_the_system", f"all descriptors, for the {who}", chain, need.formula,
+        f"{who}_descriptors_of_the_system", f"descriptors of the whole host, {who}",
+        chain, need.formula,
         "proc(5), fs.file-max", setting="fs.file-max",
     )  # fmt: skip
     limits = facts.limits
@@ -182,8 +189,8 @@ def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tup
     return (
         judged(
             rule, limits.files, need.value, unread=facts.why("limits"),
-            cause="connections and segments above it are refused by the kernel",
-            fix=line if may else f"as root: {line}; the hard limit is {limits.files_hard}",
+            cause="the kernel rejects further connections and open files",
+            fix=line if may else f"as root: {line}; the current hard limit is {limits.files_hard}",
             fixes=(Fix("ulimit", "-n", need.value),),
         ),
         sysctl_layer(facts, opened, need.value),
@@ -192,20 +199,21 @@ def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tup
 
 
 _QUEUE: Final = Rule(
-    "unix_backlog_connections", "queue of the Unix socket", AGENT, "the agent's listen backlog",
+    "unix_backlog_connections", "listen queue of the Unix socket",
+    AGENT, "the agent's listen backlog",
     "listen(2), unix(7)", unit="connections", setting="net.core.somaxconn", short="warn",
 )  # fmt: skip
 _DATAGRAMS: Final = Rule(
-    "unix_datagram_queue", "queued Unix datagrams", AGENT, "none: the agent's socket is a stream",
+    "unix_datagram_queue", "queued Unix datagrams", AGENT, "no need: the agent uses a stream",
     "unix(7)", setting="net.unix.max_dgram_qlen",
 )  # fmt: skip
 _PLACE: Final = Rule(
-    "socket_file_system", "directory of the socket", AGENT, "file system of its mount",
+    "socket_file_system", "directory of the socket", AGENT, "file system of the socket's directory",
     "unix(7); host IPC article, where to put the socket file", setting="host.socket.path",
 )  # fmt: skip
 _LOCKED: Final = Rule(
-    "locked_memory_bytes", "locked memory", AGENT, "none: rings are shared memory that is not"
-    " locked", "getrlimit(2)", setting="RLIMIT_MEMLOCK",
+    "locked_memory_bytes", "locked memory", AGENT, "no need: rings are not locked",
+    "getrlimit(2)", setting="RLIMIT_MEMLOCK",
 )  # fmt: skip
 
 
@@ -230,7 +238,7 @@ def agent_chain(
         ),
         sysctl_layer(
             facts, _QUEUE, AGENT_BACKLOG,
-            "producers that connect at once, as after a restart, wait and try again",
+            "producers that connect at the same time, as after a restart, must retry",
         ),
         *descriptor_layers(facts, agent_files(configured, inputs), AGENT, "agent"),
         *memory_layers(facts, agent_memory(configured, inputs), AGENT, "agent"),
@@ -245,8 +253,9 @@ def _place(facts: HostFacts, path: str) -> Layer:
         return unknown(_PLACE, facts.why("socket", "mount"))
     if kind.startswith(NETWORK_FILE_SYSTEMS):
         return informed(
-            _PLACE, kind, "fail", f"{path} is on {kind}: a Unix socket serves one kernel only",
-            "set host.socket.path to a directory of this host, such as /var/run/penstock",
+            _PLACE, kind, "fail", f"{path} is on {kind}; a Unix socket on a network file system"
+            " cannot connect two hosts",
+            "set host.socket.path to a local directory of this host, such as /var/run/penstock",
         )  # fmt: skip
     return informed(_PLACE, kind, "ok", f"{path} is on {kind}")
 
@@ -257,25 +266,33 @@ def _unused(facts: HostFacts) -> tuple[Layer, ...]:
     return (
         unknown(_DATAGRAMS, facts.why(name))
         if queue is None
-        else informed(_DATAGRAMS, queue, "ok", f"{queue}, and nothing is needed"),
+        else informed(
+            _DATAGRAMS,
+            queue,
+            "ok",
+            f"found {queue}; no minimum, because the agent uses a stream socket",
+        ),
         unknown(_LOCKED, facts.why("limits"))
         if locked is None
         else informed(
-            _LOCKED, text(locked, "bytes"), "ok", f"{text(locked, 'bytes')}, nothing is needed"
+            _LOCKED,
+            text(locked, "bytes"),
+            "ok",
+            f"found {text(locked, 'bytes')}; no minimum, because rings are not locked",
         ),
     )
 
 
 RATIO_MAX: Final = 10.0
-"""Upper end of bars: ten times the need is enough."""
+"""Largest ratio that charts show; more than ten times the need is shown as ten times."""
 
 RATIO_MIN: Final = 0.01
-"""Lower end of bars, so that 0 is visible on a logarithmic axis."""
+"""Smallest ratio that charts show, so that 0 is visible on a logarithmic axis."""
 
 _SNIPPETS: Final[dict[FixKind, tuple[str, str]]] = {
-    "sysctl": ("Kernel settings, to type as root; /etc/sysctl.d keeps them", "sh"),
-    "ethtool": ("The network card, to type as root: traffic stops for a moment", "sh"),
-    "ulimit": ("Limits, to type in the shell that starts the process", "sh"),
+    "sysctl": ("Kernel settings: run as root; write them to /etc/sysctl.d to keep them", "sh"),
+    "ethtool": ("Network interface: run as root; traffic stops for a moment", "sh"),
+    "ulimit": ("Limits: run in the shell that starts the process", "sh"),
     "systemd": ("The service's unit, in [Service]", "ini"),
 }
 _VERDICT: Final = "Verdict"
@@ -320,7 +337,7 @@ def check_host(facts: HostFacts, configured: Configured, inputs: CheckHostInputs
         *[figure for layer in layers for figure in _figures(layer)],
     )
     return Plan(
-        title="Which layer of this host breaks first",
+        title="First layer of this host that breaks",
         inputs=inputs,
         figures=figures,
         findings=(_headline(layers), *[_finding(layer) for layer in layers]),
@@ -341,20 +358,22 @@ def _verdict(facts: HostFacts, layers: tuple[Layer, ...]) -> tuple[Figure, ...]:
                "the outermost layer that fails, or else the outermost with a warning",
                f"{ARTICLE}: each buffer must absorb the stall of the one inside it",
                group=_VERDICT),
-        Figure("tightest_layer", "layer with the least room",
-               "none" if narrow is None else narrow.rule.label, "", "the smallest found ÷ needed",
+        Figure("tightest_layer", "layer with the smallest ratio",
+               "none" if narrow is None else narrow.rule.label, "", "smallest ratio found ÷ needed",
                "the figures below", group=_VERDICT),
-        Figure("tightest_ratio", "its room", None if narrow is None else narrow.ratio,
-               "times the need", "found ÷ needed; for latencies needed ÷ found",
+        Figure("tightest_ratio", "smallest ratio", None if narrow is None else narrow.ratio,
+               "times the need", "found ÷ needed; needed ÷ found for an upper limit, such as a"
+               " latency",
                "the figures below", group=_VERDICT),
-        Figure("unknown_layers", "layers that are not known", unread, "",
-               "facts that this host does not report, or not to this user", "the findings below",
+        Figure("unknown_layers", "layers with unknown facts", unread, "",
+               "facts that this host does not report, or that this user must not read",
+               "the findings below",
                group=_VERDICT),
     )  # fmt: skip
 
 
 def _figures(layer: Layer) -> list[Figure]:
-    """Return the found value with its need as the minimum; an upper limit has its own figure."""
+    """Return a figure of the found value with its minimum, and a second figure for a maximum."""
     rule, found, needed = layer.rule, layer.found, layer.needed
     words = "unlimited" if isinstance(found, (int, float)) and found >= UNLIMITED else found
     most = rule.most and needed is not None
@@ -380,8 +399,8 @@ def _figures(layer: Layer) -> list[Figure]:
 def _headline(layers: tuple[Layer, ...]) -> Finding:
     broken = first_broken(layers)
     if broken is None:
-        return ok("the chain", "every layer that is known has what is needed")
-    word = "breaks first" if broken.severity == "fail" else "is the first warning"
+        return ok("the chain", "each known layer has what it needs")
+    word = "breaks first" if broken.severity == "fail" else "has the first warning"
     return Finding(broken.severity, "the chain", f"{broken.rule.label} {word}")
 
 
@@ -415,8 +434,8 @@ def _charts(chain: str, layers: tuple[Layer, ...]) -> list[Chart]:
         return []
     return [
         Chart(
-            title=f"{chain}: found against needed", x_label="", kind="bar", y_log=True,
-            y_label=f"times the need, up to {RATIO_MAX:g}",
+            title=f"{chain}: found ÷ needed", x_label="", kind="bar", y_log=True,
+            y_label=f"found ÷ needed, up to {RATIO_MAX:g}",
             curves=curves([*bars], {"found": bars.values(), "needed": [1.0] * len(bars)}),
         )
     ]  # fmt: skip

@@ -1,15 +1,14 @@
-"""Facts of a host, which the caller reads, and requirements for its layers.
+"""Facts about a host, which the caller reads, and the requirements for its layers.
 
-**Facts.** `None` is a fact that could not be read; `HostFacts.unread` has the reason, by the fact's
-name. A limit that is not set is `UNLIMITED`. Nothing is guessed: a check of an unknown fact reports
-it.
+**Facts.** `None` means that a fact could not be read. `HostFacts.unread` then has the reason under
+the fact's name. `UNLIMITED` means that a limit is not set. An unknown fact is reported and never
+guessed.
 
-**Requirements.** For 0, Penstock's own settings decide. The defaults of the receive path are
-Aeron's: a window of 128 KiB, a term of 16 MiB, datagrams of 1408 bytes. Rings and backlogs must
-hold stall × packet rate: a scheduler may keep a receiver off its CPU for about 10 ms. Needs of
-Penstock's settings (descriptors, memory, disk, syncs) are computed from the settings themselves, so
-that they never drift. Those of the broker come as `BrokerSide`, since its settings belong to a
-higher layer.
+**Requirements.** An input of 0 takes the requirement from Penstock's own settings. The defaults of
+the receive path are Aeron's: a window of 128 KiB, a term of 16 MiB, datagrams of 1408 bytes. Rings
+and backlogs must hold stall × packet rate, because a scheduler may keep a receiver off its CPU for
+about 10 ms. Descriptors, memory, disk and syncs are computed from the settings themselves. The
+broker's settings are passed as `BrokerSide`, because they belong to a higher layer of the code.
 
 Source: proc(5), sysfs, cgroups(7), ethtool(8), adjtimex(2), socket(7); receive-path sizing (Aeron's
 constraints A, B and C); Aeron: Configuration.java.
@@ -52,11 +51,11 @@ BufferOption = Literal["SO_RCVBUF", "SO_SNDBUF"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """Network interface of incoming packets.
+    """Network interface that receives the packets.
 
-    `drops` are the kernel's and the driver's counters of lost packets since the interface came
-    up, by their names; `allowances` the driver's counters of packets that the instance's
-    allowance delayed. None: neither could be read.
+    `drops` holds the counters of lost packets, of kernel and driver, by name, since the interface
+    came up. `allowances` holds the driver's counters of packets that exceeded an allowance of the
+    cloud instance. None means that the counters could not be read.
     """
 
     name: str
@@ -72,7 +71,11 @@ class Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softirq:
-    """`/proc/net/softnet_stat` over all CPUs: packets handled, dropped, and turns cut short."""
+    """Counters of `/proc/net/softnet_stat` over all CPUs.
+
+    They count processed packets, dropped packets, and softirq runs that ended before all packets
+    were processed.
+    """
 
     processed: int
     dropped: int
@@ -81,7 +84,7 @@ class Softirq:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datagrams:
-    """The `Udp` row of `/proc/net/snmp`."""
+    """Counters of the `Udp` row of `/proc/net/snmp`."""
 
     received: int
     buffer_errors: int
@@ -90,7 +93,7 @@ class Datagrams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlGroup:
-    """Limits of a process's control group: the tightest of it and its ancestors."""
+    """Limits of a process's control group; each is the lowest of the group and its ancestors."""
 
     version: str = ""
     memory_max_bytes: int | None = None
@@ -116,7 +119,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
-    """CPUs available to the process, their last cache, and time stolen by the hypervisor."""
+    """CPUs available to the process, their last-level cache, and time stolen by the hypervisor."""
 
     count: int | None = None
     cache_bytes: int | None = None
@@ -126,7 +129,7 @@ class Processors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """`/proc/meminfo`, and the kernel's huge page mode."""
+    """Memory and swap from `/proc/meminfo`, and the kernel's mode of transparent huge pages."""
 
     total_bytes: int | None = None
     available_bytes: int | None = None
@@ -137,11 +140,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """File system of the data directory, and its latency of a 4 KiB sync."""
+    """File system of the data directory, and the measured latency of a 4 KiB sync on it."""
 
     directory: str
     measured_in: str = ""
-    """Nearest existing parent if the directory is missing; empty means the directory itself."""
+    """Directory of the measurement if `directory` is missing: its nearest existing parent."""
     file_system: str | None = None
     mount_point: str | None = None
     options: tuple[str, ...] = ()
@@ -162,9 +165,9 @@ class ClockState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Response of the kernel to a request for a socket buffer.
+    """Result of a request for a socket buffer.
 
-    `reported_bytes` is twice the granted size, since the kernel includes its own bookkeeping.
+    `reported_bytes` is twice the granted size, because the kernel includes its own bookkeeping.
     """
 
     kind: SocketKind
@@ -174,16 +177,16 @@ class Grant:
 
     @property
     def granted_bytes(self) -> int:
-        """Granted bytes, in the units of the request."""
+        """Granted bytes, in the unit of the request."""
         return self.reported_bytes // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """Facts that the check uses.
+    """Facts about a host that the check uses.
 
-    `sysctls` has the numbers of each kernel setting by its dotted name: most have one, others
-    (`net.ipv4.tcp_rmem`) three.
+    `sysctls` holds the numbers of each kernel setting under its dotted name. Most settings have one
+    number, some have three (`net.ipv4.tcp_rmem`).
     """
 
     kernel: str | None = None
@@ -203,19 +206,21 @@ class HostFacts:
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def sysctl(self, name: str, place: int = -1) -> int | None:
-        """Return one number of a kernel setting: the last, which is the largest of three."""
+        """Return one number of a kernel setting, by default the last, which is the maximum of
+        three.
+        """
         numbers = self.sysctls.get(name)
         return numbers[place] if numbers else None
 
     def grant(self, kind: SocketKind, option: BufferOption, asked_bytes: int) -> Grant | None:
-        """Return the grant for exactly this request, if it was tried."""
+        """Return the grant for exactly this request; None if the caller did not try it."""
         for grant in self.grants:
             if (grant.kind, grant.option, grant.asked_bytes) == (kind, option, asked_bytes):
                 return grant
         return None
 
     def why(self, *names: str) -> str:
-        """Return why a fact is unknown: the first reason for these names."""
+        """Return why a fact is unknown: the first reason recorded under one of `names`."""
         for name in names:
             if name in self.unread:
                 return self.unread[name]
@@ -232,60 +237,76 @@ class CheckHostInputs:
     """Requirements for the layers of a host.
 
     Raises:
-        ImpossiblePlan: no host can serve these: a window below the MTU, or above the buffer.
+        ImpossiblePlan: the window is smaller than the MTU, or larger than the socket buffer.
     """
 
     SEPARATOR: ClassVar = "-"
 
     chains: tuple[str, ...] = setting(
-        (), "Chains of the host to check: the receive path of Aeron's datagrams, a broker, a host"
-        " agent. Without it broker and agent, and the receive path where one of its inputs is"
-        " given.", choices=CHAIN_WORDS,
+        (), "Chains of layers to check: the receive path of Aeron's datagrams, the broker, the"
+        " host agent. Without it the broker and the agent are checked, and the receive path"
+        " if one of its inputs is given.", choices=CHAIN_WORDS,
     )  # fmt: skip
     window_bytes: int = setting(
-        WINDOW_DEFAULT_BYTES, "Bytes that a sender may have in flight.", 1, WINDOW_MAX_BYTES,
+        WINDOW_DEFAULT_BYTES, "Maximum number of bytes that a sender may have in flight.",
+        1, WINDOW_MAX_BYTES,
         name="window", unit="bytes",
     )  # fmt: skip
     term_bytes: int = setting(
-        TERM_DEFAULT_BYTES, "Length of a term buffer; the window is at most half of it.",
+        TERM_DEFAULT_BYTES, "Length of a term buffer. The window is at most half of it.",
         TERM_MIN_BYTES, TERM_MAX_BYTES, name="term", unit="bytes",
     )  # fmt: skip
     mtu_bytes: int = setting(
-        MTU_DEFAULT_BYTES, "Longest datagram, without the headers of UDP and IP.", 32,
+        MTU_DEFAULT_BYTES, "Maximum size of a datagram, without the UDP and IP headers.", 32,
         MTU_MAX_BYTES, name="mtu", unit="bytes",
     )  # fmt: skip
     so_rcvbuf_bytes: int = setting(
-        0, f"SO_RCVBUF that the receiver asks for; 0 is {SOCKET_HEADROOM} windows.", 0,
+        0, f"Size of SO_RCVBUF that the receiver requests. 0 is {SOCKET_HEADROOM} windows.", 0,
         SOCKET_BUFFER_MAX_BYTES, name="so-rcvbuf", unit="bytes",
     )  # fmt: skip
     stall_ms: float = setting(
-        10.0, "Longest time that the receiver's CPU is away.", 0, 60_000, name="stall", unit="ms"
+        10.0,
+        "Longest time for which the receiver does not run on a CPU.",
+        0,
+        60_000,
+        name="stall",
+        unit="ms",
     )
     packets_per_second: float = setting(
-        100_000.0, "Packets that come in, at worst.", 0, 1e9, name="packet-rate", unit="packets/s"
+        100_000.0, "Maximum rate of incoming packets.", 0, 1e9, name="packet-rate", unit="packets/s"
     )
     connections: int = setting(
-        0, "Kafka connections at a time; 0 is the broker's max.connections.", 0, INT_MAX
+        0,
+        "Maximum number of Kafka connections at the same time. 0 takes the broker's"
+        " max.connections.",
+        0,
+        INT_MAX,
     )
     producers: int = setting(
-        0, "Connections of the host agent at a time; 0 is its host.connections.max.", 0, 65_536
+        0,
+        "Maximum number of connections to the host agent at the same time. 0 takes its"
+        " host.connections.max.",
+        0,
+        65_536,
     )
     sync_ms: float = setting(
-        0.0, "Longest allowed median time of a sync of the data directory. 0 follows"
-        " log.flush.policy: for `group` the time in which a local store collects an object, for"
-        " `interval` log.flush.interval.ms, for `os` log.checkpoint.interval.ms.",
+        0.0, "Maximum median time of a sync of the data directory. 0 takes it from"
+        " log.flush.policy. For `group` it is the time in which a local store collects an"
+        " object. For `interval` it is log.flush.interval.ms, for `os`"
+        " log.checkpoint.interval.ms.",
         0, 3_600_000, name="sync-latency", unit="ms",
     )  # fmt: skip
     broker_memory_bytes: int = setting(
-        0, "Memory that the broker needs; 0 is the sum of its configured buffers.", 0, LONG_MAX,
+        0, "Memory that the broker needs. 0 takes the sum of its configured buffers.", 0, LONG_MAX,
         name="broker-memory", unit="bytes",
     )  # fmt: skip
     agent_memory_bytes: int = setting(
-        0, "Memory that the host agent needs; 0 is the sum of its configured buffers.", 0, LONG_MAX,
+        0, "Memory that the host agent needs. 0 takes the sum of its configured buffers.",
+        0, LONG_MAX,
         name="agent-memory", unit="bytes",
     )  # fmt: skip
     clock_error_ms: float = setting(
-        2_000.0, "Largest error of the clock, as its discipline estimates it.", 0, 86_400_000,
+        2_000.0, "Maximum error of the clock, as the time service estimates it.", 0, 86_400_000,
         name="clock-error", unit="ms",
     )  # fmt: skip
 
@@ -320,13 +341,13 @@ class CheckHostInputs:
 
 
 PROCESS_FILES: Final = 64
-"""Other descriptors of a process: libraries, databases, the event loop, the log."""
+"""Descriptors of a process for other purposes: libraries, databases, the event loop, the log."""
 
 PROCESS_BYTES: Final = 128 << 20
-"""Other memory of a process: the interpreter, libraries, metadata."""
+"""Memory of a process for other purposes: the interpreter, libraries, metadata."""
 
 PROCESS_THREADS: Final = 32
-"""Other threads of a process than its object store's: storage, database, network."""
+"""Threads of a process besides those of its object store: storage, database, network."""
 
 AGENT_BACKLOG: Final = BACKLOG
 
@@ -435,7 +456,7 @@ def agent_memory(configured: Configured, inputs: CheckHostInputs) -> Need:
 
 
 def sync_wanted_ms(configured: Configured, inputs: CheckHostInputs) -> tuple[float, str]:
-    """Return the allowed latency of a sync, and its setting."""
+    """Return the maximum median latency of a sync, and the setting that it comes from."""
     if inputs.sync_ms:
         return inputs.sync_ms, "sync-latency, as given"
     storage = configured.storage

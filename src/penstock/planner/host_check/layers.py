@@ -1,17 +1,16 @@
-"""Layers of the chain, and those of a process's resources, its data directory and the clock.
+"""Rules of layers, and the layers of a process's resources, its data directory and the clock.
 
     found, needed ──> judged(rule, …) ──> Layer: ok | note | warn | fail, cause, fix, fixes
 
-A rule describes a layer, and the severity of a shortage. An unknown fact gives a note with the
-reason, never a guess.
+A rule describes a layer, and states the severity of a shortage. An unknown fact gives a note with
+the reason.
 
-**Resources.** A limit of a control group ends a process that exceeds it (memory) or keeps it off
-its CPUs for the rest of a period (`cpu.max`), which is a stall: with all CPUs busy the quota is
-used up after quota ÷ CPUs of the period.
+**Resources.** The kernel ends a process that exceeds the memory limit of its control group. It
+stops all threads of a group that has used its CPU quota (`cpu.max`) until the period ends. With all
+CPUs busy, the quota of a period is used up after quota ÷ CPUs.
 
-**Data directory.** With `log.flush.policy = group` no produce request is answered before a sync. A
-median above the interval in which an object gathers means that syncs, not the interval, determine
-the pace.
+**Data directory.** With `log.flush.policy = group`, each produce request waits for a sync. If the
+median time of a sync exceeds the interval in which an object collects data, syncs limit the rate.
 
 Source: cgroups(7), the kernel's cgroup-v2 and sched-bwc; proc(5); fdatasync(2), statvfs(3),
 mount(8); Linux: sysctl/vm, dirty_ratio; adjtimex(2).
@@ -49,7 +48,7 @@ FixKind = Literal["sysctl", "ethtool", "ulimit", "systemd"]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Command line; of two layers with the same `key` the larger value wins."""
+    """Command line of a fix; for equal `key` the plan shows only the fix with the largest value."""
 
     kind: FixKind
     key: str
@@ -70,9 +69,10 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Description of a layer. `short` is the severity of a shortage.
+    """Description of a layer.
 
-    `formula` is that of the need, `reading` explains the found number if its label does not.
+    `formula` explains the need. `reading` explains the found number if the label does not. `short`
+    is the severity of a shortage.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Rule:
     short: Severity = "fail"
     reading: str = ""
     most: bool = False
-    """Whether the need is an upper limit, as for a latency."""
+    """Whether the need is an upper limit, as for a latency, instead of a minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,10 @@ class Layer:
 
     @property
     def ratio(self) -> float | None:
-        """Found value as a multiple of the need; None without a number or limit."""
+        """Found value as a multiple of the need, inverted for an upper limit.
+
+        None if the found value is unknown, a text or unlimited, or if there is no need.
+        """
         found, needed = self.found, self.needed
         if found is None or isinstance(found, str) or needed is None or found >= UNLIMITED:
             return None
@@ -111,7 +114,7 @@ class Layer:
 
 
 def text(value: Number, unit: str) -> str:
-    """Return a number for display."""
+    """Return a number for display, with its unit."""
     return "unlimited" if value >= UNLIMITED else format_quantity(value, unit)
 
 
@@ -127,7 +130,11 @@ def judged(
     short: Severity | None = None,
     detail: str = "",
 ) -> Layer:
-    """Compare. `cause`, `fix` and `fixes` are for a shortage, `detail` for every result."""
+    """Return the layer of a rule by comparing `found` with `needed`.
+
+    A shortage has `cause`, `fix` or `fixes`, and the severity `short`; each result shows `detail`.
+    `unread` is the reason why `found` is None.
+    """
     if found is None:
         return unknown(rule, unread, needed)
     enough = found <= needed if rule.most else found >= needed
@@ -144,7 +151,7 @@ def judged(
 
 
 def sysctl_layer(facts: HostFacts, rule: Rule, needed: int, cause: str = "") -> Layer:
-    """Return a layer for the kernel setting that the rule names."""
+    """Return a layer that compares the rule's kernel setting with `needed`."""
     return judged(
         rule, facts.sysctl(rule.setting), needed, unread=facts.why(rule.setting), cause=cause,
         fixes=(Fix("sysctl", rule.setting, needed),),
@@ -158,7 +165,7 @@ def unknown(rule: Rule, unread: str, needed: Number | None = None) -> Layer:
 
 
 def counted(rule: Rule, count: int | None, *, unread: str, cause: str, fix: str) -> Layer:
-    """Return a layer for a counter of losses: any value above 0 is a warning."""
+    """Return a layer for a counter of losses; any value above 0 gets the rule's severity."""
     if count is None:
         return unknown(rule, unread)
     if count == 0:
@@ -172,7 +179,7 @@ def informed(rule: Rule, found: Number | str | None, severity: Severity, cause: 
 
 
 def first_broken(layers: tuple[Layer, ...]) -> Layer | None:
-    """Return the outermost layer that fails, or else the outermost one with a warning."""
+    """Return the outermost layer that fails, or else the outermost with a warning, or None."""
     for severity in ("fail", "warn"):
         for layer in layers:
             if layer.severity == severity:
@@ -181,7 +188,7 @@ def first_broken(layers: tuple[Layer, ...]) -> Layer | None:
 
 
 def tightest(layers: tuple[Layer, ...]) -> Layer | None:
-    """Return the layer with the smallest ratio, of those that can break the chain."""
+    """Return the layer with the smallest ratio, without layers whose shortage is only a note."""
     measured = [
         (layer.ratio, place)
         for place, layer in enumerate(layers)
@@ -194,7 +201,7 @@ STEAL_WARN_RATIO: Final = 0.01
 """Share of stolen CPU time that causes a warning."""
 
 MAPS: Final = 1_024
-"""Mappings of a process: libraries, receive buffers and rings, payload files."""
+"""Memory mappings that a process needs: libraries, receive buffers, rings, payload files."""
 
 
 def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
@@ -203,14 +210,14 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
     grouped = group.memory_max_bytes is not None and group.memory_max_bytes == min(limits)
     limit = Rule(
         f"{who}_memory_bytes", f"memory of the {who}", chain, need.formula,
-        "cgroups(7): the kernel ends a process that grows beyond; settings of buffers",
+        "cgroups(7): the kernel ends a process that exceeds its limit; settings of buffers",
         unit="bytes", setting="memory.max" if grouped else "",
     )  # fmt: skip
     free = Rule(
-        f"{who}_memory_available_bytes", f"memory available to the {who}", chain, need.formula,
+        f"{who}_memory_available_bytes", f"available memory, {who}", chain, need.formula,
         "proc(5), MemAvailable", unit="bytes", short="warn",
     )  # fmt: skip
-    lower = "or lower the settings in the formula, or --memory of the container above it"
+    lower = "or lower the settings in the formula, or raise --memory of the container"
     where = "of the host"
     if grouped:
         used = group.memory_used_bytes
@@ -220,14 +227,14 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
         judged(
             limit, min(limits) if limits else None, need.value,
             unread=facts.why("memory", "meminfo"), detail=where,
-            cause="within its own bounds the process may be ended for want of memory",
-            fix=f"memory.max of {need.value} or more, {lower}",
+            cause="the kernel may end the process although it uses no more than configured",
+            fix=f"set memory.max to {need.value} or more, {lower}",
             fixes=(Fix("systemd", "MemoryMax", need.value),) if grouped else (),
         ),
         judged(
             free, memory.available_bytes, need.value, unread=facts.why("meminfo"),
-            cause="other processes hold the rest",
-            fix="stop or move what else runs here",
+            cause="other processes use the rest",
+            fix="stop other processes, or move them to another host",
         ),
     )  # fmt: skip
 
@@ -249,8 +256,8 @@ def pressure_layers(facts: HostFacts, chain: str) -> tuple[Layer, ...]:
     return (
         counted(
             kills, found, unread=facts.why("kills", "memory"),
-            cause=f"{found} processes of this group were ended since it was made",
-            fix="give it more memory, or lower the buffers' settings",
+            cause=f"the kernel ended {found} processes of this control group since it was created",
+            fix="raise the group's memory limit, or lower the settings of buffers",
         ),
         _swap(facts, swap),
         _huge_pages(facts, pages),
@@ -268,8 +275,9 @@ def _swap(facts: HostFacts, rule: Rule) -> Layer:
         return informed(rule, 0, "ok", f"none of {size}")
     return informed(
         rule, used, "note",
-        f"{format_quantity(used, 'bytes')} of {size}: a page that comes back is a stall",
-        "sysctl -w vm.swappiness=1, or swapoff -a where memory suffices",
+        f"{format_quantity(used, 'bytes')} of {size} are in use; reading a page back from swap"
+        " stalls the process",
+        "sysctl -w vm.swappiness=1, or swapoff -a if there is enough memory",
     )  # fmt: skip
 
 
@@ -278,9 +286,9 @@ def _huge_pages(facts: HostFacts, rule: Rule) -> Layer:
     if mode is None:
         return unknown(rule, facts.why("transparent_hugepage"))
     if mode != "always":
-        return informed(rule, mode, "ok", f"{mode}: only for processes that request them")
+        return informed(rule, mode, "ok", f"{mode}: used only for processes that request them")
     return informed(
-        rule, mode, "note", "always: the kernel may stop a process to join its pages",
+        rule, mode, "note", "always: the kernel may stop a process while it merges pages",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     )  # fmt: skip
 
@@ -294,16 +302,16 @@ def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Lay
         "cgroups(7), pids.max; getrlimit(2)", setting="pids.max, RLIMIT_NPROC",
     )  # fmt: skip
     maps = Rule(
-        f"{who}_mappings", f"memory mappings of the {who}", chain, "for libraries, buffers, rings",
+        f"{who}_mappings", f"memory mappings of the {who}", chain, "libraries, buffers and rings",
         "Linux: sysctl/vm, max_map_count", setting="vm.max_map_count",
     )  # fmt: skip
-    running = "" if facts.group.tasks is None else f"the group runs {facts.group.tasks}"
+    running = "" if facts.group.tasks is None else f"the group runs {facts.group.tasks} threads"
     return (
         judged(
             tasks, min(limits) if limits else None, need.value,
             unread=facts.why("pids", "limits"), detail=running,
-            cause="a thread that cannot start stops the process",
-            fix=f"pids.max (TasksMax=) and ulimit -u of {need.value} or more",
+            cause="the process stops if it cannot start a thread",
+            fix=f"set pids.max (TasksMax=) and ulimit -u to {need.value} or more",
             fixes=(Fix("ulimit", "-u", need.value),),
         ),
         sysctl_layer(facts, maps, MAPS),
@@ -312,7 +320,7 @@ def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Lay
 
 def cpu_layers(facts: HostFacts, inputs: CheckHostInputs, chain: str) -> tuple[Layer, ...]:
     quota = Rule(
-        "cpu_quota_stall_ms", "stall by the CPU quota", chain, "stall",
+        "cpu_quota_stall_ms", "stall caused by the CPU quota", chain, "stall",
         f"Linux: sched-bwc; {ARTICLE}, stalls", unit="ms", setting="cpu.max",
         reading="period − quota ÷ CPUs", short="warn", most=True,
     )  # fmt: skip
@@ -321,20 +329,21 @@ def cpu_layers(facts: HostFacts, inputs: CheckHostInputs, chain: str) -> tuple[L
         "Linux: sched-bwc", unit="periods", short="warn",
     )  # fmt: skip
     steal = Rule(
-        "cpu_steal_ratio", "stolen CPU time", chain, "a hundredth", "proc(5), stat", short="warn",
+        "cpu_steal_ratio", "stolen CPU time", chain, "0.01", "proc(5), stat", short="warn",
         most=True, reading="steal ÷ all time of /proc/stat since boot",
     )  # fmt: skip
     return (
         judged(
             quota, _quota_stall_ms(facts), inputs.stall_ms, unread=facts.why("cpu"),
-            cause="when all its CPUs are busy the group stands still until the period is over",
-            fix="a larger quota (CPUQuota=, --cpus), or none with shares instead",
+            cause="if all CPUs are busy, the kernel stops the group until the end of the period",
+            fix="set a larger quota (CPUQuota=, --cpus), or use CPU shares instead of a quota",
         ),
         _throttled(facts, throttled),
         judged(
             steal, facts.processors.steal_ratio, STEAL_WARN_RATIO, unread=facts.why("stat"),
-            cause="the hypervisor keeps the CPUs for others: a stall that nothing here can fix",
-            fix="an instance with CPUs of its own",
+            cause="the hypervisor gives the CPUs to other instances; no setting of this host can"
+            " prevent that",
+            fix="use an instance with dedicated CPUs",
         ),
     )  # fmt: skip
 
@@ -356,16 +365,17 @@ def _throttled(facts: HostFacts, rule: Rule) -> Layer:
     if count:
         away = format_quantity((group.throttled_us or 0) / 1000, "ms")
         cause = (
-            f"{significant(count)} of {significant(group.periods or count)} periods, {away} away"
+            f"{significant(count)} of {significant(group.periods or count)} periods were"
+            f" throttled, {away} in total"
         )
     return counted(
         rule, count, unread=facts.why("cpu"), cause=cause,
-        fix="a larger quota (CPUQuota=, --cpus), or fewer threads",
+        fix="set a larger quota (CPUQuota=, --cpus), or use fewer threads",
     )  # fmt: skip
 
 
 TAIL: Final = 4
-"""Allowed 99th percentile, as a multiple of the allowed median."""
+"""Maximum 99th percentile of a sync, as a multiple of the maximum median."""
 
 NETWORK_FILE_SYSTEMS: Final = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "glusterfs", "lustre")
 VOLATILE_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -373,16 +383,16 @@ SLOW_CLOCKS: Final = ("acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit")
 UNSAFE_OPTIONS: Final[Mapping[str, str]] = {
     "nobarrier": "a sync does not reach the disk",
     "barrier=0": "a sync does not reach the disk",
-    "data=writeback": "after a crash a file may hold old bytes",
+    "data=writeback": "a file may contain old bytes after a crash",
 }
 
 _MEDIAN: Final = "sync of the data directory"
 _TAIL: Final = Rule(
-    "sync_p99_ms", "slowest syncs (p99)", BROKER, f"{TAIL} × the allowed median",
+    "sync_p99_ms", "slowest syncs (p99)", BROKER, f"{TAIL} × the maximum median",
     "fdatasync(2), measured", unit="ms", most=True, short="warn",
 )  # fmt: skip
 _INODES: Final = Rule(
-    "free_inodes", "free inodes", BROKER, "open.files.max: as many files as may be open",
+    "free_inodes", "free inodes", BROKER, "open.files.max, the maximum number of open files",
     "statvfs(3); StorageSettings", short="warn",
 )  # fmt: skip
 _KIND: Final = Rule(
@@ -390,7 +400,7 @@ _KIND: Final = Rule(
     "mount(8), proc(5), mountinfo",
 )  # fmt: skip
 _DIRTY: Final = Rule(
-    "dirty_bytes", "unwritten pages allowed", BROKER, "log.checkpoint.bytes",
+    "dirty_bytes", "maximum of unwritten pages", BROKER, "log.checkpoint.bytes",
     "Linux: sysctl/vm, dirty_ratio; StorageSettings", unit="bytes", short="warn",
     setting="vm.dirty_ratio", reading="dirty_bytes, or dirty_ratio × available memory",
 )  # fmt: skip
@@ -399,9 +409,9 @@ _SOURCE: Final = Rule(
     "clock_source", "clock source", BROKER, "clocksource0/current_clocksource", "Linux: timekeeping"
 )
 _ERROR: Final = Rule(
-    "clock_error_ms", "error of the clock", BROKER, "clock-error",
+    "clock_error_ms", "clock error", BROKER, "clock-error",
     "adjtimex(2): STA_UNSYNC, esterror, offset", unit="ms", short="warn",
-    reading="the larger of estimated error and offset", most=True,
+    reading="the larger of the estimated error and the offset", most=True,
 )  # fmt: skip
 
 
@@ -418,16 +428,16 @@ def disk_layers(
     at = disk.measured_in or disk.directory
     detail = f"of {disk.syncs} in {at}" if disk.syncs else ""
     if disk.syncs and at != disk.directory:
-        detail += f", since {disk.directory} does not exist"
-    fix = "a faster disk, one with a protected write cache, or another log.flush.policy"
+        detail += f", because {disk.directory} does not exist"
+    fix = "use a faster disk, a disk with a protected write cache, or another log.flush.policy"
     return (
         judged(
             median, disk.sync_p50_ms, wanted_ms, unread=why, detail=detail, fix=fix,
-            cause=f"with log.flush.policy = {policy} writes wait for it",
+            cause=f"with log.flush.policy = {policy}, writes wait for a sync",
         ),
         judged(
             _TAIL, disk.sync_p99_ms, TAIL * wanted_ms, unread=why, detail=detail, fix=fix,
-            cause="the slowest acknowledgements wait so long",
+            cause="the slowest acknowledgements wait this long",
         ),
         *_space(facts, configured),
         _file_system(facts),
@@ -446,13 +456,13 @@ def _space(facts: HostFacts, configured: Configured) -> tuple[Layer, ...]:
     return (
         judged(
             space, disk.free_bytes, need.value, unread=why,
-            cause="the broker stops when the journal or a segment cannot be written",
-            fix="free some, or lower retention.bytes and retention.ms",
+            cause="the broker stops if it cannot write the journal or a segment",
+            fix="free disk space, or lower retention.bytes and retention.ms",
         ),
         judged(
             _INODES, disk.free_inodes, configured.storage.open_files_max, unread=why,
-            cause="new segments and indexes cannot be made without inodes",
-            fix="larger segments (segment.bytes), or a file system with more inodes",
+            cause="the broker needs inodes to create segments and indexes",
+            fix="use larger segments (segment.bytes), or a file system with more inodes",
         ),
     )  # fmt: skip
 
@@ -468,19 +478,24 @@ def _file_system(facts: HostFacts) -> Layer:
         return informed(_KIND, kind, "fail", f"{where} is mounted read-only", "mount it read-write")
     if kind in VOLATILE_FILE_SYSTEMS:
         return informed(
-            _KIND, kind, "warn", f"{where}: acknowledged records are lost after a restart",
+            _KIND, kind, "warn", f"{where} is in memory; acknowledged records are lost after a"
+            " restart of the host",
             "put log.dirs on a disk",
         )  # fmt: skip
     if kind.startswith(NETWORK_FILE_SYSTEMS):
         return informed(
-            _KIND, kind, "warn", f"{where}: locks and syncs go over a network",
-            "put log.dirs on a disk of this host",
+            _KIND, kind, "warn", f"{where} is a network file system; locks and syncs depend on"
+            " the network",
+            "put log.dirs on a local disk of this host",
         )  # fmt: skip
     if flaws:
-        return informed(_KIND, kind, "warn", f"{where}: {'; '.join(flaws)}", "mount without it")
+        return informed(
+            _KIND, kind, "warn", f"{where}: {'; '.join(flaws)}", "mount it without this option"
+        )
     if kind == "overlay":
         return informed(
-            _KIND, kind, "note", f"{where}: the container's own layer, which goes with it",
+            _KIND, kind, "note", f"{where} is the container's own layer, which is removed with"
+            " the container",
             "put log.dirs on a volume",
         )  # fmt: skip
     return informed(_KIND, kind, "ok", where)
@@ -490,13 +505,16 @@ def _dirty(facts: HostFacts, configured: Configured) -> Layer:
     needed = configured.storage.log_checkpoint_bytes
     return judged(
         _DIRTY, _dirty_bytes(facts), needed, unread=facts.why("vm.dirty_ratio", "meminfo"),
-        cause="the kernel holds writers up before a checkpoint would sync",
+        cause="the kernel blocks writers before a checkpoint syncs the pages",
         fixes=(Fix("sysctl", "vm.dirty_bytes", needed),),
     )  # fmt: skip
 
 
 def _dirty_bytes(facts: HostFacts) -> int | None:
-    """Return the first setting that is set; a ratio is one of the available memory."""
+    """Return the number of dirty bytes at which the kernel blocks writers.
+
+    It is `vm.dirty_bytes` if set, or else `vm.dirty_ratio` of the available memory.
+    """
     given, percent = facts.sysctl("vm.dirty_bytes"), facts.sysctl("vm.dirty_ratio")
     if given:
         return given
@@ -515,8 +533,8 @@ def _io_limits(facts: HostFacts) -> Layer:
         return informed(_IO, "none", "ok", "none set")
     return informed(
         _IO, "; ".join(limits), "note",
-        f"{'; '.join(limits)}: syncs beyond it wait",
-        "measure with a load, and raise io.max if syncs become slow",
+        f"{'; '.join(limits)}; the kernel delays syncs that exceed these limits",
+        "measure the latency of syncs under load, and raise io.max if they are slow",
     )  # fmt: skip
 
 
@@ -530,8 +548,8 @@ def _clock_source(facts: HostFacts) -> Layer:
         return unknown(_SOURCE, facts.why("clocksource"))
     if source in SLOW_CLOCKS:
         return informed(
-            _SOURCE, source, "warn", f"{source}: every look at the clock is a slow call",
-            "choose tsc or the hypervisor's clock (kernel option clocksource=)",
+            _SOURCE, source, "warn", f"{source} is slow; each read of the clock is a system call",
+            "use tsc or the hypervisor's clock (kernel option clocksource=)",
         )  # fmt: skip
     return informed(_SOURCE, source, "ok", source)
 
@@ -543,12 +561,13 @@ def _clock_error(facts: HostFacts, inputs: CheckHostInputs) -> Layer:
     if not clock.synchronised:
         return Layer(
             rule=_ERROR, found=None, needed=inputs.clock_error_ms, severity="warn",
-            cause="the kernel's clock is not synchronised: timestamps and retention by time drift",
+            cause="the kernel's clock is not synchronised; timestamps and retention by time"
+            " become wrong",
             fix="run chrony or systemd-timesyncd",
         )  # fmt: skip
     error_ms = max(abs(clock.offset_ms or 0.0), clock.error_ms or 0.0)
     return judged(
         _ERROR, error_ms, inputs.clock_error_ms, detail="synchronised",
-        cause="timestamps and retention by time are off by as much",
-        fix="look at `chronyc tracking`, or at the servers of systemd-timesyncd",
+        cause="timestamps and retention by time are wrong by this amount",
+        fix="check `chronyc tracking`, or the servers of systemd-timesyncd",
     )  # fmt: skip

@@ -1,12 +1,12 @@
-"""Key plan: distribution of a topic's load over keys, hot keys, salting and partitions.
+"""Key plan: how a topic's keys load its partitions, and what salting or more partitions change.
 
     batches (Arrow) ──> Census ──> KeyCounts ──> skew, hot keys ──┐
                           ├── loads by partition count ───────────┼──> Plan
                           └── salted loads ───────────────────────┘
 
-`census.py` counts batches of columns with bounded memory: exactly up to a number of
-distinct keys, by a Misra-Gries summary and HyperLogLog beyond it. `skew.py` computes skew and the
-effect of salting, `plan.py` makes the plan. There is no loop over records.
+`census.py` counts the records of Arrow batches with bounded memory. Counts are exact up to a number
+of distinct keys. Beyond it they come from a Misra-Gries summary and HyperLogLog. `skew.py` computes
+the skew and the effect of salting; `plan.py` makes the plan. There is no Python loop over records.
 
 Source: the log and queue article (hot partition, scaling axes); Kafka: the default partitioner.
 """

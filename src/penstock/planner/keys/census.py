@@ -1,28 +1,30 @@
-"""Inputs of a key plan, and a census of records, batch by batch, with bounded memory.
+"""Inputs of a key plan, and the census: counts of keys and partitions over Arrow batches.
 
-Batches are summed, and their keys gathered in chunks; then each distinct key is hashed once, and
-its records are added to the load of its partition by Kafka's partitioner, for every requested
-number of partitions. Those loads are exact for any number of keys; counts of single keys are as
-exact as their summary.
+The census runs over one batch after another, with bounded memory. It gathers the keys of batches in
+chunks. Each distinct key of a chunk is hashed once. Its records are added to the load of the
+partition that Kafka's partitioner chooses, for each requested number of partitions. These loads are
+exact for any number of keys. The counts of single keys are exact only while all keys fit the
+summary.
 
-**Counts.** Exact while they fit, a Misra-Gries summary beyond that. With more than `capacity` keys,
-the count of the first key that does not fit is subtracted from all of them, and keys at zero are
-dropped. The total subtracted so far, `error`, bounds how much any key is undercounted:
+**Counts.** Beyond `capacity` keys, a Misra-Gries summary replaces exact counts: the count of the
+first key that does not fit is subtracted from all keys, and keys whose count becomes 0 are dropped.
+The total of these subtractions, `error`, bounds how much any key is undercounted:
 
     count ≤ true count ≤ count + error          (capacity + 1) · error ≤ records − sum of counts
 
-so error ≤ records / (capacity + 1), and every key with a larger share is still there. A dropped
-key has a count of 0, with the same bound. Bytes are those seen while a key was in the summary.
+So error ≤ records / (capacity + 1), and every key with a larger share is still in the summary. A
+dropped key has a count of 0, with the same bound. Bytes are those counted while a key was in the
+summary.
 
 **Distinct keys.** HyperLogLog over 32-bit hashes, by columns. The first 14 bits of a key's hash
-choose a register, which keeps the largest position of the first one among the other 18. The
-harmonic mean of `2^register` gives the number, with a standard error of `1.04 / √16384` = 0.81 %.
-Few keys are counted by empty registers (linear counting), very many are corrected for hashes that
-collide.
+choose a register. The register keeps the highest position at which the other 18 bits have their
+first 1. The harmonic mean of `2^register` gives the number of keys, with a standard error of `1.04
+/ √16384` = 0.81 %. Small numbers are computed from empty registers (linear counting). Very large
+numbers are corrected for colliding hashes.
 
-Source: Misra, Gries: Finding repeated elements (1982); Agarwal, Cormode et al.: Mergeable
-summaries (2012), which shows that batches can be subtracted at once; Flajolet, Fusy, Gandouet,
-Meunier: HyperLogLog (2007), whose hashes have 32 bits too.
+Source: Misra, Gries: Finding repeated elements (1982); Agarwal, Cormode et al.: Mergeable summaries
+(2012), which shows that batches can be subtracted at once; Flajolet, Fusy, Gandouet, Meunier:
+HyperLogLog (2007), whose hashes have 32 bits too.
 """
 
 from __future__ import annotations
@@ -42,17 +44,19 @@ from penstock.client.partitioning import Hashes, murmur2
 from penstock.planner.inputs import ImpossiblePlan
 
 PARTITIONS_MAX: Final = 100_000
-"""Largest number of partitions with computed loads."""
+"""Maximum number of partitions for which loads are computed."""
 PENDING_ROWS_MAX: Final = 1 << 20
-"""Rows gathered before they are counted."""
+"""Maximum number of rows that are gathered before they are counted."""
 PENDING_BYTES_MAX: Final = 64 << 20
-"""Key bytes gathered before they are counted."""
+"""Maximum bytes of keys that are gathered before they are counted."""
 SUMMARY_BYTES_MAX: Final = 256 << 20
-"""Key bytes of a summary; beyond it the rarest keys are dropped."""
+"""Maximum bytes of keys in a summary; beyond it the keys with the fewest records are dropped."""
 RATE_SPAN_MS_MIN: Final = 60_000
-"""Shortest time between the first and last record that gives a rate: less is one burst."""
+"""Minimum time between the first and last record for a rate; shorter spans may be one burst."""
 OVER_PROVISION: Final = (4, 10)
-"""Lowest and highest factor from needed to created partitions."""
+"""Factors for the smallest and largest recommended number of partitions, relative to the needed
+one.
+"""
 _MULTIPLES: Final = (1, 2, 4, 8)
 
 
@@ -61,23 +65,32 @@ class KeysInputs:
     SEPARATOR: ClassVar = "-"
 
     partitions: int = setting(
-        0, "Partitions to compute hot keys and salting for; 0 is as many as the topic has.", 0,
+        0, "Number of partitions for which hot keys and salting are computed. 0 takes the topic's.",
+        0,
         10_000,
     )  # fmt: skip
     rate: float = setting(
-        0.0, "Messages a second of the whole topic; 0 takes timestamps of at least a minute.", 0,
+        0.0, "Message rate of the whole topic. 0 computes it from the records' timestamps, if"
+        " they span at least a minute.", 0,
         1e12, unit="messages/s",
     )  # fmt: skip
     partition_rate: float = setting(
-        50_000.0, "Throughput of the consumer of one partition.", 0.001, 1e9, unit="messages/s"
+        50_000.0,
+        "Message rate that the consumer of one partition can read.",
+        0.001,
+        1e9,
+        unit="messages/s",
     )
     skew_max: float = setting(
-        2.0, "Allowed load of the hottest partition, as a multiple of the mean.", 1.0, 1e6
+        2.0, "Maximum load of the hottest partition, as a multiple of the mean.", 1.0, 1e6
     )
-    shown_keys: int = setting(10, "Number of the hottest keys to show.", 1, 100)
-    salts_max: int = setting(16, "Most salts that are tried, by doubling.", 2, 256)
+    shown_keys: int = setting(10, "Number of hottest keys to show.", 1, 100)
+    salts_max: int = setting(
+        16, "Maximum number of salts to try. The numbers tried are powers of 2.", 2, 256
+    )
     tracked_keys: int = setting(
-        1_000_000, "Distinct keys that are counted exactly; beyond it counts are estimates.", 1,
+        1_000_000, "Maximum number of distinct keys that are counted exactly. Beyond it counts"
+        " are estimates.", 1,
         10_000_000,
     )  # fmt: skip
 
@@ -86,13 +99,13 @@ class KeysInputs:
 
 
 def partition_counts(inputs: KeysInputs, partitions: int) -> tuple[int, ...]:
-    """Return the partition counts with computed loads, ascending.
+    """Return the numbers of partitions for which loads are computed, ascending.
 
-    They are the topic's and its doublings, the requested one, and, for a given rate, the needed
-    number, and 4 and 10 times as many.
+    They are the topic's number with its multiples by 2, 4 and 8, and the requested number. With a
+    given rate, they include the needed number, and 4 and 10 times as many.
 
     Raises:
-        ImpossiblePlan: the rate needs more partitions than are computed.
+        ImpossiblePlan: the rate needs more than `PARTITIONS_MAX` partitions.
     """
     counts = {partitions * times for times in _MULTIPLES}
     counts.add(planned_partitions(inputs, partitions))
@@ -127,7 +140,7 @@ STANDARD_ERROR: Final = 1.04 / sqrt(REGISTERS)
 
 
 class DistinctEstimate:
-    """Set with an approximate size only. Adding a hash again changes nothing."""
+    """Estimate of the number of distinct hashes; adding a hash again does not change it."""
 
     __slots__ = ("_registers",)
 
@@ -157,11 +170,11 @@ _SCHEMA: Final = pa.schema(
 
 
 class KeySummary:
-    """Keys with their records and bytes.
+    """Summary of keys, with the records and bytes of each.
 
     Args:
-        capacity: limit of keys.
-        bytes_max: limit of key bytes.
+        capacity: maximum number of keys.
+        bytes_max: maximum bytes of all keys.
     """
 
     __slots__ = ("_bytes_max", "_capacity", "_table", "error", "least_capacity")
@@ -171,9 +184,9 @@ class KeySummary:
         self._bytes_max = bytes_max
         self._table = _SCHEMA.empty_table()
         self.error = 0
-        """Largest number of records by which any key is undercounted."""
+        """Maximum number of records by which any key is undercounted."""
         self.least_capacity = capacity
-        """Smallest number of kept keys, below the capacity when keys are long."""
+        """Smallest number of keys kept so far; below the capacity if keys are long."""
 
     @property
     def exact(self) -> bool:
@@ -187,7 +200,7 @@ class KeySummary:
             self._reduce(lengths)
 
     def ranked(self) -> tuple[Any, Counts, Counts]:
-        """Return keys, records and bytes, by descending records and then by key."""
+        """Return keys, records and bytes, sorted by descending records and then by key."""
         table = self._table.sort_by([("records", "descending"), ("key", "ascending")])
         table = table.combine_chunks()
         key = table["key"]
@@ -218,7 +231,7 @@ def grouped(table: Any) -> Any:
 
 
 def counted(keys: Any, sizes: Any) -> tuple[Any, Counts, Counts]:
-    """Return distinct keys of a chunked column, with their rows and the sum of `sizes`."""
+    """Return the distinct keys of a chunked column, each with its rows and the sum of `sizes`."""
     table = pa.table({"key": keys, "bytes": sizes})
     found = table.group_by("key").aggregate([("bytes", "count"), ("bytes", "sum")])
     found = found.combine_chunks()
@@ -229,16 +242,16 @@ def counted(keys: Any, sizes: Any) -> tuple[Any, Counts, Counts]:
 Loads = npt.NDArray[np.float64]
 
 COLUMNS: Final = ("partition", "timestamp", "key", "value")
-"""Columns that a census reads."""
+"""Columns of a batch that a census reads."""
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CensusResult:
-    """Counts of a census. `keys`, `key_records` and `key_bytes` are ranked by descending records.
+    """Counts of a census; `keys`, `key_records` and `key_bytes` are sorted by descending records.
 
-    A key has at least `key_records` records, and at most `count_error` more. `loads` has, by
-    number of partitions, the keyed records of each partition by Kafka's partitioner.
+    A key has at least `key_records` records, and at most `count_error` more. For each number of
+    partitions, `loads` holds the keyed records per partition, by Kafka's partitioner.
     """
 
     partitions: int
@@ -281,13 +294,13 @@ class CensusResult:
 
 
 class Census:
-    """Counter of record batches.
+    """Counter of the keys and partitions of Arrow record batches.
 
     Args:
         partitions: the topic's number of partitions.
-        counts: numbers of partitions to compute loads for.
-        tracked_keys: limit of exactly counted distinct keys.
-        pending_rows_max: rows gathered before they are counted.
+        counts: numbers of partitions for which loads are computed.
+        tracked_keys: maximum number of distinct keys that are counted exactly.
+        pending_rows_max: maximum rows that are gathered before they are counted.
     """
 
     def __init__(
@@ -315,7 +328,9 @@ class Census:
         self._times: list[int] = []
 
     def add(self, batch: Any) -> None:
-        """Count a record batch with the columns `COLUMNS`; partitions are below their number."""
+        """Count a batch with the columns `COLUMNS`; its partitions must be below the topic's
+        number.
+        """
         if batch.num_rows == 0:
             return
         keys, partitions = batch["key"], batch["partition"].to_numpy()

@@ -1,4 +1,4 @@
-"""Plan from a census: skew, hot keys, partitions, salting, advice, and curves."""
+"""Plan of a topic's keys: skew, hot keys, partitions, salting, recommendations, and charts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from penstock.planner.keys.skew import (
 from penstock.planner.results import Chart, Figure, Number, Plan, curves
 
 POINTS_MAX: Final = 200
-"""Limit of a curve's points."""
+"""Maximum number of points of a curve."""
 
 
 def charts(
     census: CensusResult, hot: Sequence[SaltEffect], everything: Sequence[SaltEffect], salts: int
 ) -> tuple[Chart, ...]:
-    """Return all charts; `salts` is the recommended number of names, or the last one tried."""
+    """Return all charts; `salts` is the number of salts in the chart of partitions."""
     loads = (_partitions(hot, everything, salts), _salts(hot, everything))
     return (_ranks(census), *loads) if len(census.keys) else loads
 
@@ -50,7 +50,7 @@ def _ranks(census: CensusResult) -> Chart:
     return Chart(
         title="share of records by rank of key", x_label="rank", y_label="% of keyed records",
         x_log=True, y_log=True,
-        curves=curves(ranks.tolist(), {"measured": shares.tolist(), "if all were equal": even}),
+        curves=curves(ranks.tolist(), {"measured": shares.tolist(), "if keys were equal": even}),
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def _partitions(
     ranks = _ranks_shown(len(hot[0].loads))
     falling = {label: np.sort(effect.loads)[::-1] for label, effect in shown.items()}
     return Chart(
-        title=f"load of {len(hot[0].loads)} partitions, the hottest first",
+        title=f"load of {len(hot[0].loads)} partitions, hottest first",
         x_label="rank of partition", y_label="% of keyed records",
         curves=curves(ranks.tolist(), {
             label: (100 * loads[ranks - 1] / loads.sum()).tolist()
@@ -77,7 +77,7 @@ def _partitions(
 
 
 def _ranks_shown(last: int) -> npt.NDArray[np.int64]:
-    """Return ranks from 1 to `last`, at most `POINTS_MAX`, denser at the front."""
+    """Return at most `POINTS_MAX` ranks from 1 to `last`, denser at the beginning."""
     if last <= POINTS_MAX:
         return np.arange(1, last + 1)
     return np.unique(np.geomspace(1, last, POINTS_MAX).round().astype(np.int64))
@@ -105,7 +105,7 @@ _ANSWERS: Final = ("records", "hot_keys", "hottest_key_percent", "records_hottes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Read part of a topic. `sizes` is the length of each partition's log, in offsets."""
+    """Part of a topic that was read; `sizes` is the length of each partition's log in offsets."""
 
     topic: str
     read: str
@@ -114,16 +114,17 @@ class Scope:
 
 
 def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
-    """Return the effect of a topic's keys on its partitions.
+    """Return the plan of how a topic's keys load its partitions.
 
     Raises:
         NothingToPlan: no record with a key was read.
     """
     if not census.keyed_records:
         raise NothingToPlan(
-            f"skew is that of records with keys: {scope.topic} gave {census.records} records"
-            f" without a key ({scope.read}); read another topic, or more of it; without keys"
-            " partitions are taken in turns"
+            f"no record with a key was read: {scope.topic} gave {census.records} records"
+            f" without a key ({scope.read}). Skew is computed from keyed records only,"
+            " because others are spread over partitions. Read another topic, or more of"
+            " this one"
         )
     partitions = planned_partitions(inputs, census.partitions)
     hot = hot_keys(census.key_records, census.keyed_records, partitions)
@@ -166,7 +167,7 @@ def _read(scope: Scope, census: CensusResult) -> list[Figure]:
          "%", f"{census.null_records:,} / {census.records:,} records", scope.topic),
         ("span_s", "time span", seconds, "s", "last timestamp - first", scope.topic),
         ("observed_rate", "rate by timestamps", census.records_per_second, "messages/s",
-         "records / time span, from a minute on", scope.topic),
+         "records / time span, if that is at least a minute", scope.topic),
         ("default_placed_percent", "placed by Kafka's partitioner", placed, "%",
          "keyed records in partition murmur2(key) mod partitions", _PARTITIONER),
     ]  # fmt: skip
@@ -175,16 +176,17 @@ def _read(scope: Scope, census: CensusResult) -> list[Figure]:
 
 def _spread(census: CensusResult, hot: int, partitions: int) -> list[Figure]:
     keyed, counts = census.keyed_records, census.key_records
-    least = "" if census.exact else " (an estimate, rather low)"
+    least = "" if census.exact else "(an estimate, probably too low)"
     distinct_from = "Flajolet et al.: HyperLogLog (2007)" if not census.exact else _READ
     zipf = zipf_exponent(counts, census.count_error)
     rows: list[tuple[str, str, Number | None, str, str, str]] = [
         ("distinct_keys", "distinct keys", round(census.distinct), "",
          _COUNTED if census.exact else "HyperLogLog of 16,384 registers", distinct_from),
-        ("distinct_error_percent", "standard error of that", 100 * census.distinct_error, "%",
-         "0 while all keys fit, else 1.04 / √16384", distinct_from),
-        ("count_error_records", "a key is undercounted by at most", census.count_error, "",
-         f"sum of what was taken off; at most keyed records / (keys kept + 1) ="
+        ("distinct_error_percent", "standard error of the distinct keys",
+                100 * census.distinct_error, "%",
+         "0 if all keys are counted exactly, else 1.04 / √16384", distinct_from),
+        ("count_error_records", "maximum undercount of a key", census.count_error, "",
+         f"sum of the summary's subtractions; at most keyed records / (keys kept + 1) ="
          f" {census.count_error_max:,}", _SUMMARY),
         ("hottest_key_percent", "share of the hottest key", 100 * top_share(counts, keyed, 1, 0),
          "%", f"{int(counts[:1].sum()):,} / {keyed:,} keyed records{least}", _READ),
@@ -197,7 +199,7 @@ def _spread(census: CensusResult, hot: int, partitions: int) -> list[Figure]:
         ("zipf_exponent", "Zipf exponent", zipf, "",
          "least squares of log count by log rank, first 1,000 keys", "Zipf (1949)"),
         ("hot_keys", "hot keys", hot, "",
-         f"keys with more than 1/{partitions} of keyed records: an even partition's share",
+         f"keys with more than 1/{partitions} of the keyed records, the share of an even partition",
          _ARTICLE),
     ]  # fmt: skip
     return [Figure(*row, group="skew of keys") for row in rows]
@@ -212,7 +214,7 @@ def _hottest(census: CensusResult, shown: int) -> list[Figure]:
         strict=False,
     )
     return [
-        Figure(f"key_{place}_{what}_percent", f"{place}. {shown_key(key)}: of {what}{least}",
+        Figure(f"key_{place}_{what}_percent", f"{place}. {shown_key(key)}: share of {what}{least}",
                100 * part / whole if whole else 0.0, "%", f"{part:,} / {whole:,}", source,
                group="hottest keys")
         for place, (key, records, size) in enumerate(ranked, 1)
@@ -231,20 +233,20 @@ def shown_key(key: bytes) -> str:
 
 
 def _now(scope: Scope, census: CensusResult) -> list[Figure]:
-    group = "partitions as they are"
+    group = "partitions of the topic"
     rows: list[tuple[str, str, Number | None, str, str, str]] = [
-        ("partitions", "partitions", census.partitions, "", "the topic's", scope.topic),
+        ("partitions", "partitions", census.partitions, "", "the topic's number", scope.topic),
     ]  # fmt: skip
     for name, label, loads in (
         ("records", "records", census.partition_records),
         ("bytes", "bytes", census.partition_bytes),
-        ("log", "offsets of the whole log", scope.sizes),
+        ("log", "offsets in the whole log", scope.sizes),
     ):
         total, largest = int(loads.sum()), int(loads.max())
         rows += [
-            (f"{name}_hottest_percent", f"hottest partition, of {label}",
+            (f"{name}_hottest_percent", f"hottest partition: share of {label}",
              100 * largest / total if total else 0.0, "%", f"{largest:,} / {total:,}", _READ),
-            (f"{name}_skew", f"hottest by mean, of {label}",
+            (f"{name}_skew", f"hottest partition / mean, by {label}",
              largest * len(loads) / total if total else 0.0, "×", "largest / mean", _READ),
         ]  # fmt: skip
     idle = int(np.count_nonzero(census.partition_records == 0))
@@ -259,15 +261,15 @@ def _counts(census: CensusResult, inputs: KeysInputs, rate: float) -> list[Figur
     return [
         Figure(f"partitions_{count}_hottest_percent",
                f"{count:,} partitions: hottest ({_does(share, count, inputs, rate)})", 100 * share,
-               "%", f"largest load by murmur2(key) mod {count}; {share * count:.3g} × mean, at most"
-               f" {inputs.skew_max:g}; {share * rate:,.0f} messages/s, at most"
+               "%", f"largest load by murmur2(key) mod {count}: {share * count:.3g} × mean,"
+               f" allowed {inputs.skew_max:g}; {share * rate:,.0f} messages/s, allowed"
                f" {inputs.partition_rate:,.0f}", _PARTITIONER,
-               group="if there were other numbers of partitions")
+               group="with other numbers of partitions")
         for count, share in shares.items()
     ]  # fmt: skip
 
 
-_DOES: Final = "does"
+_DOES: Final = "suffices"
 
 
 def _does(share: float, count: int, inputs: KeysInputs, rate: float) -> str:
@@ -282,7 +284,7 @@ def _counts_that_do(census: CensusResult, inputs: KeysInputs, rate: float) -> st
         for count, loads in census.loads.items()
         if _does(float(loads.max()) / census.keyed_records, count, inputs, rate) == _DOES
     ]
-    return "; ".join(serving) or "none: more partitions do not divide a key"
+    return "; ".join(serving) or "none; more partitions do not divide the load of a key"
 
 
 def _salting(
@@ -292,8 +294,8 @@ def _salting(
         Figure(f"salts_{effect.salts}_{which}_hottest_percent",
                f"{effect.salts} salt{'s' if effect.salts > 1 else ''}: hottest of {partitions}"
                " partitions", 100 * effect.hottest_share, "%",
-               f"names key:0 … key:{effect.salts - 1}, each with 1/{effect.salts} of its key's"
-               f" records, hashed; {effect.skew:.3g} × mean", _ARTICLE, group=group)
+               f"salted keys key:0 … key:{effect.salts - 1}, each with 1/{effect.salts} of the"
+               f" key's records; {effect.skew:.3g} × mean", _ARTICLE, group=group)
         for effect in effects
     ]  # fmt: skip
 
@@ -305,23 +307,26 @@ def _advice(
     least, most = advice.provision
     rows: list[tuple[str, str, Number | str | None, str, str, str]] = [
         ("salts", "salts for hot keys", advice.salts, "",
-         f"fewest with which the hottest of {partitions} partitions has at most"
-         f" {inputs.skew_max:g} × the mean and {inputs.partition_rate:,.0f} messages/s; 1 is none",
+         f"smallest number with which the hottest of {partitions} partitions has at most"
+         f" {inputs.skew_max:g} × the mean and {inputs.partition_rate:,.0f} messages/s; 1"
+         " means no salting",
          _ARTICLE),
-        ("hottest_now_rate", "hottest partition takes now", advice.before * rate or None,
+        ("hottest_now_rate", "load of the hottest partition now", advice.before * rate or None,
          "messages/s",
          f"{100 * advice.before:.3g} % of {rate:,.0f} messages/s", _ARTICLE),
-        ("hottest_salted_rate", "and with those salts", advice.after * rate or None,
+        ("hottest_salted_rate", "load of the hottest partition with these salts",
+                advice.after * rate or None,
          "messages/s",
          f"{100 * advice.after:.3g} % of {rate:,.0f} messages/s", _ARTICLE),
-        ("counts_that_do", "numbers of partitions that do without salts", counts, "",
-         f"of those above: at most {inputs.skew_max:g} × the mean and"
-         f" {inputs.partition_rate:,.0f} messages/s in the hottest", _ARTICLE),
-        ("needed_partitions", "partitions needed if spread evenly",
+        ("counts_that_do", "numbers of partitions that suffice without salts", counts, "",
+         f"of the numbers above, those whose hottest partition has at most {inputs.skew_max:g} ×"
+         f" the mean and {inputs.partition_rate:,.0f} messages/s", _ARTICLE),
+        ("needed_partitions", "needed partitions, if keys spread evenly",
          needed_partitions(inputs, rate) if rate else None, "",
          f"rate / partition-rate = {rate:,.0f} / {inputs.partition_rate:,.0f}", _ARTICLE),
-        ("provision_min_partitions", "create it with at least", least, "",
-         "4 × needed: the count of a live keyed topic is hard to change", _ARTICLE),
-        ("provision_max_partitions", "and at most", most, "", "10 × needed", _ARTICLE),
+        ("provision_min_partitions", "recommended minimum of partitions", least, "",
+         "4 × needed, because the number is hard to change for a keyed topic in use", _ARTICLE),
+        ("provision_max_partitions", "recommended maximum of partitions", most, "", "10 × needed",
+         _ARTICLE),
     ]  # fmt: skip
     return [Figure(*row, group=group) for row in rows]

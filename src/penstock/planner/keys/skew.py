@@ -1,9 +1,9 @@
-"""Skew of keys, and the effect of salting: Gini, Zipf, key ‖ ":" ‖ (sequence mod n).
+"""Skew of keys (Gini, Zipf), and the effect of salting on the load of partitions.
 
-A salted key has n names, each with an n-th of its records, and each name is hashed. So its load
-spreads over at most n partitions, and the hottest partition keeps at least `share / n`. Several
-names may fall on one partition. The advice on hot keys is salting, since more partitions do not
-help.
+A salted key is replaced by n keys: key ‖ ":" ‖ (sequence mod n). Each has 1/n of the records, and
+each is hashed. So the load of the key spreads over at most n partitions, and the hottest partition
+keeps at least `share / n`. Several salted keys may hash to the same partition. The advice for hot
+keys is salting, because more partitions do not help.
 
 Source: the log and queue article, hot partition and scaling axes (the two kinds of growth).
 """
@@ -36,9 +36,10 @@ ZIPF_RANKS_MIN: Final = 3
 
 
 def top_share(counts: Counts, total: int, distinct: float, part: float) -> float:
-    """Return the share of the first `part` of all keys, at least one; `counts` are ranked.
+    """Return the share of records that the busiest `part` of all keys has, at least one key.
 
-    Keys outside `counts` are unknown, so it is a lower bound.
+    `counts` is sorted by descending count. Keys outside `counts` are unknown, so the result is a
+    lower bound.
     """
     if not total:
         return 0.0
@@ -50,10 +51,10 @@ def keys_in(distinct: float, part: float) -> int:
 
 
 def gini(counts: Counts, total: int, distinct: float) -> float:
-    """Return 0 when all keys have as many records, towards 1 when one has all.
+    """Return the Gini coefficient: 0 if all keys have equally many records, near 1 if one has all.
 
-    Records outside `counts` count as spread evenly over the other keys. With true counts that makes
-    it a lower bound.
+    Records outside `counts` are assumed to spread evenly over the other keys. Therefore the result
+    is a lower bound if the counts are exact.
     """
     rest_keys = max(0.0, distinct - len(counts))
     rest = max(0.0, float(total - counts.sum()))
@@ -71,9 +72,10 @@ def gini(counts: Counts, total: int, distinct: float) -> float:
 
 
 def zipf_exponent(counts: Counts, error: int = 0) -> float | None:
-    """Return `s` of count ~ rank^-s over the first ranks, by least squares of logarithms.
+    """Return the exponent s of count ~ rank^-s, by least squares of logarithms over the first
+    ranks.
 
-    Counts below ten times their error are ignored. None below three keys.
+    Counts below ten times their error are ignored. Returns None if fewer than three keys are left.
     """
     head = counts[:ZIPF_RANKS_MAX]
     head = head[head > 10 * error]
@@ -85,7 +87,7 @@ def zipf_exponent(counts: Counts, error: int = 0) -> float | None:
 
 
 def hot_keys(counts: Counts, total: int, partitions: int) -> int:
-    """Return how many of the ranked keys each exceed a partition's even share."""
+    """Return how many keys exceed the share of records that an even partition has."""
     return int(np.count_nonzero(counts * partitions > total))
 
 
@@ -94,7 +96,7 @@ _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaltEffect:
-    """Loads of all partitions, in keyed records, with `salts` names for each salted key."""
+    """Loads of all partitions in keyed records, if each salted key is replaced by `salts` keys."""
 
     salts: int
     loads: Loads
@@ -118,9 +120,10 @@ def salted_keys(keys: Any, salt: int) -> Any:
 def salt_effects(
     census: CensusResult, partitions: int, salts: Sequence[int], salted: int | None
 ) -> tuple[SaltEffect, ...]:
-    """Return loads when the first `salted` of the ranked keys get 1, 2, … names; 1 is unsalted.
+    """Return the loads of partitions for each number of salts, beginning with 1, which is unsalted.
 
-    None salts all keys. Keys outside the summary then count as spread evenly.
+    The first `salted` of the ranked keys are salted; None salts all keys. In that case keys outside
+    the summary count as spread evenly.
     """
     keys = census.keys if salted is None else census.keys.slice(0, salted)
     records = census.key_records[:salted].astype(np.float64)
@@ -146,9 +149,11 @@ def _placed(keys: Any, records: Loads, partitions: int) -> Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Salts for the `hot` first keys (1 is none), and the resulting share of the hottest partition.
+    """Recommended number of salts for the `hot` busiest keys; 1 means no salting.
 
-    `enough` is whether that suffices; `floor` is the share that no number of partitions reduces.
+    `before` and `after` are the shares of the hottest partition without and with salting. `enough`
+    is whether the salts suffice. `floor` is the share of the hottest key, which no number of
+    partitions reduces.
     """
 
     hot: int
@@ -170,7 +175,7 @@ def advise(
     effects: Sequence[SaltEffect],
     rate: float,
 ) -> Advice:
-    """Choose the fewest salts that suffice, or else those with the coolest hottest partition."""
+    """Choose the fewest sufficient salts, or else those that load the hottest partition least."""
 
     def serves(effect: SaltEffect) -> bool:
         within = not rate or effect.hottest_share * rate <= inputs.partition_rate
@@ -199,43 +204,45 @@ def findings(complete: bool, census: CensusResult, advice: Advice) -> Iterator[F
     if advice.hot and not advice.enough:
         yield warn(
             "salting",
-            f"{advice.salts} salts leave {_percent(advice.after)} to the hottest of"
-            f" {advice.partitions} partitions",
-            "give hot keys a topic of their own, or raise --salts-max or --partitions",
+            f"with {advice.salts} salts, the hottest of {advice.partitions} partitions"
+            f" still has {_percent(advice.after)} of the records",
+            "write hot keys to a topic of their own, or raise --salts-max or --partitions",
         )
     if advice.salts > 1:
         yield note(
             "salted keys",
-            f"a key's records are in up to {advice.salts} partitions: its order is lost, and"
-            f" consumers get {advice.salts} partial results",
-            f"aggregate {advice.salts} partials by the unsalted key; order by timestamps",
+            f"the records of a salted key are in up to {advice.salts} partitions, so their"
+            f" order is lost and consumers get {advice.salts} partial results",
+            f"combine the {advice.salts} partial results by the unsalted key; order records"
+            " by timestamp",
         )
     if census.default_placed < census.keyed_records:
         part = 1 - census.default_placed / census.keyed_records
         yield note(
             "partitioner",
-            f"{_percent(part)} of keyed records are in other partitions than Kafka's partitioner"
-            " chooses: another partitioner, salts, or partitions that were added",
+            f"{_percent(part)} of the keyed records are not in the partition that Kafka's"
+            " partitioner chooses. The producers use another partitioner or salts, or"
+            " partitions were added later",
         )
     if census.null_records:
         yield note(
             "records without a key",
-            f"{census.null_records:,} take partitions in turns, have no order, and are left"
-            " out of loads",
+            f"{census.null_records:,} records have no key. They are spread over partitions,"
+            " have no order, and are not part of the loads",
         )
     if not census.exact:
         yield note(
             "estimates",
-            f"more distinct keys than are tracked: counts of a key are up to"
-            f" {census.count_error:,} records too low; loads of partitions are exact",
+            "there are more distinct keys than can be counted exactly. Counts of a key are"
+            f" up to {census.count_error:,} records too low; loads of partitions are exact",
             "raise --tracked-keys",
         )
     if not complete:
-        yield note("sample", "not the whole topic was read")
+        yield note("sample", "only a part of the topic was read")
     yield note(
         "number of partitions",
-        "with another number keys move to other partitions, and their order breaks there",
-        "create topics with 4 to 10 times what is needed, and decide once",
+        "a change of this number moves keys to other partitions, and breaks their order",
+        "create topics with 4 to 10 times the needed number, and keep it",
     )
 
 
@@ -244,21 +251,21 @@ def _hotness(advice: Advice) -> Finding:
         return warn(
             "skew",
             f"no single key is hot, but the hottest of {advice.partitions} partitions has"
-            f" {_percent(advice.before)}",
-            "take a key with more values, salt all keys, or see other numbers of partitions",
+            f" {_percent(advice.before)} of the records",
+            "use a key with more values, salt all keys, or try another number of partitions",
         )
     if not advice.hot:
-        cause = f"no key has more than an even share of {advice.partitions} partitions"
+        cause = f"no key has more records than an even partition of {advice.partitions}"
         return ok("hot keys", cause)
     rate = f" ({advice.floor_rate:,.0f} messages/s)" if advice.floor_rate else ""
     return warn(
         "hot keys",
-        f"{advice.hot} with more than an even share of {advice.partitions} partitions"
-        f" each; the hottest leaves {_percent(advice.floor)}{rate} to one partition, however"
-        " many there are",
-        f"salt hot keys by {advice.salts}"
+        f"{advice.hot} keys each have more records than an even partition of"
+        f" {advice.partitions}. The hottest key gives one partition"
+        f" {_percent(advice.floor)}{rate}, with any number of partitions",
+        f"salt hot keys with {advice.salts} salts"
         if advice.salts > 1
-        else "give hot keys a topic of their own",
+        else "write hot keys to a topic of their own",
     )
 
 
@@ -270,12 +277,12 @@ def snippets(advice: Advice) -> Iterator[Snippet]:
     if advice.salts == 1:
         return
     yield Snippet(
-        title=f"producers: spread hot keys over {advice.salts} names",
+        title=f"producers: spread each hot key over {advice.salts} salted keys",
         language="python",
         text=f'key = key + b":%d" % (sequence % {advice.salts}) if key in HOT_KEYS else key',
     )
     yield Snippet(
-        title="consumers: put partial results together by the unsalted key",
+        title="consumers: combine partial results by the unsalted key",
         language="sql",
         text="select regexp_replace(cast(key as string), ':[0-9]+$', '') as key,"
         " sum(partial) as total\nfrom partials group by 1",

@@ -1,4 +1,4 @@
-"""Parts of a receive path: the chain of buffers, the receiver's hardware, the loss timers.
+"""Calculations of a receive path: the chain of buffers, the receiver's hardware, loss timers.
 
     frame:     | header 32 | payload | padding to 32 |
     datagram:  | frame | frame | … |        up to the MTU, when the sender finds several ready
@@ -8,32 +8,31 @@
     window of a receiver = min(initial window, term ÷ 2)   A: the driver caps it without an error
     real SO_RCVBUF = min(SO_RCVBUF, rmem_max)          the kernel caps it, the driver only warns
 
-The window is the anchor: it is the number of bytes in flight, so it comes from the bandwidth delay
-product; the others are sized after it. Given sizes are judged as the driver would.
+The window is planned first. It is the number of bytes in flight, so it follows from the bandwidth
+delay product. The other buffers are sized from the window. Given sizes are checked with the
+driver's rules. Windows and terms are rounded up to a power of two: terms must be powers of two, and
+equal rounding keeps the sizes in proportion.
 
-Rounding: windows and terms are rounded up to a power of two, which terms must be and which keeps
-the three sizes in step.
-
-**Hardware.** A ring counts packets, not bytes: it holds what arrives while its vCPU is stalled, so
-that its size is a time, entries ÷ packet rate. Each receive queue has its own ring and interrupt; a
-flow (addresses, ports, protocol) is hashed to one queue, so one stream uses one.
+**Hardware.** A ring holds a number of packets. It must hold the packets that arrive while its vCPU
+is stalled, so its size is a time: entries ÷ packet rate. Each receive queue has its own ring and
+interrupt. A flow (addresses, ports, protocol) is hashed to one queue, so one stream uses one queue.
 
 **Losses.** The timers of loss reports and retransmissions determine the cost of a lost packet.
 
     lost ── gap seen ── delay or backoff ──> NAK ── round trip ──> retransmitted data
                                               └─ a NAK that comes within the linger is ignored
 
-A unicast receiver reports a gap at once. Receivers of a group wait a random time up to the maximal
-backoff, so that few report the same gap; the default of 10 ms is for ten or more, and delays every
-repair of a small group needlessly. The linger bounds the cost of a lost retransmission.
+A unicast receiver reports a gap at once. Receivers of a group wait a random time up to the maximum
+backoff, so that few of them report the same gap. The default of 10 ms suits ten or more receivers;
+in a small group it only delays repairs. The linger bounds the cost of a lost retransmission.
 
 Source: Aeron's `FrameDescriptor.computeFragmentedFrameLength`, its `Sender`, which sends as many
 whole frames as fit into the MTU, `Configuration.java` (`receiverWindowLength`,
 `validateInitialWindowLength`, `validateSocketBufferLengths`, `validateMtuLength`, defaults of the
 timers), `LogBufferDescriptor.checkTermLength`, `PublicationParams.validateMtuForMaxMessage`,
 `OptimalMulticastDelayGenerator`, `RetransmitHandler`; Linux `sock_setsockopt`; ENA Linux driver
-best practices; EC2 instance network bandwidth; backoff, linger and group size for small groups
-after the article "The Four Receive-Path Buffers".
+best practices; EC2 instance network bandwidth; the article "The Four Receive-Path Buffers" for
+backoff, linger and group size of small groups.
 """
 
 from __future__ import annotations
@@ -76,10 +75,10 @@ from penstock.planner.results import Finding, fail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """Framing of one message size at one MTU.
+    """Framing of messages of one size with one MTU.
 
-    `message_bytes` is the message's length in a term; either `messages_per_datagram` or
-    `datagrams_per_message` is above 1, or neither.
+    `message_bytes` is the length of a message in a term, with headers and padding. At most one of
+    `messages_per_datagram` and `datagrams_per_message` is above 1.
     """
 
     payload_max_bytes: int
@@ -88,11 +87,11 @@ class Framing:
     datagrams_per_message: int
 
     def packets_best(self, messages_per_second: float) -> float:
-        """Return packets per second when every datagram is as full as possible."""
+        """Return packets per second if each datagram holds as many messages as fit."""
         return messages_per_second * self.datagrams_per_message / self.messages_per_datagram
 
     def packets_worst(self, messages_per_second: float) -> float:
-        """Return packets per second when every message travels alone."""
+        """Return packets per second if each datagram holds at most one message."""
         return messages_per_second * self.datagrams_per_message
 
     def wire_bits(self, messages_per_second: float, packets_per_second: float) -> float:
@@ -139,9 +138,10 @@ C: Final = "Constraint C (initial window ≤ SO_RCVBUF)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Sizes in bytes; `…_least` is the minimum where the other is recommended or given.
+    """Sizes of a stream's buffers, in bytes.
 
-    `in_flight` is the sum of the windows of all streams of a socket.
+    A field `…_least` is the minimum of the size that is recommended or given. `in_flight` is the
+    sum of the windows of all streams of a socket.
     """
 
     stream_bytes_per_second: float
@@ -150,7 +150,7 @@ class Chain:
     window: int
     receiver_window: int
     term_wanted: int
-    """Length that holds window and stall, even if no term can be that long."""
+    """Term length that holds the window and the bytes of a stall, even above the longest term."""
     term_least: int
     term: int
     in_flight: int
@@ -161,17 +161,17 @@ class Chain:
 
     @property
     def unprotected_bytes(self) -> int:
-        """Bytes that the windows allow in flight beyond the real socket buffer."""
+        """Bytes that the windows allow in flight beyond the granted socket buffer."""
         return max(0, self.in_flight - self.rcvbuf_real)
 
 
 def power_of_two_from(number: float) -> int:
-    """Return the smallest power of two from a number on; thousandths are rounding."""
+    """Return the smallest power of two that is not below a number, rounded to thousandths."""
     return 1 << max(0, ceil(round(number, 3)) - 1).bit_length()
 
 
 def bandwidth_delay(bytes_per_second: float, rtt_us: float) -> int:
-    """Return bytes in flight that keep a path busy, rounded up."""
+    """Return the bandwidth delay product: the bytes in flight that keep a path busy, rounded up."""
     return ceil(round(bytes_per_second * rtt_us / 1e6, 3))
 
 
@@ -187,8 +187,8 @@ def receiver_window(initial_window: int, term: int) -> int:
 def term_for(window: int, stall_bytes: float, message_bytes: int, mtu_bytes: int) -> int:
     """Return the term length that holds a window, the bytes of a stall, and a message.
 
-    `stall_bytes` are bandwidth × stall; a publisher gets at most half a term ahead. The result may
-    exceed the longest term.
+    `stall_bytes` is bandwidth × stall. A term must hold twice that, because a publisher gets at
+    most half a term ahead. The result may exceed the longest term.
     """
     longest = max(message_bytes, mtu_bytes)
     least = max(2 * window, 2 * stall_bytes, MESSAGES_PER_TERM_MIN * longest, TERM_MIN_BYTES)
@@ -196,14 +196,17 @@ def term_for(window: int, stall_bytes: float, message_bytes: int, mtu_bytes: int
 
 
 def real_rcvbuf(so_rcvbuf: int, rmem_max: int) -> int:
-    """Return the kernel's grant; `rmem_max` 0 is unknown, so that nothing is capped."""
+    """Return the socket buffer that the kernel grants; with `rmem_max` 0 (unknown), the requested
+    one.
+    """
     return min(so_rcvbuf, rmem_max) if rmem_max else so_rcvbuf
 
 
 def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
-    """Plan the open sizes; `broken_constraints` judges the given ones.
+    """Return the buffer sizes: given sizes as they are, other sizes planned.
 
-    If no size suffices, it is the largest possible.
+    If no size is large enough, the largest possible is taken. `broken_constraints` checks given
+    sizes.
     """
     rate = inputs.rate * framing.message_bytes
     stall_bytes = rate * inputs.stall_ms / 1e3
@@ -234,7 +237,9 @@ def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
 
 
 def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
-    """Return the recommended window, within given sizes, but never less than `least`."""
+    """Return the recommended window; it fits a given term and socket buffer, but is at least
+    `least`.
+    """
     target = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
     bounds = [target]
     if inputs.term_bytes:
@@ -246,7 +251,7 @@ def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
 
 
 def broken_constraints(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
-    """Yield the constraints that prevent the driver's start, or exceed every size."""
+    """Yield findings on constraints with which the driver does not start, or that no size meets."""
     yield from _broken_mtu(inputs.mtu_bytes)
     yield from _broken_term(inputs)
     yield from _broken_lengths(inputs, chain)
@@ -257,18 +262,19 @@ def _broken_lengths(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding
     if not inputs.window_bytes and chain.window_least > WINDOW_MAX_BYTES:
         yield fail(
             A,
-            f"twice the BDP of {_size(chain.bdp_bytes)} is a window of {_size(chain.window_least)},"
-            f" which needs a term above {_size(TERM_MAX_BYTES)}",
-            "split the stream, lower rate or message-bytes, or shorten the path (rtt)",
+            f"a BDP of {_size(chain.bdp_bytes)} needs a window of"
+            f" {_size(chain.window_least)} (twice the BDP), and that a term above"
+            f" {_size(TERM_MAX_BYTES)}",
+            "split the stream, lower rate or message-bytes, or use a path with a shorter rtt",
         )
     elif chain.term_wanted > TERM_MAX_BYTES:
         yield _no_term(inputs, chain)
     if chain.rcvbuf_least > SOCKET_BUFFER_MAX_BYTES:
         yield fail(
             "SO_RCVBUF",
-            f"{inputs.sharing} windows of {_size(chain.window)} share a socket, whose buffer"
-            f" is at most {_size(SOCKET_BUFFER_MAX_BYTES)}",
-            "give streams endpoints of their own (streams-per-socket)",
+            f"{inputs.sharing} windows of {_size(chain.window)} share a socket, but its"
+            f" buffer is at most {_size(SOCKET_BUFFER_MAX_BYTES)}",
+            "lower streams-per-socket, so that streams have their own endpoints",
         )
 
 
@@ -284,9 +290,9 @@ def _no_term(inputs: ReceivePathInputs, chain: Chain) -> Finding:
     most_ms = inputs.stall_ms * TERM_MAX_BYTES / 2 / stall_bytes
     return fail(
         "Stall headroom (term ≥ 2 × bandwidth × stall)",
-        f"{format_quantity(inputs.stall_ms, 'ms')} of {_size(ceil(stall_bytes))} need a term above"
-        f" {_size(TERM_MAX_BYTES)}",
-        f"plan for a stall of at most {format_quantity(most_ms, 'ms')}, or split the stream",
+        f"a stall of {format_quantity(inputs.stall_ms, 'ms')} with"
+        f" {_size(ceil(stall_bytes))} of data needs a term above {_size(TERM_MAX_BYTES)}",
+        f"set stall to at most {format_quantity(most_ms, 'ms')}, or split the stream",
     )
 
 
@@ -295,7 +301,7 @@ def _broken_mtu(mtu: int) -> Iterator[Finding]:
         below = mtu // FRAME_ALIGNMENT_BYTES * FRAME_ALIGNMENT_BYTES
         yield fail(
             "Frame alignment (MTU is a multiple of 32)",
-            f"an MTU of {mtu} is none, the driver refuses to start",
+            f"an MTU of {mtu} is not a multiple of 32, so the driver refuses to start",
             f"set mtu to {below}" + ("" if below == 1408 else ", or to 1408 or 8192"),
         )
 
@@ -307,7 +313,7 @@ def _broken_term(inputs: ReceivePathInputs) -> Iterator[Finding]:
     if not TERM_MIN_BYTES <= term <= TERM_MAX_BYTES or term & (term - 1):
         yield fail(
             "Term length (a power of two from 64 KiB to 1 GiB)",
-            f"a term of {_size(term)} is none, the driver refuses it",
+            f"a term of {_size(term)} is not allowed, so the driver refuses it",
             "set term to "
             + _size(min(max(power_of_two_from(term), TERM_MIN_BYTES), TERM_MAX_BYTES)),
         )
@@ -315,7 +321,7 @@ def _broken_term(inputs: ReceivePathInputs) -> Iterator[Finding]:
     if longest * MESSAGES_PER_TERM_MIN > term:
         yield fail(
             "Largest message (term ÷ 8)",
-            f"{name} of {_size(longest)} does not fit an eighth of a term of {_size(term)}",
+            f"{name} of {_size(longest)} exceeds an eighth of a term of {_size(term)}",
             f"set term to {_size(power_of_two_from(longest * MESSAGES_PER_TERM_MIN))}",
         )
 
@@ -325,23 +331,23 @@ def _broken_window(inputs: ReceivePathInputs, window: int) -> Iterator[Finding]:
     if window < mtu:
         yield fail(
             B,
-            f"a window of {_size(window)} is below the MTU of {_size(mtu)}, the driver refuses to"
-            " start",
+            f"a window of {_size(window)} is below the MTU of {_size(mtu)}, so the driver"
+            " refuses to start",
             f"set aeron.rcv.initial.window.length to {_size(power_of_two_from(mtu))} or more",
         )
     if rcvbuf and rcvbuf < window:
         yield fail(
             C,
-            f"SO_RCVBUF of {_size(rcvbuf)} is below the window of {_size(window)}, the driver"
-            " refuses to start",
+            f"SO_RCVBUF of {_size(rcvbuf)} is below the window of {_size(window)}, so the"
+            " driver refuses to start",
             f"set aeron.socket.so_rcvbuf to {_size(SOCKET_HEADROOM * window)} (at least"
-            f" {_size(window)}) and net.core.rmem_max to no less",
+            f" {_size(window)}), and net.core.rmem_max to at least as much",
         )
     if sndbuf and sndbuf < mtu:
         yield fail(
             "SO_SNDBUF ≥ MTU",
-            f"SO_SNDBUF of {_size(sndbuf)} is below the MTU of {_size(mtu)}, the driver refuses to"
-            " start",
+            f"SO_SNDBUF of {_size(sndbuf)} is below the MTU of {_size(mtu)}, so the driver"
+            " refuses to start",
             f"set aeron.socket.so_sndbuf to {_size(max(window, mtu))}",
         )
 
@@ -352,7 +358,7 @@ def _size(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Known or assumed hardware of the receiver; 0 bits and 0 bytes are unknown."""
+    """Known or assumed hardware of the receiver; 0 in bits or bytes means unknown."""
 
     name: str
     vcpus: int
@@ -367,17 +373,20 @@ class Host:
 
 
 def survival_s(entries: int, packets_per_second: float) -> float:
-    """Return seconds until a ring of `entries` is full, when nothing empties it."""
+    """Return the seconds after which a ring of `entries` is full if nothing reads from it."""
     return entries / packets_per_second
 
 
 def entries_for(packets_per_second: float, stall_s: float) -> int:
-    """Return ring entries, a power of two, that hold the packets of a stall."""
+    """Return the number of ring entries, a power of two, that holds the packets of a stall."""
     return max(RING_MIN_ENTRIES, power_of_two_from(packets_per_second * stall_s))
 
 
 def plan_host(inputs: ReceivePathInputs, load_bits: float) -> Host:
-    """Look up the family and choose a size for a load, in bit/s; given figures win."""
+    """Return the receiver's hardware: given inputs, else data of its family, else assumptions.
+
+    `load_bits` is the load in bit/s, for which the smallest sufficient instance size is chosen.
+    """
     family = FAMILIES.get(inputs.family)
     size = None if family is None else _size_of(family, inputs, load_bits)
     given = inputs.nic_bandwidth
@@ -413,7 +422,10 @@ def _size_of(family: Family, inputs: ReceivePathInputs, load_bits: float) -> Siz
 
 
 def _reach(size: Size, gbit: float, inputs: ReceivePathInputs) -> float:
-    """Return bits per second of a size on this path: other regions get half, or 5 Gbit/s."""
+    """Return the bandwidth of an instance size on this path, in bit/s.
+
+    To other regions it is half of the bandwidth, or at most 5 Gbit/s with fewer than 32 vCPUs.
+    """
     bits = gbit * 1e9
     if inputs.path != "cross-region":
         return bits
@@ -432,16 +444,17 @@ def broken_host(inputs: ReceivePathInputs, host: Host, load_bits: float) -> Iter
         sizes = ", ".join([str(size.vcpus) for size in family.sizes])
         yield fail(
             "Instance size",
-            f"{family.name} has no size of {inputs.vcpus} vCPUs; this is planned for {host.vcpus}",
+            f"{family.name} has no size with {inputs.vcpus} vCPUs; the plan uses"
+            f" {host.vcpus} vCPUs",
             f"set vcpus to one of {sizes}, or to 0",
         )
     if host.burst_bits and load_bits > host.burst_bits:
         yield fail(
             "Bandwidth of the network interface",
-            f"{format_quantity(load_bits, 'bit/s')} with all headers are above the"
-            f" {format_quantity(host.burst_bits, 'bit/s')} of {host.name}",
-            "lower rate, message-bytes or streams, take a larger instance or family, or spread"
-            " streams over hosts",
+            f"the load of {format_quantity(load_bits, 'bit/s')} with all headers exceeds"
+            f" the {format_quantity(host.burst_bits, 'bit/s')} of {host.name}",
+            "lower rate, message-bytes or streams, use a larger instance or another"
+            " family, or spread streams over hosts",
         )
 
 
@@ -451,7 +464,11 @@ LINGER_TIMES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
-    """Timers in microseconds, and the worst cost of losses with them and with the defaults."""
+    """Timers in microseconds, and the longest delays after a loss.
+
+    `lost_once_us` and `lost_twice_us` are the delays with these timers, `…_default_us` those with
+    Aeron's defaults.
+    """
 
     to_group: bool
     wait_us: float
@@ -466,7 +483,10 @@ class Timers:
 
 
 def backoff_us(rtt_us: float, receivers: int) -> float:
-    """Return the maximal backoff: two round trips for a small group, else the default or more."""
+    """Return the maximum backoff in microseconds.
+
+    It is two round trips for a small group; for a larger group it is at least Aeron's default.
+    """
     trips = BACKOFF_ROUND_TRIPS * rtt_us
     if receivers <= NAK_MULTICAST_GROUP:
         return max(trips, BACKOFF_FLOOR_US)
@@ -474,19 +494,22 @@ def backoff_us(rtt_us: float, receivers: int) -> float:
 
 
 def linger_us(wait_us: float, rtt_us: float) -> float:
-    """Return how long a sender ignores further reports of retransmitted data."""
+    """Return how long a sender ignores further reports of retransmitted data, in microseconds."""
     return LINGER_TIMES * (wait_us + rtt_us)
 
 
 def lost_once_us(wait_us: float, rtt_us: float) -> float:
-    """Return the worst delay of data that is lost once: the wait, then NAK and retransmission."""
+    """Return the longest delay of data that is lost once, in microseconds.
+
+    It is the wait before the NAK, and a round trip for NAK and retransmission.
+    """
     return wait_us + rtt_us
 
 
 def lost_twice_us(wait_us: float, retry_us: float, rtt_us: float, linger: float) -> float:
-    """Return the worst delay when the retransmission is lost too.
+    """Return the longest delay, in microseconds, if the first retransmission is lost too.
 
-    The first accepted report comes after the linger, by up to one interval of retries.
+    The sender accepts the next NAK after the linger; it arrives up to one retry interval later.
     """
     return lost_once_us(wait_us, rtt_us) + linger + retry_us
 

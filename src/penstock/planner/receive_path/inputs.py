@@ -1,7 +1,7 @@
 """Inputs of a receive path plan, constants of Aeron and Linux, and the instance families.
 
-Sizes of 0 are planned; given sizes are judged as the driver and the kernel would judge them.
-Families are the data of `families.toml`, which names its source.
+A size of 0 is planned. A given size is checked with the rules of the driver and of the kernel.
+Instance families come from `families.toml`, which names its source.
 
 Source: Aeron's `Configuration.java`, `FrameDescriptor.java`, `LogBufferDescriptor.java` and
 `PublicationParams.java`; Linux `net/core/sock.c`; IEEE 802.3.
@@ -30,30 +30,30 @@ PATH_MTU_ETHERNET_BYTES: Final = 1500
 PATH_MTU_VPC_BYTES: Final = 9001
 MESSAGE_MAX_BYTES: Final = 16 << 20
 TERMS: Final = 3
-"""Terms of a log buffer: the current, the previous, and one that is cleaned."""
+"""Number of terms of a log buffer: the current one, the previous one, and one that is cleaned."""
 TERM_MIN_BYTES: Final = 64 << 10
 TERM_MAX_BYTES: Final = 1 << 30
 TERM_DEFAULT_BYTES: Final = 16 << 20
 MESSAGES_PER_TERM_MIN: Final = 8
-"""Ratio of a term to the longest message or datagram."""
+"""Minimum ratio of a term's length to the longest message or datagram."""
 WINDOW_DEFAULT_BYTES: Final = 128 << 10
 WINDOW_MAX_BYTES: Final = TERM_MAX_BYTES // 2
 SOCKET_BUFFER_MAX_BYTES: Final = (2**31 - 1) // 2
-"""Largest request, since Linux doubles it in an int."""
+"""Largest size that can be requested, because Linux doubles it in a 32-bit integer."""
 RMEM_MAX_DEFAULT_BYTES: Final = 212_992
-"""Usual `net.core.rmem_max`."""
+"""Usual default of `net.core.rmem_max`."""
 
 UDP_HEADER_BYTES: Final = 8
 IP_HEADER_BYTES: Final = 20
 ETHERNET_BYTES: Final = 14 + 4 + 8 + 12
-"""Header, check sequence, preamble, and the gap after a frame."""
+"""Bytes per frame on the wire: header, check sequence, preamble, and the gap after the frame."""
 DATAGRAM_OVERHEAD_BYTES: Final = UDP_HEADER_BYTES + IP_HEADER_BYTES + ETHERNET_BYTES
 
 RING_MIN_ENTRIES: Final = 256
 RING_DEFAULT_ENTRIES: Final = 1024
 RING_MAX_ENTRIES: Final = 16_384
 RING_ASSUMED_MAX_ENTRIES: Final = 8192
-"""Assumed maximum of an interface; `ethtool -g` shows the real one."""
+"""Assumed maximum ring size of an interface; `ethtool -g` shows the real one."""
 QUEUES_USUAL: Final = 8
 
 NAK_UNICAST_DELAY_US: Final = 1.0
@@ -62,15 +62,18 @@ NAK_MULTICAST_BACKOFF_US: Final = 10_000.0
 NAK_MULTICAST_GROUP: Final = 10
 RETRANSMIT_LINGER_US: Final = 10_000.0
 BACKOFF_FLOOR_US: Final = 100.0
-"""Shortest backoff that timers and threads of a host can keep."""
+"""Shortest backoff that the timers and threads of a host can meet."""
 
 FLOW_BITS_MAX: Final = 5e9
-"""Limit of one flow between EC2 instances outside of a cluster placement group."""
+"""Bits per second of one flow between EC2 instances that do not share a cluster placement group."""
 FLOW_BITS_PLACED_MAX: Final = 10e9
 FLOW_BITS_EXPRESS_MAX: Final = 25e9
 CROSS_REGION_BITS_SMALL: Final = 5e9
 CROSS_REGION_VCPUS: Final = 32
-"""vCPUs from which half the bandwidth is available to other regions; below, 5 Gbit/s."""
+"""Number of vCPUs from which half of the bandwidth is available to other regions.
+
+Smaller instances have 5 Gbit/s to other regions.
+"""
 
 
 CONFIGURATION: Final = "Aeron: Configuration.java"
@@ -103,7 +106,7 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Size of a family; bandwidths in Gbit/s."""
+    """Size of an instance family; bandwidths are in Gbit/s."""
 
     vcpus: int
     baseline_gbit: float
@@ -112,7 +115,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Instance family: `l3_bytes` are shared by `l3_cores` cores; `queues_max` per interface."""
+    """Instance family of EC2.
+
+    `l3_cores` cores share an L3 cache of `l3_bytes`. `queues_max` is per network interface.
+    """
 
     name: str
     processor: str
@@ -157,96 +163,109 @@ class ReceivePathInputs:
     message_bytes: int = setting(
         256, "Length of a message, without any header.", 1, MESSAGE_MAX_BYTES, unit="bytes"
     )
-    rate: float = setting(500_000.0, "Messages of each stream.", 1, 1e9, unit="messages/s")
-    streams: int = setting(1, "Streams that the host receives.", 1, 10_000)
+    rate: float = setting(500_000.0, "Message rate of each stream.", 1, 1e9, unit="messages/s")
+    streams: int = setting(1, "Number of streams that the host receives.", 1, 10_000)
     streams_per_socket: int = setting(
-        1, "Streams of one endpoint, which share its socket and its flow.", 1, 10_000
+        1, "Number of streams per endpoint. They share one socket and one flow.", 1, 10_000
     )
     rtt_us: float = setting(
-        100.0, "Round trip between sender and receiver, as measured.", 1, 10_000_000, name="rtt",
+        100.0, "Measured round-trip time between sender and receiver.", 1, 10_000_000, name="rtt",
         unit="us",
     )  # fmt: skip
     stall_ms: float = setting(
-        10.0, "Longest pause of the receiving vCPU that must not lose packets.", 0, 60_000,
+        10.0, "Longest pause of the receiving vCPU during which no packet may be lost.", 0, 60_000,
         name="stall", unit="ms",
     )  # fmt: skip
     transport: str = setting(
-        "unicast", "Transport to receivers; mdc sends a copy to each of several destinations.",
+        "unicast", "Transport to the receivers. mdc sends a copy to each of several destinations.",
         choices=("unicast", "multicast", "mdc"),
     )  # fmt: skip
-    receivers: int = setting(1, "Receivers of each stream (fan-out).", 1, 1_000)
+    receivers: int = setting(1, "Number of receivers of each stream (fan-out).", 1, 1_000)
     path: str = setting(
         "same-zone", "Path between sender and receiver.",
         choices=("same-zone", "cross-zone", "cross-region"),
     )  # fmt: skip
     path_mtu_bytes: int = setting(
-        0, "Largest IP packet of the path; 0: 9001 within a region, 1500 between regions.", 0,
+        0, "Largest IP packet that the path carries. 0 assumes 9001 bytes within a region, 1500"
+        " between regions.", 0,
         65_535, name="path-mtu", unit="bytes",
     )  # fmt: skip
     mtu_bytes: int = setting(
-        MTU_DEFAULT_BYTES, "Aeron's MTU: largest datagram payload, a multiple of 32.", 64,
+        MTU_DEFAULT_BYTES, "MTU of Aeron: the largest payload of a datagram, a multiple of 32.", 64,
         MTU_MAX_BYTES, name="mtu", unit="bytes",
     )  # fmt: skip
     family: str = setting(OTHER, "Instance family of the receiver.", choices=(OTHER, *FAMILIES))
     vcpus: int = setting(
-        0, "Size of the instance; 0: the smallest whose baseline bandwidth carries the load.", 0,
+        0, "Number of vCPUs of the instance. 0 takes the smallest size whose baseline bandwidth"
+        " carries the load.", 0,
         1_024,
     )  # fmt: skip
     nic_bandwidth: float = setting(
-        0.0, "Baseline bandwidth of the host, without bursts; 0: its family's, if known.", 0, 1e13,
+        0.0, "Bandwidth of the host without bursts. 0 takes the baseline of its family, if known.",
+        0, 1e13,
         unit="bit/s",
     )  # fmt: skip
     packets_allowed: float = setting(
-        0.0, "Packet rate that the provider allows the instance; 0: unknown.", 0, 1e10,
+        0.0, "Packet rate that the cloud provider allows for the instance. 0 means unknown.",
+        0, 1e10,
         unit="packets/s",
     )  # fmt: skip
     ring_entries: int = setting(
-        0, "RX ring as it stands, by `ethtool -g`; 0: the family's default, else 1024.", 0,
+        0, "Current size of the RX ring, as `ethtool -g` shows it. 0 takes the family's default,"
+        " or else 1024.", 0,
         RING_MAX_ENTRIES * 4, unit="entries",
     )  # fmt: skip
     ring_max_entries: int = setting(
-        0, "Largest RX ring, by `ethtool -g`; 0: 8192 is assumed.", 0, RING_MAX_ENTRIES * 4,
+        0, "Maximum size of the RX ring, as `ethtool -g` shows it. 0 assumes 8192.",
+        0, RING_MAX_ENTRIES * 4,
         name="ring-max", unit="entries",
     )  # fmt: skip
     rx_queues: int = setting(
-        0, "Receive queues, by `ethtool -l`; 0: by family and vCPUs, else 8.", 0, 1_024
+        0,
+        "Number of receive queues, as `ethtool -l` shows it. 0 takes it from family and"
+        " vCPUs, or else 8.",
+        0,
+        1_024,
     )
     l3_bytes: int = setting(
-        0, "L3 cache that the receiving cores share; 0: the family's, else unknown.", 0, 1 << 34,
+        0, "Size of the L3 cache that the receiving cores share. 0 takes the family's, if known.",
+        0, 1 << 34,
         name="l3", unit="bytes",
     )  # fmt: skip
     window_bytes: int = setting(
-        0, "aeron.rcv.initial.window.length as it stands; 0: planned.", 0, TERM_MAX_BYTES,
+        0, "Current aeron.rcv.initial.window.length. 0 plans it.", 0, TERM_MAX_BYTES,
         name="window", unit="bytes",
     )  # fmt: skip
     term_bytes: int = setting(
-        0, "aeron.term.buffer.length as it stands; 0: planned.", 0, 1 << 40, name="term",
+        0, "Current aeron.term.buffer.length. 0 plans it.", 0, 1 << 40, name="term",
         unit="bytes",
     )  # fmt: skip
     so_rcvbuf_bytes: int = setting(
-        0, "aeron.socket.so_rcvbuf as it stands; 0: planned.", 0, SOCKET_BUFFER_MAX_BYTES,
+        0, "Current aeron.socket.so_rcvbuf. 0 plans it.", 0, SOCKET_BUFFER_MAX_BYTES,
         name="so-rcvbuf", unit="bytes",
     )  # fmt: skip
     so_sndbuf_bytes: int = setting(
-        0, "aeron.socket.so_sndbuf as it stands; 0: planned.", 0, SOCKET_BUFFER_MAX_BYTES,
+        0, "Current aeron.socket.so_sndbuf. 0 plans it.", 0, SOCKET_BUFFER_MAX_BYTES,
         name="so-sndbuf", unit="bytes",
     )  # fmt: skip
     rmem_max_bytes: int = setting(
-        0, "net.core.rmem_max of the receiver; 0: unknown.", 0, 2**31 - 1, name="rmem-max",
+        0, "Current net.core.rmem_max of the receiver. 0 means unknown.",
+        0, 2**31 - 1, name="rmem-max",
         unit="bytes",
     )  # fmt: skip
-    device: str = setting("eth0", "Network interface that the ethtool lines name.")
+    device: str = setting("eth0", "Name of the network interface in the ethtool commands.")
 
     def __post_init__(self) -> None:
         if not _DEVICE.fullmatch(self.device):
             raise InvalidSetting(
-                "device", self.device, "must be the name of a network interface, as eth0"
+                "device", self.device, "must be the name of a network interface, such as eth0"
             )
         if 0 < self.path_mtu_bytes < PATH_MTU_MIN_BYTES:
             raise InvalidSetting(
                 "path-mtu",
                 self.path_mtu_bytes,
-                f"must be at least {PATH_MTU_MIN_BYTES}, which every IPv4 path carries; 0: unknown",
+                f"must be at least {PATH_MTU_MIN_BYTES}, which every IPv4 path carries, or"
+                " 0 for unknown",
             )
 
     @property
@@ -260,5 +279,5 @@ class ReceivePathInputs:
 
     @property
     def to_group(self) -> bool:
-        """Whether receivers share loss reports, so that they wait before they send one."""
+        """Whether receivers form a group; they then wait before they report a loss."""
         return self.transport in GROUP_TRANSPORTS

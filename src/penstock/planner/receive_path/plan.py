@@ -1,7 +1,7 @@
-"""Plan of a receive path: its figures, curves, and texts to paste.
+"""Plan of a receive path: its figures, charts, and snippets of configuration.
 
-The texts are Aeron's properties, sysctl and ethtool lines, Penstock's own sockets. Sizes are
-written as both read them: `512k`, `16m`. Times of Aeron's properties have a unit.
+Snippets are Aeron's properties, sysctl and ethtool commands, and the settings of Penstock's own
+sockets. Aeron's sizes are written in its short form (`512k`, `16m`), and its times with a unit.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _ring(sizing: Sizing) -> Chart:
     host = sizing.host
     rates = _spread(sizing.packets_queue / 10, sizing.packets_worst_per_second * 10)
     return Chart(
-        title="Stall that a ring survives, by packet rate",
+        title="Maximum stall of a ring, by packet rate",
         x_label="packets/s in one queue", y_label="ms", x_log=True, y_log=True,
         curves=curves(rates, {
             f"{entries} entries": [survival_s(entries, rate) * 1e3 for rate in rates]
@@ -91,8 +91,8 @@ def _losses(sizing: Sizing) -> Chart:
     rtt, chosen = sizing.inputs.rtt_us, sizing.timers.wait_us
     waits = _spread(min(rtt, chosen) / 10, 2 * max(NAK_MULTICAST_BACKOFF_US, chosen))
     return Chart(
-        title="Tail of a loss, by backoff",
-        x_label="maximal NAK backoff, µs", y_label="µs, at most", x_log=True, y_log=True,
+        title="Maximum delay after a loss, by backoff",
+        x_label="maximum NAK backoff, µs", y_label="maximum delay, µs", x_log=True, y_log=True,
         curves=curves(waits, {
             "lost once": [lost_once_us(wait_us, rtt) for wait_us in waits],
             "repair lost too": [
@@ -116,15 +116,15 @@ def snippets(sizing: Sizing) -> tuple[Snippet, ...]:
 
 
 def socket_snippet(sizing: Sizing, receive_setting: str, send_setting: str) -> Snippet:
-    """Return the same path over TCP, by the names of a broker's settings.
+    """Return a snippet with the socket buffers of a broker, for the same path over TCP.
 
-    A fixed size disables the kernel's automatic growth of buffers, so it is useful only where
-    `net.ipv4.tcp_rmem` limits that growth.
+    `receive_setting` and `send_setting` are the broker's names. A fixed size disables the kernel's
+    automatic growth of buffers. It is useful only if `net.ipv4.tcp_rmem` limits that growth.
     """
     receive = max(sizing.chain.rcvbuf, 2 * sizing.chain.bdp_bytes)
     return Snippet(
-        title="Penstock's sockets, if they carry this: -1 lets the kernel grow buffers up to the"
-        f" last number of net.ipv4.tcp_rmem, which should be {receive} or more",
+        title="Penstock's sockets, if they carry this load. -1 lets the kernel grow buffers up"
+        f" to the last number of net.ipv4.tcp_rmem, which should then be {receive} or more",
         language="toml",
         text=f"{receive_setting} = {receive}\n{send_setting} = {sizing.chain.sndbuf}\n",
     )
@@ -198,11 +198,12 @@ def _ethtool(sizing: Sizing) -> str:
 def plan_receive_path(
     inputs: ReceivePathInputs, socket_settings: tuple[str, str] | None = None
 ) -> Plan:
-    """Size the buffers, rings and timers between a network interface and an application.
+    """Plan the buffers, rings and timers between a network interface and an application.
 
-    `socket_settings` are the names of a broker's settings for receive and send buffers, for a text
-    to paste. A plan with a broken constraint has no such text: each broken one is a finding with
-    its fix, and the sizes are the given ones or the closest possible.
+    `socket_settings` are the names of a broker's settings for receive and send buffers; with them
+    the plan has a snippet for the broker. A plan with a broken constraint has no snippets. Each
+    broken constraint is a finding with its fix, and sizes are the given ones or the closest
+    possible.
     """
     sizing = size_receive_path(inputs)
     texts = () if broken_findings(sizing) else snippets(sizing)

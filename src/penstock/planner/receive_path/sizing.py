@@ -1,6 +1,6 @@
 """Figures of one receive path, each with its formula and its source.
 
-Their order is that of the path: wire, window, socket, packets, interface, ring, recovery, cache.
+They are ordered along the path: wire, window, socket, packets, interface, ring, recovery, cache.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ _TERM: Final = (
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Figures of a receive path. Rates are of the whole host; bits include all headers."""
+    """Figures of a receive path.
+
+    Rates are those of the whole host. Bits include all headers.
+    """
 
     inputs: ReceivePathInputs
     framing: Framing
@@ -67,7 +70,7 @@ class Sizing:
 
     @property
     def flows(self) -> int:
-        """Number of distinct 5-tuples, each hashed to one receive queue."""
+        """Number of distinct flows (5-tuples); each is hashed to one receive queue."""
         return ceil(self.inputs.streams / self.inputs.sharing)
 
     @property
@@ -76,7 +79,7 @@ class Sizing:
 
     @property
     def packets_queue(self) -> float:
-        """Packet rate of the busiest queue at best: batched, flows spread evenly."""
+        """Packets per second of the busiest queue, with batching and flows spread evenly."""
         return self.packets_best_per_second * ceil(self.flows / self.receive_queues) / self.flows
 
     @property
@@ -104,15 +107,15 @@ class Sizing:
         )
 
     @figure("messages per datagram, batched", group="wire",
-            formula="MTU {inputs.mtu_bytes} ÷ {message_wire_bytes} on-wire bytes, rounded down; 1"
-            " for messages in fragments",
+            formula="MTU {inputs.mtu_bytes} ÷ {message_wire_bytes} on-wire bytes, rounded down;"
+            " 1 for fragmented messages",
             source="Aeron: Sender sends whole frames up to the MTU")
     def messages_per_datagram(self) -> int:
         return self.framing.messages_per_datagram
 
     @figure("datagrams per message", group="wire",
             formula="message ÷ (MTU − 32 = {framing.payload_max_bytes}), rounded up",
-            source="Aeron: FrameDescriptor, a message over the payload of the MTU is fragmented")
+            source="Aeron: FrameDescriptor fragments messages that exceed the MTU's payload")
     def datagrams_per_message(self) -> int:
         return self.framing.datagrams_per_message
 
@@ -124,7 +127,7 @@ class Sizing:
 
     @figure("bandwidth delay product (BDP)", "bytes", group="wire",
             formula="λ {stream_bytes_per_second:bytes/s} × round trip {inputs.rtt_us:us}",
-            source=f"{ARTICLE}: BDP = λ × RTT; {CONFIGURATION} derives its default window so")
+            source=f"{ARTICLE}: BDP = λ × RTT; {CONFIGURATION} derives its default window from it")
     def bdp_bytes(self) -> int:
         return self.chain.bdp_bytes
 
@@ -146,12 +149,12 @@ class Sizing:
     def receiver_window_bytes(self) -> int:
         return self.chain.receiver_window
 
-    @figure("round trip that the window covers", "us", group="window",
+    @figure("maximum round trip with this window", "us", group="window",
             formula="window that the driver uses ÷ λ", source="BDP, solved for the round trip")
     def window_covers_rtt_us(self) -> float:
         return self.chain.receiver_window / self.chain.stream_bytes_per_second * 1e6
 
-    @figure("most that the window lets a stream carry", "bytes/s", group="window",
+    @figure("maximum bandwidth with this window", "bytes/s", group="window",
             formula="window that the driver uses ÷ round trip {inputs.rtt_us:us}",
             source="BDP, solved for the bandwidth")
     def window_bytes_per_second(self) -> float:
@@ -160,7 +163,8 @@ class Sizing:
     @figure("term buffer", "bytes", group="window", setting="aeron.term.buffer.length",
             minimum=lambda s: s.chain.term_least, formula=f"{{term_given}}{_TERM}",
             source="constraint A; a publisher gets at most half a term ahead; Aeron:"
-            " LogBufferDescriptor.checkTermLength(), FrameDescriptor.computeMaxMessageLength(),"
+            " LogBufferDescriptor.checkTermLength(),"
+            " FrameDescriptor.computeMaxMessageLength(),"
             " PublicationParams.validateMtuForMaxMessage()")
     def term_bytes(self) -> int:
         return self.chain.term
@@ -169,7 +173,7 @@ class Sizing:
     def term_given(self) -> str:
         return "as given; at least " if self.inputs.term_bytes else ""
 
-    @figure("stall that the term covers", "ms", group="window", formula="term ÷ 2 ÷ λ",
+    @figure("maximum stall with this term", "ms", group="window", formula="term ÷ 2 ÷ λ",
             source="a publisher gets at most half a term ahead")
     def term_covers_stall_ms(self) -> float:
         return self.chain.term / 2 / self.chain.stream_bytes_per_second * 1e3
@@ -190,7 +194,8 @@ class Sizing:
 
     @figure("kernel ceiling rmem_max", "bytes", group="socket", setting="net.core.rmem_max",
             minimum=lambda s: s.chain.rcvbuf_least,
-            formula="SO_RCVBUF, or more; a lower one caps it and nothing fails",
+            formula="SO_RCVBUF or more; the kernel caps SO_RCVBUF to a smaller value without an"
+            " error",
             source="Linux: socket(7), SO_RCVBUF")
     def rmem_max_bytes(self) -> int:
         return self.chain.rcvbuf
@@ -225,9 +230,9 @@ class Sizing:
         return self.framing.packets_worst(self.messages_per_second)
 
     @figure("full datagram", "bytes", group="packets",
-            formula="messages per datagram × on-wire bytes, at most the MTU; so much is lost and"
-            " sent again for one lost packet",
-            source="Aeron: Sender; the larger the datagram, the more one loss costs")
+            formula="messages per datagram × on-wire bytes, at most the MTU; one lost packet"
+            " loses this many bytes",
+            source="Aeron: Sender; a larger datagram makes each loss cost more")
     def datagram_bytes(self) -> int:
         full = self.framing.messages_per_datagram * self.framing.message_bytes
         return min(full, self.inputs.mtu_bytes)
@@ -256,7 +261,7 @@ class Sizing:
             shown=lambda s: s.host.baseline_bits,
             formula=lambda s: f"{s.host.name}: its baseline (bursts to"
             f" {shown(s.host.burst_bits, 'bit/s')})"
-            + ("; to other regions half of what it has, or 5 Gbit/s with fewer than 32 vCPUs"
+            + ("; to other regions half of it, or 5 Gbit/s with fewer than 32 vCPUs"
                if s.inputs.path == "cross-region" and not s.inputs.nic_bandwidth else ""),
             source=lambda s: "as given" if s.inputs.nic_bandwidth
             else f"EC2 instance type specifications, as of {AS_OF}")
@@ -270,21 +275,22 @@ class Sizing:
     def receive_queues(self) -> int:
         return min(self.flows, self.host.queues)
 
-    @figure("stall that the ring of {host.ring_entries} survives", "ms", group="RX ring",
+    @figure("maximum stall with a ring of {host.ring_entries}", "ms", group="RX ring",
             formula="{host.ring_entries} entries ÷ {packets_worst_per_second:packets/s}, unbatched,"
             " all in one queue", source=_SURVIVAL)
     def ring_survival_ms(self) -> float:
         return self.ring_ms(self.host.ring_entries, self.packets_worst_per_second)
 
-    @figure("stall that the largest ring, {host.ring_max_entries}, survives", "ms", group="RX ring",
+    @figure("maximum stall with the largest ring, {host.ring_max_entries}", "ms", group="RX ring",
             formula=lambda s: f"{s.host.ring_max_entries} entries"
-            f" ({'known' if s.host.ring_max_known else 'assumed; `ethtool -g` tells it'}) ÷"
+            f" ({'known' if s.host.ring_max_known else 'assumed; `ethtool -g` shows it'}) ÷"
             f" {shown(s.packets_worst_per_second, 'packets/s')}, unbatched, all in one queue",
             source=_SURVIVAL)
     def ring_max_survival_ms(self) -> float:
         return self.ring_ms(self.host.ring_max_entries, self.packets_worst_per_second)
 
-    @figure("the same, batched and spread over queues", "ms", group="RX ring", source=_SURVIVAL,
+    @figure("maximum stall with it, batched and over queues",
+            "ms", group="RX ring", source=_SURVIVAL,
             formula=lambda s: f"{s.host.ring_max_entries} entries ÷"
             f" {shown(s.packets_queue, 'packets/s')} of the busiest of"
             f" {count(s.receive_queues, 'queue')}")
@@ -300,58 +306,59 @@ class Sizing:
 
     @figure("RX ring", "entries", group="RX ring", setting="ethtool -G … rx",
             minimum=lambda s: min(s.ring_needed_entries, s.host.ring_max_entries),
-            formula="the largest there is: it costs nothing but memory",
+            formula="the maximum of the interface, because a larger ring only costs memory",
             source=f"{ENA}: enlarge the RX ring for spiky vCPU load; {ARTICLE}")
     def ring_entries(self) -> int:
         return self.host.ring_max_entries
 
-    @figure("maximal NAK backoff", "us", group="recovery",
+    @figure("maximum NAK backoff", "us", group="recovery",
             setting="aeron.nak.multicast.max.backoff",
             shown=lambda s: s.timers.to_group, minimum=lambda s: s.timers.wait_least_us,
-            formula="2 × round trip, at least 100 µs; for more than 10 receivers no less than the"
-            " default of 10 ms",
+            formula="2 × round trip, at least 100 µs; for more than 10 receivers at least"
+            " Aeron's default of 10 ms",
             source=f"{ARTICLE}: backoff ≥ 2 × RTT, half the budget of a loss; {CONFIGURATION}")
     def nak_backoff_us(self) -> float:
         return self.timers.wait_us
 
     @figure("NAK group size", group="recovery", setting="aeron.nak.multicast.group.size",
             shown=lambda s: s.timers.to_group,
-            formula="receivers of a stream; the default is 10",
+            formula="receivers of a stream; Aeron's default is 10",
             source=f"{CONFIGURATION}; Aeron: OptimalMulticastDelayGenerator")
     def nak_group_size(self) -> int:
         return self.timers.group_size
 
     @figure("NAK delay", "us", group="recovery", setting="aeron.nak.unicast.delay",
             shown=lambda s: not s.timers.to_group,
-            formula="the default: a lone receiver reports a gap at once", source=CONFIGURATION)
+            formula="Aeron's default: a single receiver reports a gap at once",
+            source=CONFIGURATION)
     def nak_unicast_delay_us(self) -> float:
         return self.timers.wait_us
 
     @figure("NAK retry ratio", group="recovery", setting="aeron.nak.unicast.retry.delay.ratio",
             shown=lambda s: not s.timers.to_group,
-            formula="2 × round trip ÷ NAK delay, at least the default of 100: sooner, it asks again"
-            " for what is on its way",
+            formula="2 × round trip ÷ NAK delay, at least Aeron's default of 100; an earlier NAK"
+            " would request data that is already on its way",
             source=f"{CONFIGURATION}: NAK again after delay × ratio")
     def nak_unicast_retry_ratio(self) -> int:
         return self.timers.retry_ratio
 
     @figure("retransmit linger", "us", group="recovery", setting="aeron.retransmit.unicast.linger",
-            formula="3 × (wait before a NAK {timers.wait_us:us} + round trip {inputs.rtt_us:us});"
-            " the default is 10 ms",
+            formula="3 × (wait before a NAK {timers.wait_us:us} + round trip"
+            " {inputs.rtt_us:us}); Aeron's default is 10 ms",
             source=f"{ARTICLE}: linger ≈ 3 × (backoff + RTT); {CONFIGURATION}")
     def retransmit_linger_us(self) -> float:
         return self.timers.linger_us
 
-    @figure("tail of a loss, at most", "us", group="recovery",
-            formula="wait before a NAK + round trip; with the defaults"
+    @figure("maximum delay after a loss", "us", group="recovery",
+            formula="wait before a NAK + round trip; with Aeron's defaults"
             " {timers.lost_once_default_us:us}",
             source=f"Aeron: LossDetector, RetransmitHandler (sends at once); {ARTICLE}")
     def lost_once_us(self) -> float:
         return self.timers.lost_once_us
 
-    @figure("tail of a loss whose repair is lost, at most", "us", group="recovery",
-            formula="tail of a loss + linger + one interval between NAKs; with the defaults"
-            " {timers.lost_twice_default_us:us}",
+    @figure("maximum delay if the repair is lost too", "us", group="recovery",
+            formula="maximum delay after a loss + linger + one interval between NAKs; with"
+            " Aeron's defaults {timers.lost_twice_default_us:us}",
             source="Aeron: RetransmitHandler ignores NAKs within the linger")
     def lost_twice_us(self) -> float:
         return self.timers.lost_twice_us
@@ -364,11 +371,13 @@ class Sizing:
         return TERMS * self.chain.term * self.inputs.streams
 
     @figure("windows of all streams", "bytes", group="cache", source="flow control",
-            formula="window that the driver uses × streams: all that receivers touch that keep up")
+            formula="window that the driver uses × streams; a receiver that keeps up touches"
+            " only these bytes")
     def in_flight_bytes(self) -> int:
         return self.chain.receiver_window * self.inputs.streams
 
-    @figure("L3 cache of a sharing domain", "bytes", group="cache", shown=lambda s: s.host.l3_bytes,
+    @figure("L3 cache that the cores share",
+            "bytes", group="cache", shown=lambda s: s.host.l3_bytes,
             formula=lambda s: s.host.name
             + (f", shared by {s.host.l3_cores} cores" if s.host.l3_cores else ""),
             source=lambda s: "as given" if s.inputs.l3_bytes
@@ -376,7 +385,7 @@ class Sizing:
     def l3_bytes(self) -> int:
         return self.host.l3_bytes
 
-    @figure("share of the L3 cache that the logs take", "%", group="cache",
+    @figure("log buffers as a share of the L3 cache", "%", group="cache",
             shown=lambda s: s.host.l3_bytes, formula="log buffers ÷ L3 cache",
             source=f"{ARTICLE}: whether the working set fits")
     def l3_share_percent(self) -> float:

@@ -1,6 +1,6 @@
-"""Decisions of what to compact of a log, and the inputs and results of a pass.
+"""Selection of the segments of a log to compact, and the input and result of a compaction pass.
 
-It is a pure core without NumPy, which the owner's thread does not import.
+A pure core that does not import NumPy, because the event loop's thread loads it.
 
 Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`) and `LogToClean`;
 KIP-58, KIP-354.
@@ -19,7 +19,7 @@ from penstock.storage.segment import Segment
 
 
 class Closed(NamedTuple):
-    """Closed segment; `newest` returns its highest timestamp."""
+    """Closed segment; `newest` returns its highest timestamp, in milliseconds."""
 
     segment: Segment
     next_offset: int
@@ -43,7 +43,7 @@ class Cleanable(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Closed segment that a pass reads. `epoch` is -1 if unknown, or without batches."""
+    """Closed segment that a pass reads. `epoch` is -1 if unknown, or if there is no batch."""
 
     path: str
     base_offset: int
@@ -53,14 +53,14 @@ class Source(NamedTuple):
 
 
 class Live(NamedTuple):
-    """Producers that a log remembers: last offsets of their data, or epochs without data."""
+    """Producers whose state a log keeps: last offsets of their batches, epochs of those without."""
 
     last_offsets: Sequence[int]
     epochs: Mapping[int, int]
 
 
 class PassPlan(NamedTuple):
-    """Input of a pass, decided on the owner's thread: closed segments, oldest first."""
+    """Input of a pass, determined on the event loop's thread; `sources` are oldest first."""
 
     directory: str
     sources: Sequence[Source]
@@ -75,14 +75,14 @@ class PassPlan(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """Written segment that replaces those with these base offsets."""
+    """Compacted segment that replaces the segments with these base offsets."""
 
     bases: list[int]
     size_bytes: int
 
 
 class Figures(Struct):
-    """Counters of what passes read and wrote."""
+    """Numbers of bytes and records that a pass has read and kept."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -101,7 +101,7 @@ def cleanable(
     max_lag_ms: int,
     first_timestamp: Callable[[Segment], int],
 ) -> Cleanable:
-    """Return the closed segments that may be compacted; each is completely below `bound`."""
+    """Return the closed segments that a pass may compact, all completely below offset `bound`."""
     first_dirty = max(clean_offset, log_start_offset)
     taken: list[Closed] = []
     clean_bytes = dirty_bytes = 0

@@ -1,6 +1,6 @@
-"""Reading of a segment's file in chunks of whole batches, as tables; damage ends the read.
+"""Reading of a segment's file in chunks of complete batches.
 
-Reads are counted and throttled.
+Each chunk has a table with a row for each batch. Damage ends the read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COMPRESSED_BYTES: Final = 256 << 10
 
 
 class Chunk(NamedTuple):
-    """Adjacent whole batches of a file from `position` on, each a row of the table."""
+    """Adjacent complete batches of a file from byte `position` on; each is a row of the table."""
 
     view: memoryview
     table: Ints
@@ -39,10 +39,10 @@ class Chunk(NamedTuple):
 def chunks(
     files: Files, source: Source, chunk_bytes: int, spend: Callable[[int], None]
 ) -> Iterator[Chunk]:
-    """Yield the verified chunks of a segment; call `spend` with the bytes before each read.
+    """Yield the verified chunks of a segment; call `spend` with the size of each read before it.
 
     Raises:
-        CorruptLog: bytes are not whole batches, or a checksum is wrong.
+        CorruptLog: bytes are not complete batches, or a checksum is wrong.
         OSError: the file cannot be read.
     """
     file = files.open_file(source.path)
@@ -68,7 +68,7 @@ def chunks(
 
 
 def tables(view: memoryview, position: int = 0, *, check: bool = False) -> Iterator[Chunk]:
-    """Yield the whole batches at the beginning of `view`; `position` is added to the chunks' own.
+    """Yield the complete batches at the beginning of `view`, which begins at byte `position`.
 
     Raises:
         CorruptBatch: with `check`, a checksum is wrong.
@@ -92,7 +92,7 @@ def tables(view: memoryview, position: int = 0, *, check: bool = False) -> Itera
 
 
 def _bounded(table: Ints) -> int:
-    """Return how many batches to open at once, as compressed ones grow."""
+    """Return how many of the batches may be decompressed together."""
     if not (table[:, kernels.ATTRIBUTES] & CODEC_MASK).any():
         return len(table)
     sizes = table[:, kernels.SIZE].cumsum()
@@ -100,13 +100,13 @@ def _bounded(table: Ints) -> int:
 
 
 def _next_size(source: Source, view: memoryview, position: int, size: int) -> int:
-    """Return the size of the incomplete batch; raises CorruptLog."""
+    """Return the size of the incomplete batch at the beginning of `view`; raises CorruptLog."""
     state = np.zeros(2, np.int64)
     kernels.list_batches(
         np.frombuffer(view, np.uint8), 0, np.empty((1, kernels.FIELDS), np.int64), state
     )
     needed = int(state[1])
     if needed <= size or needed > source.size_bytes - position:
-        reason = f"the last {source.size_bytes - position} bytes do not begin with a whole batch"
+        reason = f"the last {source.size_bytes - position} bytes do not begin with a valid batch"
         raise CorruptLog(Path(source.path), position, reason)
     return needed

@@ -1,12 +1,13 @@
 """Log cleaner: selects logs to compact, runs the threads, and swaps their results in.
 
-Every `log.cleaner.backoff.ms` it examines all compacted logs, a bounded number at a time. Logs that
-are dirty enough, or overdue, are compacted, the dirtiest first, one by each of
-`log.cleaner.threads`. A thread writes one segment; the owner's thread swaps it with the old ones,
-in order with checkpoints, whose thread syncs the new names; then the next segment follows.
+Every `log.cleaner.backoff.ms` it examines all compacted logs, a bounded number per call. Logs that
+are dirty enough, or overdue, are compacted, the dirtiest first; each of the `log.cleaner.threads`
+threads compacts one log at a time. A thread writes one segment. The event loop's thread then swaps
+it with the segments that it replaces, while no checkpoint runs, and the checkpoints' worker syncs
+the new names. Then the thread writes the next segment.
 
-A log whose pass failed is skipped until the next start and reported (`uncleanable`), as it would
-fail again; after a full disk it is retried.
+A log whose pass failed is reported in `uncleanable` and skipped until the next start, because the
+pass would fail again. After a full disk, the pass is retried.
 
 Source: Kafka's `LogCleaner` and `LogCleanerManager`.
 """
@@ -51,11 +52,11 @@ logger = logging.getLogger(__name__)
 RemoveLater = Callable[[Collection[str], int], None]
 
 _BURST_SECONDS: Final = 0.1
-"""Burst, in seconds of the rate."""
+"""Burst of the rate limit, in seconds at the full rate."""
 
 
 class Throttle:
-    """Rate limit for several threads; a lost update lets a little more through."""
+    """Rate limit of several threads. They share it without a lock, so it is slightly inexact."""
 
     def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
@@ -67,7 +68,7 @@ class Throttle:
     def spend(self, wait: Callable[[float], bool], size_bytes: int) -> None:
         """Wait until `size_bytes` may be read or written.
 
-        `wait` pauses for the given seconds; it returns true, at once, when the pass must stop.
+        `wait` pauses for the given seconds. If the pass must stop, it returns True at once.
 
         Raises:
             CompactionStopped: the pass must stop.
@@ -79,7 +80,7 @@ class Throttle:
 
 
 class _Slot:
-    """Thread, and the log that it compacts."""
+    """Compaction thread, and the log that it compacts."""
 
     def __init__(self, number: int) -> None:
         self.worker = Worker(f"penstock-cleaner-{number}")
@@ -89,14 +90,14 @@ class _Slot:
         self.segments: dict[int, Segment] = {}
         """Segments that the pass still reads, by base offset."""
         self.end_offset = 0
-        """End offset of the pass."""
+        """End offset of the segments that the pass reads."""
         self.cleaned: Cleaned | None = None
         """Written segment that is not swapped in yet."""
         self.due = self.going = False
 
 
 class LogCleaner:
-    """Compaction of a store's logs; belongs to the owner's thread."""
+    """Compaction of a store's logs; used on the event loop's thread."""
 
     def __init__(
         self,
@@ -108,7 +109,11 @@ class LogCleaner:
         new_uuid: Callable[[], UUID],
         remove_later: RemoveLater,
     ) -> None:
-        """Create a cleaner with the checkpoints' `worker`; `remove_later` takes milliseconds."""
+        """Create a cleaner.
+
+        `worker` is the checkpoints' worker. `remove_later` removes files after a delay, which is
+        given in milliseconds.
+        """
         settings = parts.settings
         self._parts = parts
         self._files = parts.segment_files.files
@@ -125,12 +130,12 @@ class LogCleaner:
         self._sweep: deque[TopicPartition] = deque()
         self._ratios: dict[TopicPartition, float] = {}
         self.dirty_ratios: dict[TopicPartition, float] = {}
-        """Share of dirty bytes per compacted log, as of the last complete search."""
+        """Share of uncompacted bytes (0 to 1) by compacted log, as of the last complete search."""
         self._candidates: list[tuple[float, TopicPartition]] = []
         self._looked_ms = parts.clock.now_ms()
         self._ended_ms = self._looked_ms
         self.uncleanable: dict[TopicPartition, str] = {}
-        """Logs whose pass failed, and why."""
+        """Reasons of failed passes, by log."""
 
     @property
     def idle_ms(self) -> int:
@@ -141,7 +146,7 @@ class LogCleaner:
             slot.worker.attach(call_soon_threadsafe)
 
     def close(self) -> None:
-        """Stop running passes; the next start completes a decided swap."""
+        """Stop running passes; the next start completes a swap that is decided but incomplete."""
         self._closed = True
         for slot in self._slots:
             slot.stop.set()
@@ -161,7 +166,9 @@ class LogCleaner:
         then()
 
     def lower_clean_offset(self, tp: TopicPartition, offset: int) -> None:
-        """Lower a log's clean offset, and stop passes beyond it; durable at return.
+        """Lower a log's clean offset before a truncation, and stop a pass that reads beyond it.
+
+        The new offset is on disk at return.
 
         Raises:
             StorageError: the offset cannot be saved.
@@ -177,7 +184,7 @@ class LogCleaner:
                 slot.worker.drain()
 
     def run(self, now_ms: int) -> None:
-        """Do one bounded part of everything that is due."""
+        """Perform a bounded part of the due work: swaps, the search for dirty logs, new passes."""
         if self._parts.queue.failed is not None or self._closed:
             return
         for slot in self._slots:
@@ -280,7 +287,10 @@ class LogCleaner:
         slot.worker.submit(first_step, partial(self._stepped, slot))
 
     def _continue(self, slot: _Slot) -> None:
-        """Start the next group; in a loop, as without threads the job returns at once."""
+        """Start the next step of a pass.
+
+        Without threads, a step and its callback run at once. The loop then replaces a recursion.
+        """
         slot.due = True
         if slot.going:
             return
@@ -296,7 +306,7 @@ class LogCleaner:
             return
         if error is not None or work is None:
             segments = list(slot.segments.values())
-            changed = log.compaction.place_of(segments) < 0  # cut or removed meanwhile
+            changed = log.compaction.place_of(segments) < 0  # truncated or removed
             if not (changed or isinstance(error, CompactionStopped) or log.closed is not None):
                 self._failed(log, error)
             self._abandon(slot)
@@ -345,7 +355,8 @@ class LogCleaner:
         except OSError as failure:
             # The next start completes it; until then the set of files is unknown.
             path = log.compaction.path_of(base_offset)
-            log.state.damage = CorruptLog(path, 0, f"a swap failed: {failure}")
+            reason = f"the swap of a compacted segment failed: {failure}"
+            log.state.damage = CorruptLog(path, 0, reason)
             self._failed(log, failure)
             self._abandon(slot)
             return
@@ -377,7 +388,7 @@ class LogCleaner:
         self._looked_ms = 0  # more may be due at once
         figures = work.figures
         logger.info(
-            "compacted %s up to offset %d: %d of %d records stay, %d bytes read, %d written",
+            "compacted %s up to offset %d: %d of %d records kept, %d bytes read, %d bytes written",
             log.topic_partition, work.end_offset, figures.kept_records, figures.read_records,
             figures.read_bytes, figures.written_bytes,
         )  # fmt: skip
@@ -443,9 +454,9 @@ def _plan(log: PartitionLog, found: Cleanable, now_ms: int) -> PassPlan:
 
 
 def _nothing() -> None:
-    """Do nothing besides waiting for the running step of a deleted log."""
+    """Do nothing, as a job whose callback runs after the running step of a deleted log."""
 
 
 def _logged(_: object, error: BaseException | None) -> None:
     if error is not None:
-        logger.error("saving the clean offset of a log failed: %s", error)
+        logger.error("cannot save the clean offsets of compacted logs: %s", error)

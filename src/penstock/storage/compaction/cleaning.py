@@ -1,14 +1,15 @@
 """Compaction pass over a log, on any thread: collect keys, then rewrite segments by groups.
 
-1. Record the last offset of each key of the dirty batches, from the first dirty offset on, until
-the map is full. The log is clean up to there after the pass.
+1. Record the last offset of each key, from the first dirty offset on, until the key map is full.
+After the pass, the log is clean up to the offset that was reached.
 
-2. Rewrite all segments below that offset, group by group: adjacent small ones of one leader epoch
-are merged.
+2. Rewrite all segments below that offset. Adjacent small segments of one leader epoch form a group
+and are merged.
 
-The owner swaps each group in before the next one is written, so that older records are gone before
-the tombstones that deleted them. Unchanged groups are skipped. The inputs do not change during the
-pass: they are closed, synced, committed, and decided.
+The log cleaner swaps each new segment in before the next group is written, so that old records
+disappear before the tombstones that deleted them. Groups that would not change are skipped. The
+segments do not change during the pass: they are closed, synced and committed, and all their
+transactions are decided.
 
 Source: Kafka's `Cleaner.clean`, `buildOffsetMap`, `groupSegmentsBySize` and `cleanSegments`.
 """
@@ -49,7 +50,10 @@ class CleaningPass:
         self, files: Files, plan: PassPlan, *, map_bytes: int, chunk_bytes: int, secret: Secret,
         spend: Spend,
     ) -> None:  # fmt: skip
-        """Create a pass; `spend` is called before bytes are read or written; it may raise."""
+        """Create a pass. `spend` is called with a number of bytes before they are read or written.
+
+        It raises CompactionStopped if the pass must stop.
+        """
         self._files = files
         self._plan = plan
         self._map_bytes = map_bytes
@@ -100,7 +104,7 @@ class CleaningPass:
     # -- keys --------------------------------------------------------------------------------
 
     def _note_keys(self, keys: KeyMap) -> int:
-        """Fill the map; return the offset below which it has all keys."""
+        """Fill the key map; return the offset below which the map has all keys."""
         plan = self._plan
         transactions = PassedTransactions(plan.aborted)
         end = plan.first_dirty
@@ -124,7 +128,10 @@ class CleaningPass:
     # -- groups ------------------------------------------------------------------------------
 
     def _grouped(self) -> Iterator[list[Source]]:
-        """Yield the groups of segments to merge, up to the end; empty ones join other groups."""
+        """Yield the groups of segments to merge, up to `end_offset`.
+
+        Empty segments join the group of another segment.
+        """
         plan = self._plan
         group: list[Source] = []
         size_bytes = index_bytes = 0
@@ -164,7 +171,10 @@ class CleaningPass:
             return 0
 
     def _rewrite(self, group: Sequence[Source], retention: Retention) -> int | None:
-        """Write the retained batches of a group; return the size, or None if nothing changes."""
+        """Write the retained batches of a group as one segment.
+
+        Return its size in bytes, or None if the group would not change.
+        """
         plan = self._plan
         last = max((place for place, part in enumerate(group) if part.size_bytes), default=-1)
         if last < 0:
@@ -221,7 +231,7 @@ class CleaningPass:
                 size = min(_COPY_BYTES, end - target.size_bytes)
                 data = read_range(self._files, file, size, target.size_bytes)
                 if len(data) < size:
-                    raise CorruptLog(Path(source.path), target.size_bytes, "the file ends here")
+                    raise CorruptLog(Path(source.path), target.size_bytes, "the file is too short")
                 self._write(target, [memoryview(data)])
         finally:
             self._files.close(file)

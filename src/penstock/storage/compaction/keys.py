@@ -1,8 +1,8 @@
 """Keys of records, and the map from keys to last offsets.
 
-The map stores a 128-bit hash of each key, keyed by a secret of the pass, never the key; at 24 bytes
-a slot, its memory is bounded by `log.cleaner.dedupe.buffer.size`. A pass ends where the map is
-full, and the next one continues.
+The map stores a 128-bit hash of each key instead of the key; a secret of the pass is the key of the
+hash function. A slot has 24 bytes, and `log.cleaner.dedupe.buffer.size` bounds the map's memory.
+When the map is full, the pass ends, and the next pass continues there.
 
 Source: Kafka's `SkimpyOffsetMap` and `Cleaner.buildOffsetMap`.
 """
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from penstock.records.columnar.arrays import Bytes, Ints
 
 Secret = tuple[int, int]
-"""Two words of 64 bits."""
+"""Key of the hash function: two words of 64 bits."""
 
 SLOT_BYTES: Final = 8 * kernels.SLOT_FIELDS
 _SLOTS_MIN: Final = 64
 _FULL: Final = 4 / 3
-"""Slots per key: in a fuller map, a lookup of a missing key takes many steps."""
+"""Minimum number of slots per key; in a fuller map, lookups of missing keys take many steps."""
 
 
 class Rows(NamedTuple):
-    """Records in the form of `kernels.compaction`; each piece has those of some batches."""
+    """Records in the arrays of `kernels.compaction`; a piece has the bytes of adjacent batches."""
 
     pieces: list[Piece]
     hashes: npt.NDArray[np.uint64]
@@ -43,9 +43,9 @@ class Rows(NamedTuple):
 
 
 def read_rows(view: memoryview, table: Ints, secret: Secret) -> Rows:
-    """Read the records of a table's batches, which `list_batches` has filled.
+    """Return the records of the batches in a table that `kernels.list_batches` has filled.
 
-    If any batch is compressed, the positions of all batches of the table refer to the pieces.
+    If any batch is compressed, all positions in the table are replaced by positions in the pieces.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: the records cannot be read.
@@ -80,7 +80,7 @@ class KeyMap:
     """Map from key hashes to last offsets, bounded in memory."""
 
     def __init__(self, size_bytes: int, offsets: int, secret: Secret) -> None:
-        """Create a map of up to `size_bytes`, not larger than `offsets` keys need."""
+        """Create a map of at most `size_bytes` bytes, no larger than `offsets` keys need."""
         most = 1 << max(size_bytes // SLOT_BYTES, 1).bit_length() - 1
         self._slots_max = max(_SLOTS_MIN, most)
         self.secret = secret
@@ -97,7 +97,7 @@ class KeyMap:
         return int(self.slots.shape[0] / _FULL) - self.known
 
     def grow(self, keys: int) -> None:
-        """Make room for `keys` keys at once, so that a pass advances by at least one batch."""
+        """Replace the empty map by one for `keys` keys, so that a pass gets past one batch."""
         self._slots_max = max(self._slots_max, 1 << (int(keys * _FULL)).bit_length())
         self.slots = self._made(keys)
 

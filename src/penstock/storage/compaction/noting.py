@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def note_keys(
     chunk: Chunk, keys: KeyMap, first_dirty: int, transactions: PassedTransactions
 ) -> int:
-    """Record the keys of a chunk; return -1, or the offset of the first batch that does not fit.
+    """Record the keys of a chunk; return -1, or the base offset of the first batch without room.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
@@ -30,7 +30,7 @@ def note_keys(
     table = chunk.table
     last_offsets = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA]
     wanted = _with_keys(table, last_offsets, transactions)
-    wanted &= last_offsets >= first_dirty  # a log may start amid a batch
+    wanted &= last_offsets >= first_dirty  # a log may start within a batch
     part = table[wanted]
     totals = part[:, kernels.COUNT].cumsum()
     taken = int(np.searchsorted(totals, keys.room, "right"))
@@ -42,7 +42,7 @@ def note_keys(
 
 
 def _with_keys(table: Ints, last_offsets: Ints, transactions: PassedTransactions) -> Flags:
-    """Return which batches have records that count: no markers, no aborted transactions."""
+    """Return flags of the batches with keys to record: no markers, no aborted transactions."""
     attributes = table[:, kernels.ATTRIBUTES]
     control = attributes & CONTROL_FLAG != 0
     wanted: Flags = ~control & (table[:, kernels.COUNT] > 0)

@@ -1,14 +1,14 @@
 r"""`cleaner-offset-checkpoint`: the clean offset of each compacted log of a store.
 
-Text, in the form of all of Kafka's checkpoints:
+Text, in the form of Kafka's checkpoint files:
 
     0\n                       version
     1\n                       number of entries
     orders 0 117\n            topic, partition, first offset that is not clean
 
-Below a clean offset no key may have two records, because tombstones are removed there. An entry
-that is too low only costs a pass. So the entry of a log is lowered on disk before the log is cut or
-deleted, and a damaged file counts as empty.
+Below a clean offset no key has two records, and tombstones may be removed. An entry that is too
+high would be an error; one that is too low only costs a pass. So the entry of a log is lowered on
+disk before the log is truncated or deleted, and a damaged file counts as empty.
 
 Source: Kafka's `OffsetCheckpointFile` and `LogCleanerManager`.
 """
@@ -48,7 +48,7 @@ def decode_clean_offsets(data: bytes) -> dict[TopicPartition, int]:
         for row in rows:
             fields = row.split(" ")
             if len(fields) != _FIELDS or not (fields[1].isdigit() and fields[2].isdigit()):
-                raise ValueError(f"no entry: {row!r}")
+                raise ValueError(f"invalid entry {row!r}")
             tp = TopicPartition(validate_topic_name(fields[0]), int(fields[1]))
             found[tp] = int(fields[2])
         return found
@@ -57,10 +57,10 @@ def decode_clean_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 class CleanOffsets:
-    """Clean offsets of a store's logs; belongs to the owner's thread."""
+    """Clean offsets of a store's logs; used on the event loop's thread."""
 
     def __init__(self, files: Files, root: str, wait_saved: Callable[[], None]) -> None:
-        """Load the offsets; `wait_saved` must await running `save`s."""
+        """Load the offsets; `wait_saved` waits for running calls of `save`."""
         self._files = files
         self._wait_saved = wait_saved
         self._path = os.path.join(root, CLEAN_OFFSETS_FILE)
@@ -70,7 +70,7 @@ class CleanOffsets:
         except FileNotFoundError:
             pass
         except CorruptFile as error:
-            logger.warning("%s: %s; every compacted log counts as dirty", self._path, error)
+            logger.warning("%s: %s; all compacted logs count as dirty", self._path, error)
 
     def of(self, tp: TopicPartition) -> int:
         return self._offsets.get(tp, 0)
@@ -87,11 +87,15 @@ class CleanOffsets:
         return encode_clean_offsets(self._offsets)
 
     def save(self, data: bytes) -> None:
-        """Replace the file; runs on any thread; raises OSError."""
+        """Replace the file's content, on any thread; raises OSError."""
         replace_file(self._files, self._path, data)
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
-        """Lower a log's offset before a cut, durable at return; raises StorageError."""
+        """Lower a log's offset before a truncation; it is on disk at return.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
         if self._offsets.get(tp, 0) <= offset:
             return
         self._wait_saved()

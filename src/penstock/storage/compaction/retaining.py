@@ -1,19 +1,20 @@
 """Selection of the batches and records that compaction retains.
 
-| batch                                           | result                                         |
-|-------------------------------------------------|------------------------------------------------|
-| at or beyond the end of what is compacted       | stays as it is                                 |
-| of an aborted transaction                       | goes                                           |
-| a marker whose transaction has batches          | stays as it is                                 |
-| a marker whose transaction has none             | gets a delete horizon; goes when that is over  |
-| records with later ones of their keys, or no key| go                                             |
-| tombstones, the newest of their keys            | get a delete horizon; go when that is over     |
-| without records; the last one of a producer, or | stays without records                          |
-| of its segment                                  |                                                |
+| batch or record                                  | result                                        |
+|--------------------------------------------------|-----------------------------------------------|
+| batch at or above the end offset of the pass     | stays unchanged                               |
+| batch of an aborted transaction                  | is removed                                    |
+| marker whose transaction has batches             | stays unchanged                               |
+| marker whose transaction has no batch left       | gets a delete horizon, is removed after it    |
+| record without key, or with a newer record       | is removed                                    |
+| of its key                                       |                                               |
+| tombstone that is the newest record of its key   | gets a delete horizon, is removed after it    |
+| last batch of a producer or of its segment,      | stays without records                         |
+| if none of its records stays                     |                                               |
 
-The last batch of a producer keeps its sequence, which a log that is read from its beginning needs
-to check the next batch. The last batch of a segment marks the segment's end for readers, replicas,
-and the completion of a swap after a crash.
+The last batch of a producer stays because its sequence is needed to check the producer's next batch
+when the state is rebuilt from the log. The last batch of a segment stays because it marks the
+segment's end for readers, replicas, and the completion of a swap after a crash.
 
 Source: Kafka's `Cleaner.cleanInto`; KIP-534.
 """
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 
 class Retained(NamedTuple):
-    """Records that were read, flags of those to keep, and the indexes of their batches."""
+    """Records that were read, flags of the records to keep, and the rows of their batches in the
+    chunk's table."""
 
     rows: Rows
     keep: Bytes
@@ -47,7 +49,7 @@ class Retained(NamedTuple):
 
 
 class Retention:
-    """Retention of one pass over batches in log order; sets the modes that the kernels use."""
+    """Decisions of one pass which batches to keep, rebuild or drop, made in log order."""
 
     def __init__(
         self, keys: KeyMap, aborted: Sequence[AbortedTransaction], live: Live, *, end_offset: int,
@@ -62,7 +64,9 @@ class Retention:
         self.transactions = PassedTransactions(aborted)
 
     def decide(self, chunk: Chunk, *, last: bool) -> Retained:
-        """Set the modes of a chunk's batches; `last` marks the last chunk of a segment.
+        """Set the mode (keep, rebuild, drop) of each batch in a chunk's table.
+
+        `last` marks the last chunk of the new segment.
 
         Raises:
             CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
@@ -93,7 +97,10 @@ class Retention:
     def _pass_transactions(
         self, table: Ints, control: Flags, beyond: Flags, last_offsets: Ints, kept: Flags
     ) -> tuple[Flags, Flags]:
-        """Return which batches are of aborted transactions, and which markers may be removed."""
+        """Return flags of batches of aborted transactions, and of markers that may be removed.
+
+        Sets `kept` for the markers of producers that have only an epoch.
+        """
         aborted, idle = np.zeros((2, len(table)), np.bool_)
         transactional = table[:, kernels.ATTRIBUTES] & TRANSACTIONAL_FLAG != 0
         passed = (control | transactional) & ~beyond & (table[:, kernels.PRODUCER] >= 0)

@@ -1,8 +1,8 @@
 """Rewriting of batches during compaction, and the files of the new segment.
 
-Whole batches are copied unchanged. Of other batches the retained records are copied behind a header
-with a new length, count and checksum; base offset, last offset, producer, epoch and sequence stay.
-Compressed batches are recompressed with the same codec.
+A batch whose records all stay is copied unchanged. Any other batch is rebuilt from the records that
+stay, behind a header with a new length, count and checksum. Its base offset, last offset, producer,
+epoch and sequence stay. Compressed batches are recompressed with the same codec.
 
 The files get the suffix `.cleaned`, and are synced.
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from penstock.storage.compaction.retaining import Retained
 
 _GROWTH_BYTES: Final = 12
-"""Maximum growth of a record whose timestamp gets another base."""
+"""Maximum bytes by which a record grows when the base timestamp of its batch changes."""
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 def rewritten(chunk: Chunk, retained: Retained) -> list[memoryview]:
-    """Return the retained bytes of a chunk, by its modes; set their sizes in its table."""
+    """Return the retained bytes of a chunk, by the modes in its table; set the new sizes there."""
     table, data = chunk.table, np.frombuffer(chunk.view, np.uint8)
     mode = table[:, kernels.MODE]
     if (mode == kernels.WHOLE).all():
@@ -70,7 +70,7 @@ def _copied(data: Bytes, table: Ints, low: int, high: int, retained: Retained) -
 
 
 def _packed(data: Bytes, table: Ints, batch: int, retained: Retained) -> memoryview:
-    """Return one rebuilt batch, whose records are in a piece of their own."""
+    """Return one rebuilt batch, which is recompressed if it was compressed."""
     place = int(np.searchsorted(retained.opened, batch))
     piece = next(part for part in retained.rows.pieces if part.low <= place < part.high)
     row = table[batch]
@@ -132,7 +132,10 @@ class CleanedSegment:
         self._times.append(entries.tobytes())
 
     def finish(self, transactions: bytes) -> None:
-        """Write the indexes, with `transactions` as the third, and sync all; raises OSError."""
+        """Write the indexes and sync all files; raises OSError.
+
+        `transactions` is the content of the index of aborted transactions.
+        """
         highest, offset, indexed = self._state[
             [kernels.HIGHEST, kernels.HIGHEST_OFFSET, kernels.INDEXED_TIME]
         ].tolist()

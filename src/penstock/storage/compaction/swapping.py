@@ -1,15 +1,15 @@
 r"""Swap of a compacted segment with the segments that it replaces; safe at every interruption.
 
     1  <base>.log.cleaned and its indexes are written and synced
-    2  each gets a second name, <base>.log.swap; the log's comes last, and decides the swap:
-       from here on the store or its next start completes it
-    3  the old segments become .deleted, the .cleaned files <base>.log and so on
-    4  once these names are synced, the .swap names go, that of the log first
+    2  each file gets a second name, such as <base>.log.swap; this one is made last and decides
+       the swap: from then on, the store or its next start completes it
+    3  the old segments are renamed to .deleted, the .cleaned files to <base>.log and its indexes
+    4  once these names are synced, the .swap names are removed, <base>.log.swap first
 
-A start removes .cleaned files, and completes the swap of each .swap file: its name and its last
-batch state the offsets of the segments that it replaces.
-During 3 and 4, nothing else may change the log's files: a later change must not be found without
-the swap before it.
+A start removes .cleaned files, and completes the swap of each .log.swap file. The name and the last
+batch of that file state the offsets of the segments that it replaces.
+During steps 3 and 4, nothing else may change the log's files. Otherwise a crash could leave a later
+change on disk without the swap before it.
 
 Source: Kafka's `UnifiedLog.replaceSegments` and `LogLoader.completeSwapOperations`.
 """
@@ -48,7 +48,7 @@ def discard(files: Files, directory: str, base_offset: int) -> None:
 
 
 def decide(files: Files, directory: str, base_offset: int) -> None:
-    """Perform step 2.
+    """Perform step 2 of a swap: make the `.swap` names.
 
     Raises:
         OSError: the step failed; nothing has changed.
@@ -84,9 +84,10 @@ def _name_again(files: Files, directory: str, base_offset: int, suffix: str) -> 
 
 
 def put_in_place(files: Files, directory: str, bases: Sequence[int]) -> list[str]:
-    """Perform step 3, for the segments with these bases; the first one's name stays.
+    """Perform step 3 of a swap: replace the segments with these base offsets.
 
-    Returns the files to remove when no reader has them open.
+    The new segment takes the name of the first one. Returns the files to remove when no reader has
+    them open.
 
     Raises:
         OSError: the step failed; the next start completes it.
@@ -105,7 +106,7 @@ def put_in_place(files: Files, directory: str, bases: Sequence[int]) -> list[str
 
 
 def _replace(files: Files, source: str, target: str) -> None:
-    """Rename a file over another; an empty index of transactions is removed instead."""
+    """Rename a file to `target`; if it is an empty index of transactions, remove both instead."""
     if target.endswith(TXN_INDEX) and files.size_of(source) == 0:
         for path in source, target:
             with suppress(FileNotFoundError):
@@ -115,7 +116,11 @@ def _replace(files: Files, source: str, target: str) -> None:
 
 
 def release(files: Files, directory: str, base_offset: int) -> None:
-    """Perform step 4; raises StorageFailed, after which the next start completes it."""
+    """Perform step 4 of a swap: remove the `.swap` names.
+
+    Raises:
+        StorageFailed: the step failed; the next start completes it.
+    """
     path = _path(directory, base_offset, LOG + SWAP)
     try:
         sync_directory(files, directory)
@@ -130,12 +135,12 @@ def release(files: Files, directory: str, base_offset: int) -> None:
 def finish_swaps(
     files: Files, directory: str, names: Iterable[str], forget: Callable[[str], object]
 ) -> bool:
-    """Complete the swaps that a directory's names show; return whether names changed.
+    """Complete the decided swaps in a log's directory; return whether there were any.
 
-    `forget` is called with files before they are removed.
+    Files of undecided swaps are removed. `forget` is called with files before they are replaced.
 
     Raises:
-        CorruptLog: a segment that replaces others is damaged.
+        CorruptLog: a compacted segment is damaged.
         OSError: the swap is incomplete; a retry is safe.
     """
     parsed = [name for name in map(parse_offset_name, names) if name is not None]
@@ -176,7 +181,7 @@ def _remove(files: Files, path: str, forget: Callable[[str], object]) -> None:
 def _end_of(files: Files, path: str) -> int:
     end = max([batch.header.next_offset for batch in walk_file(files, path)], default=-1)
     if end < 0:
-        raise CorruptLog(Path(path), 0, "the segment that replaces others is empty")
+        raise CorruptLog(Path(path), 0, "the compacted segment has no batch")
     return end
 
 

@@ -1,7 +1,7 @@
 """Transactions of a compaction pass: aborted batches, and markers that may be removed.
 
-A marker stays for as long as its transaction has a batch, even an empty one, because readers need
-it for aborted transactions.
+A marker stays as long as its transaction has a batch, even an empty one, because readers need the
+marker to recognise aborted transactions.
 
 Source: Kafka's `CleanedTransactionMetadata`; KIP-98.
 """
@@ -21,7 +21,7 @@ class PassedTransactions:
     __slots__ = ("_coming", "_open", "_seen", "index")
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Create the state; `aborted` are those with batches in the pass, by first offset."""
+        """Create the state; `aborted` has the aborted transactions of the pass, by first offset."""
         self._coming = deque(aborted)
         self._open: dict[int, AbortedTransaction] = {}
         self._seen: set[int] = set()
@@ -36,7 +36,7 @@ class PassedTransactions:
         return one is not None and last_offset < one.last_offset
 
     def met_marker(self, producer_id: int, offset: int) -> bool:
-        """Return whether a marker may be removed, as its transaction has no batch left."""
+        """Return whether a marker may be removed, because its transaction has no batch left."""
         self._begin(offset)
         one = self._open.pop(producer_id, None)
         empty = producer_id not in self._seen

@@ -6,23 +6,24 @@ Big endian:
      0      4  "PCP2"
      4      4  CRC32C of everything from byte 8
      8      8  journal sequence: all entries up to it are in the segments, synced
-    16      4  flags: bit 0 the store was closed cleanly, bit 1 what is appended from then on is
-              synced in the journal before it is in a segment; bits 8 to 31: least size of all
-               the journal's files, in units of 4096 bytes, as they never shrink
+    16      4  flags: bit 0: the store was closed cleanly; bit 1: later appends are acknowledged
+               only once their journal entry is synced; bits 8 to 31: lower bound of the total
+               size of the journal files, in units of 4096 bytes (journal files never shrink)
     20      4  number of partitions
     24      …  per partition: key as in the journal (topic id 16, partition i32, size u8, name),
                log start i64, recovery offset i64, segment base i64, position i64,
                size of the log i64, leader epoch i32, flags u32 (bit 0: it has producers, bit 1:
-               it lost what was synced, bit 2: transactions are open, bit 3: offsets may lack a
-               batch, as compaction leaves logs, bits 8 to 31: the checksums of its indexes of
-               aborted transactions, by exclusive or), epoch promised i32, epoch up to which it is
-               in limbo i32 (-1: none)
+               synced batches may be lost, bit 2: transactions are open, bit 3: offsets may lack
+               a batch after compaction, bits 8 to 31: exclusive or of the checksums of its indexes
+               of aborted transactions), promised epoch i32, epoch up to which the replica is in
+               limbo i32 (-1: none)
 
-"PCP1" is the same without the last two, which are -1 then.
+A file that begins with "PCP1" lacks the last two fields, which then count as -1.
 
 The recovery offset is the partition's durable offset at the checkpoint: everything below it is
-synced, and a start-up walks its segments only from there, at `position` of the segment named.
-After a clean shutdown that is the end, and no partition is touched before it is used.
+synced. A start verifies the partition's segments only from there on, which is byte `position` of
+the segment with base offset `segment base`. After a clean shutdown the recovery offset is the log
+end offset, and no file of a partition is touched before the partition is used.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ LOST: Final = 2
 HAS_TRANSACTIONS: Final = 4
 HAS_HOLES: Final = 8
 EXACT: Final = 16
-"""In-memory flag: segments may hold bytes beyond journal and checkpoint, which do not count
+"""In-memory flag: bytes in segments that neither journal nor checkpoint covers do not count,
 because they were never acknowledged."""
 ABORTED_SHIFT: Final = 8
-"""Shift of the flags' bits with the `transaction_index.checksum` of all segments."""
+"""Position of the bits that hold the checksum of all indexes of aborted transactions."""
 
 _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")
@@ -86,13 +87,16 @@ class RecoveryPoint(NamedTuple):
         return self._replace(promised=standing.promised, limbo=standing.limbo, flags=flags)
 
     def begun(self, offset: int, *, producers: bool) -> RecoveryPoint:
-        """Return the point of a log that restarted at an offset; its start may have moved since."""
+        """Return the recovery point of a log that restarted at `offset`.
+
+        A higher log start offset, from a later deletion of records, is kept.
+        """
         start = max(offset, self.log_start_offset)
         flags = self.flags & LOST | (HAS_PRODUCERS if producers else 0)
         return RecoveryPoint(start, offset, offset, 0, 0, -1, flags, self.promised, self.limbo)
 
     def cut(self, end_offset: int, segment_base: int, position: int) -> RecoveryPoint:
-        """Return the valid part of the point after a cut; the log may have grown again."""
+        """Return the recovery point after a truncation, or this one if the truncation is above."""
         if end_offset >= self.recovery_offset:
             return self
         return self._replace(
@@ -101,17 +105,17 @@ class RecoveryPoint(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Decoded checkpoint; `points` by topic and partition, each with its topic id."""
+    """Decoded checkpoint; `points` has topic ids and recovery points by topic and partition."""
 
     sequence: int
     clean: bool
     journaled: bool
-    """Whether segments hold nothing that the journal lacks."""
+    """Whether appends after the checkpoint count only if the journal has their entries."""
     points: dict[tuple[str, int], tuple[UUID, RecoveryPoint]]
     journal_bytes: int = 0
-    """Lower bound of the size of the journal's files."""
+    """Lower bound of the total size of the journal files."""
     unknown: bool = False
-    """Whether the checkpoint is missing, though there are logs."""
+    """Whether no valid checkpoint was found, although there are logs."""
 
 
 def encode_recovery_point(key: bytes, point: RecoveryPoint) -> bytes:
@@ -142,7 +146,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         magic, checksum, sequence, flags, count = _HEAD.unpack_from(data)
         point = _POINT_OF.get(magic)
         if point is None:
-            raise CorruptFile(f"partitions.checkpoint begins with {magic!r}")
+            raise CorruptFile(f"partitions.checkpoint begins with {magic!r}: unknown version")
         actual = crc32c(memoryview(data)[_CHECKED_FROM:])
         if actual != checksum:
             raise CorruptFile(

@@ -1,6 +1,6 @@
 r"""`leader-epoch-checkpoint`: the start offset of each leader epoch of a partition.
 
-Text, in Kafka's form of all checkpoints:
+Text, in the form of Kafka's checkpoint files:
 
     0\n                       version
     2\n                       number of entries
@@ -43,13 +43,15 @@ def decode_epochs(data: bytes) -> list[Entry]:
             raise CorruptFile(f"leader-epoch-checkpoint has version {version}, not {_VERSION}")
         body = lines[2:-1]
         if len(body) != count:
-            raise CorruptFile(f"leader-epoch-checkpoint states {count} entries, has {len(body)}")
+            raise CorruptFile(
+                f"leader-epoch-checkpoint states {count} entries, but has {len(body)}"
+            )
         entries = [_entry(line) for line in body]
     except (ValueError, UnicodeDecodeError) as error:
         raise CorruptFile(f"leader-epoch-checkpoint: {error}") from None
     for before, after in pairwise(entries):
         if not (before[0] < after[0] and before[1] <= after[1]):
-            raise CorruptFile(f"leader-epoch-checkpoint: {after} does not follow {before}")
+            raise CorruptFile(f"leader-epoch-checkpoint: {before} is followed by {after}")
     return entries
 
 

@@ -1,6 +1,6 @@
 """`.index` and `.timeindex`: sparse indexes of a segment, in memory exactly as on disk.
 
-Big endian, sorted, no header; entries count from the segment's base offset:
+Big endian, sorted, no header; offsets are relative to the segment's base offset:
 
     .index       8 bytes   relative last offset of a batch i32, its position i32
     .timeindex  12 bytes   highest timestamp so far i64, relative last offset of its batch i32
@@ -26,14 +26,14 @@ _LONG: Final = Struct(">q")
 
 
 class Entry(NamedTuple):
-    """Batch with this last offset, at this position; -1 for the beginning of a segment."""
+    """Entry of `.index`: last offset and position of a batch; -1 and 0 for a segment's start."""
 
     last_offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """Highest timestamp up to the batch with this last offset, which has it; -1: none."""
+    """Entry of `.timeindex`: highest timestamp so far (-1: none), last offset of its batch."""
 
     timestamp: int
     last_offset: int
@@ -87,7 +87,7 @@ class SparseIndex:
         return self._entry(_bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position))
 
     def position_behind(self, offset: int, size_bytes: int) -> int:
-        """Return an indexed position behind the batch that holds `offset`, or the segment's end."""
+        """Return the position of an indexed batch after the one of `offset`, or `size_bytes`."""
         found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, offset - self.base_offset - 1)
         if (found + 2) * OFFSET_ENTRY_BYTES > len(self.offsets):
             return size_bytes
@@ -122,16 +122,18 @@ class SparseIndex:
     def doubt(self, size_bytes: int) -> str | None:
         """Return why these entries cannot belong to a segment of `size_bytes`, or None."""
         if len(self.offsets) % OFFSET_ENTRY_BYTES or len(self.times) % TIME_ENTRY_BYTES:
-            return f"{len(self.offsets)} and {len(self.times)} bytes are not whole entries"
+            sizes = f"{len(self.offsets)} and {len(self.times)} bytes"
+            return f"the indexes of {sizes} do not end with a complete entry"
         last_offset = last_position = -1
         for offset, position in _OFFSET.iter_unpack(self.offsets):
             if offset <= last_offset or position <= last_position or position >= size_bytes:
-                return f"offset entry ({offset}, {position}) after ({last_offset}, {last_position})"
+                after = f"({last_offset}, {last_position}) in a segment of {size_bytes} bytes"
+                return f"offset entry ({offset}, {position}) follows {after}"
             last_offset, last_position = offset, position
         last_time, last_offset = -1, -1
         for time, offset in _TIME.iter_unpack(self.times):
             if time <= last_time or offset < last_offset:
-                return f"time entry ({time}, {offset}) after ({last_time}, {last_offset})"
+                return f"time entry ({time}, {offset}) follows ({last_time}, {last_offset})"
             last_time, last_offset = time, offset
         return None
 

@@ -19,28 +19,33 @@ Big endian; an entry begins at a multiple of 4096 bytes and is followed by zeros
 
     key: topic id 16, partition i32, size of the topic's name u8, name
 
-A row of position -1 restarts its log: nothing of it is kept, base and next offset are its new
-start. Its bytes are then its producers, encoded as `.batches` (`formats/snapshot.py`).
+An ordinary row has batches of one partition; `position` is where they belong in the segment. There
+are four other kinds:
 
-Any other row of size 0 has no batches. It cuts its log at `position` of the segment, and removes
-all later segments; base and next offset are the log's new end. With segment -1 it is the log's
-standing as a replica: base offset is the promised epoch, next offset the epoch up to which it is in
-limbo (-1: none), position 1 if it lost synced batches, else 0.
+*Restart*, with position -1: the log is discarded and restarts empty; base and next offset are its
+new start. The row's bytes are the producer state, encoded as `.batches` (`formats/snapshot.py`).
 
-A row of a position below -1 has its batches in its segment, where they had been synced before the
-entry was written, at position -2 minus the row's. Its bytes describe them:
+*Standing* of a replica, with segment base offset -1 and size 0: base offset is the promised epoch,
+next offset is the epoch up to which the replica is in limbo (-1: none). Position is 1 if synced
+batches may be lost, else 0.
+
+*Truncation*, any other row of size 0: the log is truncated at `position` of the segment, and later
+segments are removed; base and next offset are the new log end offset.
+
+*Reference*, with a position below -1: the batches were synced in their segment before the entry was
+written. They begin there at the position -2 - `position`. The row's bytes describe the batches:
 
     at  bytes  field
      0      4  size
      4      4  leader epoch
      8      4  1 if some of them belong to transactions, else 0
 
-Rows take effect in their order, the last one wins: a cut undoes what was appended before it, and
-nothing that was appended after it.
+Rows take effect in their order: a truncation undoes what was appended before it, and nothing that
+is appended after it.
 
 The checksum covers sequence and generation, so leftovers of an earlier use of the file never count
-as entries. The durable sequence distinguishes a torn end from rot: if a later entry states that a
-missing one was synced, the disk has lost it.
+as entries. The durable sequence distinguishes a torn end from a loss: if a later entry states that
+a missing entry was synced, the disk has lost it.
 """
 
 from __future__ import annotations
@@ -87,8 +92,8 @@ class EntryHead(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Batches of one partition, a restart, a cut or a standing; `data_at` is the position of its
-    bytes in the decoded data."""
+    """Row of the table: batches of one partition, a restart, a truncation, a standing or a
+    reference. `data_at` is the position of its bytes in the entry."""
 
     segment_base: int
     position: int
@@ -116,7 +121,7 @@ class Row(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Batches that are stored in their segment instead of the entry."""
+    """Description of batches that are stored in their segment instead of the entry."""
 
     size_bytes: int
     leader_epoch: int
@@ -132,7 +137,7 @@ def decode_reference(data: Buffer, row: Row) -> Reference:
 
 
 def position_in_segment(position: int) -> int:
-    """Convert between a segment position and its representation in a row."""
+    """Convert a segment position to its representation in a reference row, or back."""
     return _IN_SEGMENT - position
 
 
@@ -142,7 +147,7 @@ def segment_position(row: Row) -> int:
 
 
 def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:
-    """Return the part of a row that is equal for all items of a partition."""
+    """Return the key of a partition, which is the same in all its rows."""
     name = topic.encode()
     return _KEY.pack(topic_id.bytes, partition, len(name)) + name
 
@@ -202,11 +207,11 @@ def decode_key(key: bytes) -> tuple[UUID, str, int]:
 
 
 def decode_rows(data: bytes, head: EntryHead) -> list[Row]:
-    """Decode the table of a verified entry, with which `data` begins; raises CorruptFile."""
+    """Decode the table of a verified entry, whose bytes are `data`; raises CorruptFile."""
     at = HEAD_BYTES
     data_at = table_end = at + head.table_bytes
     unpack, name_at, row_bytes = ROW.unpack_from, ROW.size + _KEY.size - 1, ROW.size
-    new = tuple.__new__  # there may be hundreds of thousands: half of what `Row` costs
+    new = tuple.__new__  # half the cost of `Row(...)`, for hundreds of thousands of rows
     rows: list[Row] = []
     for _ in range(head.item_count):
         if at + name_at >= table_end:

@@ -10,9 +10,9 @@ Big endian:
                offset delta i32, timestamp i64, coordinator epoch i32, first offset of the
                open transaction i64 (-1: none)
 
-Kafka keeps the last batch of each producer only. Since a client may have five in flight and may
-retry any of them, `<offset>.batches` beside it keeps all that are remembered: the same layout
-with version 101 and one entry per batch, oldest first.
+Kafka keeps only the last batch of each producer. A client may have five batches in flight and may
+retry any of them. Therefore a second file, `<offset>.batches`, has all batches that the broker
+remembers: the same layout with version 101 and one entry per batch, oldest first.
 
 Source: Kafka's `ProducerStateManager` and `ProducerSnapshot.json`.
 """
@@ -35,7 +35,7 @@ _CHECKED_FROM: Final = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """Last batch of a producer, or one of its last in `.batches`."""
+    """State of a producer with its last batch or, in `.batches`, one of its last batches."""
 
     producer_id: int
     producer_epoch: int
@@ -73,5 +73,5 @@ def decode_snapshot(data: bytes, version: int = SNAPSHOT_VERSION) -> list[Snapsh
 def encoded_snapshots(
     offset: int, last: list[SnapshotEntry], batches: list[SnapshotEntry]
 ) -> tuple[int, bytes, bytes]:
-    """Return the offset and the two files of producer state at it."""
+    """Return the offset, and the contents of `.snapshot` and `.batches` at it."""
     return offset, encode_snapshot(last), encode_snapshot(batches, BATCHES_VERSION)

@@ -6,7 +6,7 @@ Big endian, in the order of their markers, no header; 34 bytes each:
      0      2  version, 0
      2      8  producer id
     10      8  first offset
-    18      8  last offset: the marker's
+    18      8  last offset: that of the marker
     26      8  last stable offset when the marker was appended
 
 A file without entries does not exist. The checkpoint holds a checksum of all of a log's files
@@ -32,7 +32,7 @@ _LAST_OFFSET: Final = Struct(">18xq8x")
 
 
 def checksum(base_offset: int, entries: Buffer) -> int:
-    """Return a checksum of 24 bits of a segment's entries; 0 for none."""
+    """Return a 24-bit checksum of a segment's entries; 0 if there is none."""
     return crc32c(entries, crc32c(base_offset.to_bytes(8, "big"))) >> 8 if entries else 0
 
 
@@ -56,8 +56,8 @@ class TransactionIndex:
         return AbortedTransaction(*fields)
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the entries with batches in [start, end), and whether no later one can have
-        any."""
+        """Return the transactions with batches in [start, end), and whether later entries can be
+        skipped."""
         found = []
         for place in range(self._first_from(start), len(self)):
             one = self.at(place)
@@ -74,14 +74,14 @@ class TransactionIndex:
     def doubt(self, base_offset: int) -> str | None:
         """Return why these entries cannot be of a segment with this base offset, or None."""
         if len(self.entries) % ENTRY_BYTES:
-            return f"{len(self.entries)} bytes are not whole entries of {ENTRY_BYTES}"
+            return f"{len(self.entries)} bytes are not a multiple of the entry size {ENTRY_BYTES}"
         newest = base_offset - 1
         for version, *fields in _ENTRY.iter_unpack(self.entries):
             one = AbortedTransaction(*fields)
             if version != VERSION:
                 return f"an entry has version {version}, not {VERSION}"
             if not 0 <= one.first_offset <= one.last_offset or one.last_offset <= newest:
-                return f"{one} after a marker at {newest}"
+                return f"{one} follows a marker at offset {newest}"
             newest = one.last_offset
         return None
 

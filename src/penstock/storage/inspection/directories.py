@@ -1,7 +1,7 @@
-"""Listing of a directory's partitions and their files, without opening any.
+"""Listing of a directory's partitions and their files; no file is opened.
 
 A path may be a partition's directory, a directory of partitions (a store of Penstock, `log.dirs` of
-Apache Kafka), or a directory of such, as of `penstock serve --data-dir`.
+Apache Kafka), or the parent of such directories, as with `penstock serve --data-dir`.
 
 Source: Kafka's `LogManager.loadLogs` and `UnifiedLog`, for the names.
 """
@@ -41,7 +41,7 @@ _KAFKA_FILES: Final = ("meta.properties", _CLEAN_FILE)
 
 
 class PartitionFiles(Struct):
-    """Listing of a partition's directory; offsets ascend."""
+    """Names of the files in a partition's directory; offsets ascend."""
 
     where: TopicPartition
     path: str
@@ -56,7 +56,8 @@ class PartitionFiles(Struct):
 
 
 def find_roots(path: Path) -> list[str]:
-    """Return the directories of partitions at or one level below a path; raises OSError."""
+    """Return the directories that contain partitions: the path itself, or some of its children;
+    raises OSError."""
     if _is_root(path):
         return [str(path)]
     below = sorted(child for child in path.iterdir() if child.is_dir())
@@ -119,7 +120,8 @@ def was_closed_cleanly(root: str) -> bool | None:
 def locked(root: str) -> Iterator[None]:
     """Lock an existing directory against Penstock's and Apache Kafka's brokers.
 
-    Penstock locks the file by flock, Java by fcntl: neither detects the other's lock.
+    Both kinds of locks are taken: Penstock uses flock, Java uses fcntl, and neither detects the
+    other's lock.
 
     Raises:
         StoreLocked: a broker uses the directory.

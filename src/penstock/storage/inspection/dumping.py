@@ -3,7 +3,7 @@
     .index .timeindex .txnindex .snapshot .batches         leader-epoch-checkpoint
     partition.metadata partitions.checkpoint .journal      Apache Kafka's checkpoints of offsets
 
-A segment's rows are its batches, by their headers.
+`batch_row` makes the row of a batch, for segments; `rows_of` reads all other files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def batch_row(header: BatchHeader, position: int, batch: bytes | None = None) -> Row:
-    """Return a batch's row by its header; with `batch`, a marker's decision too."""
+    """Return the row of a batch; with its bytes `batch`, the decision of a marker is included."""
     row: Row = {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -76,7 +76,7 @@ def codec_name(codec: int) -> str:
 
 
 def rows_of(path: str) -> Iterator[Row]:
-    """Yield the rows of a file, in its order.
+    """Yield the rows of a file other than a segment, in file order.
 
     Raises:
         CorruptFile, CorruptLog: the content does not match the file's name.
@@ -90,7 +90,7 @@ def rows_of(path: str) -> Iterator[Row]:
     reader = _READERS.get(kind)
     if reader is None:
         known = ", ".join(sorted({LOG, *_READERS}))
-        raise CorruptFile(f"{path}: the name has no known format; known formats: {known}")
+        raise CorruptFile(f"{path}: the file name has no known format; known formats: {known}")
     if reader is _journal:
         yield from _journal(path)
         return
@@ -145,7 +145,7 @@ def _checkpoint(data: bytes, base: int) -> Iterator[Row]:
 
 
 def _offset_checkpoint(data: bytes, base: int) -> Iterator[Row]:
-    """Yield the rows of Apache Kafka's checkpoints: lines of topic, partition and offset."""
+    """Yield the rows of a Kafka checkpoint file: topic, partition and offset."""
     for line in data.decode().splitlines()[2:]:
         topic, partition, offset = line.split(" ")
         yield {"topic": topic, "partition": int(partition), "offset": int(offset)}
@@ -155,7 +155,7 @@ def _journal(path: str) -> Iterator[Row]:
     for entry in entries_of_journal(path):
         head = entry.head
         if entry.rows is None:
-            reason = f"journal entry {head.sequence} of {head.size_bytes} bytes is not whole"
+            reason = f"journal entry {head.sequence} of {head.size_bytes} bytes is damaged"
             raise CorruptLog(Path(path), entry.position, reason)
         for row in entry.rows:
             topic_id, topic, partition = decode_key(row.key)

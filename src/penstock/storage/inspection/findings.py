@@ -1,8 +1,8 @@
-"""Findings about stored logs: all are counted, the first ones kept.
+"""Findings about stored logs: all are counted, and the first ones are kept.
 
-A batch is checked as with `record.validation = full`: checksum, then record by record. A batch from
-which compaction removed records is decoded as a consumer would instead, because its offsets have
-gaps, which no producer may leave.
+A batch is checked as with `record.validation = full`: its checksum, then record by record. A batch
+from which compaction removed records has offset gaps, which this check rejects. Such a batch is
+decoded instead, as a consumer would do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.records import BatchHeader, verify_crc
 from penstock.records.columnar.validation import check_records
 
 FINDINGS_MAX: Final = 1_000
-"""Maximum number of findings, and of notes, that are kept."""
+"""Maximum number of findings that are kept, and of notes."""
 
 Kind = Literal[
     "batch", "offsets", "index", "timeindex", "txnindex", "snapshot", "epochs", "journal",
@@ -36,10 +36,11 @@ class Finding(NamedTuple):
 
 
 class BatchVerifier:
-    """Verifier and counter of batches.
+    """Verifier of batches, which counts them and keeps findings.
 
-    `findings` are the first `FINDINGS_MAX` errors, `notes` the first harmless ones: gaps, which
-    compaction leaves as well as a lost file, and torn ends, which a start removes.
+    `findings` has the first `FINDINGS_MAX` errors. `notes` has the first findings that may be
+    harmless: offset gaps, which compaction may have left as well as a lost file, and torn ends,
+    which the next start removes.
     """
 
     def __init__(self, *, deep: bool = True) -> None:
@@ -52,7 +53,10 @@ class BatchVerifier:
     def verify(
         self, where: TopicPartition, batch: Readable, header: BatchHeader, place: str
     ) -> bool:
-        """Verify a whole batch with this header; `place` is its location for messages."""
+        """Verify a complete batch; return whether it is intact.
+
+        `place` is its location for messages.
+        """
         self.batches += 1
         self.records += header.record_count
         self.size_bytes += header.size_bytes

@@ -23,16 +23,16 @@ TIME_ENTRIES: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 def entries_of(data: bytes, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return the whole entries of an index file, without zeros at its end."""
+    """Return the complete entries of an index file, without zeros at its end."""
     found = np.frombuffer(data, kind, len(data) // kind.itemsize)
     used = np.flatnonzero(found.view(np.uint8).reshape(len(found), kind.itemsize).any(axis=1))
     return found[: used[-1] + 1] if len(used) else found[:0]
 
 
 class IndexCheck:
-    """Check of one segment; call `batch` for each of its batches, and `end` behind the last.
+    """Check of one segment's indexes; call `batch` for each of its batches, and then `end`.
 
-    Both yield errors: the file's suffix, the position of the entry, and a sentence.
+    Both methods yield errors: suffix of the file, byte position of the entry, and description.
     """
 
     def __init__(self, base_offset: int, offsets: bytes, times: bytes) -> None:
@@ -48,7 +48,7 @@ class IndexCheck:
         return len(self._offsets) + len(self._times)
 
     def skip(self) -> None:
-        """Skip the entries of unreadable batches up to the next call."""
+        """Ignore the entries before the next batch, because their batches are unreadable."""
         self._skipped = True
 
     def _resume(self, position: int, header: BatchHeader) -> None:
@@ -89,22 +89,22 @@ class IndexCheck:
     def _wrong_offset(self, header: BatchHeader, position: int) -> tuple[str, int, str]:
         offset, entry_position = self._offsets[self._offset_at]
         reason = (
-            f"offset {self._base + offset} at position {entry_position}: the batch at {position}"
-            f" ends with offset {header.last_offset}"
+            f"the entry states offset {self._base + offset} at position {entry_position}, but the"
+            f" batch at position {position} ends with offset {header.last_offset}"
         )
         return ".index", self._offset_at * OFFSET_ENTRY_BYTES, reason
 
     def _wrong_time(self, header: BatchHeader) -> tuple[str, int, str]:
         timestamp, offset = self._times[self._time_at]
         reason = (
-            f"timestamp {timestamp} at offset {self._base + offset}: the batch that ends with"
-            f" {header.last_offset} has {header.max_timestamp}, the highest so far is"
-            f" {self._highest}, the entry before has {self._last_time}"
+            f"the entry states timestamp {timestamp} at offset {self._base + offset}, but the batch"
+            f" that ends with offset {header.last_offset} has {header.max_timestamp}, the highest"
+            f" timestamp so far is {self._highest}, and the previous entry has {self._last_time}"
         )
         return ".timeindex", self._time_at * TIME_ENTRY_BYTES, reason
 
     def end(self, end_position: int) -> Iterator[tuple[str, int, str]]:
-        """Yield the entries left behind the last batch."""
+        """Yield errors for entries after the last batch."""
         if self._skipped:
             return
         left = len(self._offsets) - self._offset_at
@@ -126,7 +126,7 @@ class IndexCheck:
                 self._time_at * TIME_ENTRY_BYTES,
                 (
                     f"{left} entries, the first for timestamp {timestamp} at offset"
-                    f" {self._base + offset}, are about offsets beyond the batches"
+                    f" {self._base + offset}, are beyond the last batch"
                 ),
             )
         for suffix, size, entry in (
@@ -134,4 +134,5 @@ class IndexCheck:
             (".timeindex", self._sizes[1], TIME_ENTRY_BYTES),
         ):
             if size % entry:
-                yield suffix, size - size % entry, f"{size} bytes are not whole entries of {entry}"
+                reason = f"{size} bytes are not a multiple of the entry size {entry}"
+                yield suffix, size - size % entry, reason

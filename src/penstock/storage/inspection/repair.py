@@ -1,18 +1,18 @@
-"""Repair of a partition's files: rebuilding what batches determine, quarantine of damaged data.
+"""Repair of a partition's files: damaged data is quarantined, all else is rebuilt from batches.
 
-A segment with unreadable batches is rewritten without them: the log has a gap there, as after a
-compaction. The old file stays beside it, with `.quarantined` behind its name. Wrong indexes,
-indexes of aborted transactions and snapshots are rebuilt from the batches, and the old ones kept
-the same way. Nothing is deleted.
+A segment with unreadable batches is rewritten without them: the log has an offset gap there, as
+after a compaction. The old file stays beside it, under a name that ends with `.quarantined`. Wrong
+indexes, indexes of aborted transactions and snapshots are rebuilt from the batches, and the old
+files are kept in the same way. Nothing is deleted.
 
 Every step is safe against a crash: the new file is written and synced under another name, the old
-one gets a second name by a link, the new one is renamed, the directory is synced. Indexes are
-removed before their segment changes. An interrupted repair is run again. The checkpoint is written
-last; until then a broker finds a segment shorter than the checkpoint states, and serves the records
-before that.
+file gets a second name by a link, the new file is renamed, the directory is synced. Indexes are
+removed before their segment changes. After an interruption, the repair is run again. The checkpoint
+is written last. Until then a broker finds a segment shorter than the checkpoint states, and serves
+the records before its end.
 
-The directory must not be in use, and must have been closed cleanly: after a crash the journal
-refers to positions, which the next start must apply first.
+The directory must not be in use, and must have been closed cleanly. After a crash, the journal has
+bytes for certain positions of segments, which the next start must write first.
 
 Source: Kafka's `LogSegment.recover` and `OffsetIndex`.
 """
@@ -124,7 +124,7 @@ class PartitionRepair:
         found = BatchVerifier()
         PartitionCheck(self._files, found, advance=self._advance).run()
         if found.wrong > len(found.findings):
-            self._say(self._files.path, f"{found.wrong} findings: run it again after this")
+            self._say(self._files.path, f"{found.wrong} findings: run the repair again after this")
         try:
             self._mend(found.findings)
         finally:
@@ -175,7 +175,7 @@ class PartitionRepair:
         finally:
             if file is not None:
                 MACHINE_FILES.close(file)
-        self._say(path, f"{dropped} bytes that cannot be read are set aside, {kept} bytes stay")
+        self._say(path, f"{dropped} unreadable bytes are quarantined, {kept} bytes stay")
         if self._perform:
             for suffix in (INDEX, TIME_INDEX):
                 self._set_aside(self._files.file(base, suffix))
@@ -226,7 +226,7 @@ class PartitionRepair:
         producers: ProducerStates,
         wrong: set[str],
     ) -> list[tuple[int, str]]:
-        """Rebuild the wrong snapshots up to an offset; return the later ones."""
+        """Rebuild the wrong snapshots up to the offset `reached`; return the later snapshots."""
         while snapshots and snapshots[0][0] <= reached:
             path = self._files.file(*snapshots[0])
             if path in wrong:
@@ -241,7 +241,7 @@ class PartitionRepair:
     def _make_epochs(self) -> None:
         """Quarantine the epoch file, which the next start rebuilds from the segments."""
         path = os.path.join(self._files.path, EPOCHS_FILE)
-        self._say(path, "set aside: the next start rebuilds it from the segments")
+        self._say(path, "quarantined; the next start rebuilds it from the segments")
         if self._perform:
             self._set_aside(path)
 
@@ -254,13 +254,13 @@ class PartitionRepair:
             replace_file(MACHINE_FILES, path, data)
 
     def _link_aside(self, path: str) -> None:
-        """Give an existing file a second, permanent name."""
+        """Give an existing file a second name, which ends with `.quarantined`."""
         for number in range(1, ASIDE_MAX + 1):
             with suppress(FileExistsError):
                 with suppress(FileNotFoundError):
                     MACHINE_FILES.link(path, f"{path}.{number}{QUARANTINED}")
                 return
-        raise NotRepaired(f"{path}: {ASIDE_MAX} versions of it are set aside already")
+        raise NotRepaired(f"{path} has {ASIDE_MAX} quarantined versions already: remove old ones")
 
     def _set_aside(self, path: str) -> None:
         self._link_aside(path)
@@ -289,7 +289,7 @@ def readable_batches(path: str, base: int) -> Iterator[Walked]:
 
 
 def snapshot_at(files: PartitionFiles, offset: int) -> list[SnapshotEntry]:
-    """Return the saved producers at an offset; empty without a valid file."""
+    """Return the saved producer states at an offset; none without a valid file."""
     for suffix, version in (RECENT_BATCHES, BATCHES_VERSION), (SNAPSHOT, SNAPSHOT_VERSION):
         with suppress(FileNotFoundError, CorruptFile):
             return decode_snapshot(read_file(MACHINE_FILES, files.file(offset, suffix)), version)
@@ -316,8 +316,8 @@ def repair_store(
         clean = was_closed_cleanly(root) if checkpoint is None else checkpoint.clean
         if clean is False or (checkpoint is None and damaged):
             raise NotRepaired(
-                f"{root} was not closed cleanly: start its broker once and stop it, which completes"
-                " the recovery, and then repair the remaining damage"
+                f"{root} was not closed cleanly. Start its broker and stop it, which completes the"
+                " recovery; then repair the remaining damage"
             )
         steps = 0
         points = dict(checkpoint.points) if checkpoint is not None else {}
@@ -335,7 +335,7 @@ def repair_store(
                 for (topic, partition), (topic_id, point) in points.items()
             ]
             path = os.path.join(root, CHECKPOINT_FILE)
-            report(Step(path, "states the ends of the shorter segments"))
+            report(Step(path, "updated with the new ends of shortened segments"))
             sequence, journaled = checkpoint.sequence, checkpoint.journaled
             data = encode_checkpoint(sequence, rows, clean=True, journaled=journaled)
             write_checkpoint(MACHINE_FILES, root, data)
@@ -343,7 +343,7 @@ def repair_store(
 
 
 def _point_of(files: PartitionFiles, point: RecoveryPoint) -> RecoveryPoint:
-    """Return the checkpoint's point of a log whose segments may have become shorter."""
+    """Return the recovery point of a log whose segments may have become shorter."""
     now = list_partition(files.where, files.path)
     name = os.path.basename(files.file(point.segment_base, LOG))
     if not any(file.startswith(f"{name}.") for file in now.quarantined):

@@ -1,9 +1,9 @@
-"""Verification of a store: its partitions, and checkpoint and journal against the segments.
+"""Verification of a store: partitions, and segments against checkpoint and journal.
 
 After a clean shutdown everything must be in the segments. After a crash, bytes that no checkpoint
-covers may be in the journal alone, and the next start writes them. So the journal is followed from
-the checkpoint, as a start would, and each of its rows is looked up in its segment. Nothing is
-written; files are read one entry at a time.
+covers may be only in the journal, and the next start writes them to the segments. So the journal is
+read from the checkpoint on, as a start does, and each of its rows is compared with its segment.
+Nothing is written; files are read one entry at a time.
 """
 
 from __future__ import annotations
@@ -95,17 +95,16 @@ def verify_store(
 ) -> None:
     """Verify the wanted partitions below a directory, and the store's common files.
 
-    With `live` a broker may be writing, so bytes behind its last checkpoint are not required to be
-    whole.
+    With `live` a broker may be writing, so batches after its last checkpoint may be incomplete.
 
     Raises:
-        OSError: a file that is there cannot be read.
+        OSError: an existing file cannot be read.
     """
     checkpoint, damaged = read_checkpoint(MACHINE_FILES, root)
     for path, error in damaged.items():
         verifier.found(_finding(None, "checkpoint", path, error))
     for path in set_aside(MACHINE_FILES, root):
-        reason = "damaged, and set aside at a start; remove it once it is analysed"
+        reason = "a start quarantined this damaged file; remove it after its analysis"
         verifier.note(_finding(None, "file", path, reason))
     clean = was_closed_cleanly(root)
     if checkpoint is not None:
@@ -129,21 +128,24 @@ def verify_store(
 def _compare_points(
     root: str, checkpoint: Checkpoint, wanted: Wanted, verifier: BatchVerifier
 ) -> None:
-    """Check that the synced bytes of a checkpoint exist."""
+    """Check that segments have the bytes that a checkpoint states as synced."""
     for (topic, partition), (_, point) in checkpoint.points.items():
         where = TopicPartition(topic, partition)
         if not wanted(where):
             continue
         directory = os.path.join(root, directory_name(where))
         if not os.path.isdir(directory):
-            verifier.found(_finding(where, "file", directory, "the directory is gone"))
+            verifier.found(_finding(where, "file", directory, "the directory is missing"))
             continue
         path = os.path.join(directory, offset_name(point.segment_base, LOG))
         if reason := _missing(path, point):
             verifier.found(_finding(where, "checkpoint", path, reason))
         start = min(list_partition(where, directory).segments, default=point.log_start_offset)
         if start > point.log_start_offset:
-            reason = f"the log begins at offset {point.log_start_offset}, its files at {start}"
+            reason = (
+                f"the log begins at offset {point.log_start_offset}, but its files begin at offset"
+                f" {start}"
+            )
             verifier.found(_finding(where, "file", directory, reason))
 
 
@@ -151,16 +153,20 @@ def _missing(path: str, point: RecoveryPoint) -> str | None:
     try:
         size = MACHINE_FILES.size_of(path)
     except FileNotFoundError:
-        return f"the file is gone; {point.position} bytes of it were synced" * bool(point.position)
+        reason = f"the file is missing, but {point.position} bytes of it were synced"
+        return reason * bool(point.position)
     if size < point.position:
-        return f"the file ends at byte {size}; {point.position} bytes of it were synced"
+        return f"the file ends at byte {size}, but {point.position} bytes of it were synced"
     return None
 
 
 def _compare_journal(
     root: str, checkpoint: Checkpoint, wanted: Wanted, verifier: BatchVerifier
 ) -> None:
-    """Look up the journal's rows behind the checkpoint; the next start writes missing ones."""
+    """Compare the journal's rows after the checkpoint with their segments.
+
+    Missing bytes are a note, because the next start writes them.
+    """
     entries: dict[int, tuple[int, Entry]] = {}
     durable = checkpoint.sequence
     for path in journal_files(root):
@@ -179,10 +185,10 @@ def _compare_journal(
         _look_up(root, entries[sequence][1], waiting, checkpoint)
     for where, size_bytes in waiting.items():
         if wanted(where):
-            reason = f"{size_bytes} bytes are in the journal alone, until the next start"
+            reason = f"{size_bytes} bytes are only in the journal until the next start"
             verifier.note(_finding(where, "journal", os.path.join(root, JOURNAL_DIRECTORY), reason))
     if durable > sequence:
-        reason = f"entry {sequence + 1} is damaged or missing; entries up to {durable} were synced"
+        reason = f"entry {sequence + 1} is damaged or lost: entries up to {durable} were synced"
         place = os.path.join(root, JOURNAL_DIRECTORY)
         verifier.found(_finding(None, "journal", place, reason))
 
@@ -190,7 +196,7 @@ def _compare_journal(
 def _look_up(
     root: str, entry: Entry, waiting: dict[TopicPartition, int], checkpoint: Checkpoint
 ) -> None:
-    """Count the bytes of an entry that are not in their segments."""
+    """Add the number of bytes of an entry that segments lack to `waiting`, by partition."""
     with opened(entry.path) as file:
         size = entry.head.size_bytes
         data = memoryview(read_range(MACHINE_FILES, file, size, entry.position))

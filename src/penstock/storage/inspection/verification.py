@@ -1,12 +1,12 @@
 """Verification of one partition: its files are compared in one pass over its batches.
 
-Every batch is read: checksum, records, rising offsets. During the walk the entries of the indexes
-(`indexes`) and the leader epochs are compared with their batches, and the producers' state with the
-snapshots and the indexes of aborted transactions. Memory holds one batch, the indexes of one
-segment, and the producers.
+Every batch is read, and its checksum, records and offsets are checked. During the walk, index
+entries and leader epochs are compared with their batches. The producer state that follows from the
+batches is compared with snapshots and indexes of aborted transactions. Memory holds one batch, the
+indexes of one segment, and the producers.
 
-Behind unreadable batches the walk continues at the next batch that the index locates in the same
-segment, else at the next segment.
+Behind unreadable batches, the walk continues at the next batch that the index locates in the same
+segment, or at the next segment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Advance = Callable[[int], object]
 
 
 class Synced(NamedTuple):
-    """Position up to which a partition's files must be whole; a start recovers the rest."""
+    """Position up to which a partition's files must be intact; a start recovers the rest."""
 
     segment_base: int
     position: int
@@ -74,7 +74,10 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def next_batch(path: str, base_offset: int, after: int, above: int) -> int | None:
-    """Return the next valid indexed batch behind `after` with offsets from `above`, or None."""
+    """Return the position of the next valid batch in the index that is behind position `after`.
+
+    Its offsets are not below `above`. Returns None if there is none.
+    """
     data = read_if_there(path[: -len(LOG)] + INDEX) or b""
     for offset, position in entries_of(data, OFFSET_ENTRIES).tolist():
         if position <= after or base_offset + offset < above:
@@ -93,7 +96,7 @@ def readable(
 ) -> Iterator[Walked | CorruptLog]:
     """Yield the batches of a segment up to `end`, and the errors of unreadable bytes between them.
 
-    Behind unreadable bytes, the next batch has offsets from `above()`.
+    The next batch behind unreadable bytes has offsets that are not below `above()`.
 
     Raises:
         OSError: the file cannot be read.
@@ -114,9 +117,10 @@ def readable(
 
 
 class PartitionCheck:
-    """Check of one partition that reports to a verifier. `synced` is None if all must be whole.
+    """Check of one partition, which reports to a verifier.
 
-    With `complete` the store states that no synced offset lacks a batch.
+    Files must be intact up to `synced`, or completely if that is None. With `complete`, the store's
+    checkpoint states that no synced offset lacks a batch.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class PartitionCheck:
         self._small_files()
         for name in self._files.quarantined:
             path = os.path.join(self._files.path, name)
-            self._note("file", path, "was set aside by a broker or `penstock log repair`")
+            self._note("file", path, "was quarantined by a broker or `penstock log repair`")
         for place, base in enumerate(self._files.segments):
             self._segment(base, place)
         if self._following >= 0:
@@ -203,7 +207,8 @@ class PartitionCheck:
         self._compare_transactions(base, transactions)
 
     def _begin(self, base: int, place: int) -> None:
-        """Load the first segment's producers from its snapshot; check that others adjoin."""
+        """Load the producers from the first segment's snapshot; check that other segments begin
+        where the previous one ends."""
         if place == 0:
             for offset, suffix in self._snapshots:
                 if offset == base:
@@ -226,7 +231,8 @@ class PartitionCheck:
         if header.base_offset < max(self._following, base):
             due = max(self._following, base)
             self._found(
-                "offsets", place, f"a batch at offset {header.base_offset}, expected {due}",
+                "offsets", place,
+                f"a batch begins at offset {header.base_offset}, expected at least {due}",
                 header.base_offset, header.last_offset,
             )  # fmt: skip
         elif header.base_offset > self._following >= 0 and self._following >= base:
@@ -256,10 +262,10 @@ class PartitionCheck:
         place = f"{self._files.file(base, LOG)}, byte {position}"
         synced = self._synced is None or (base, position) < self._synced
         if self._complete and synced and not self._unread:
-            reason = "no batch has these offsets, and the log was never compacted: they are lost"
+            reason = "no batch has these offsets, and the log was never compacted: records are lost"
             self._found("offsets", place, reason, self._following, offset - 1)
             return
-        reason = "no batch has these offsets: compacted away, set aside, or lost"
+        reason = "no batch has these offsets: records were compacted, quarantined or lost"
         self._note("offsets", place, reason, self._following, offset - 1)
 
     def _entry(self, base: int, suffix: str, byte: int, reason: str) -> None:
@@ -294,7 +300,7 @@ class PartitionCheck:
                 self._aborted.append(decided[1])
 
     def _compare_transactions(self, base: int, data: bytes) -> None:
-        """Compare the segment's aborted transactions with its index, in both directions."""
+        """Compare the aborted transactions of a segment with its index, in both directions."""
         index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
         doubt = TransactionIndex(data).doubt(base)
         if doubt is not None:
@@ -304,14 +310,15 @@ class PartitionCheck:
         self._verifier.entries += len(stored)
         for place, txn in enumerate(stored):
             if self._markers.get(txn.last_offset) != txn.producer_id:
-                self._doubtful(TXN_INDEX, base, place * ENTRY_BYTES, f"{txn} is not in the log")
+                reason = f"the log does not contain {txn}"
+                self._doubtful(TXN_INDEX, base, place * ENTRY_BYTES, reason)
         known = {(txn.producer_id, txn.first_offset, txn.last_offset) for txn in stored}
         for txn in self._aborted:
             if (txn.producer_id, txn.first_offset, txn.last_offset) not in known:
-                self._doubtful(TXN_INDEX, base, len(data), f"{txn} is missing")
+                self._doubtful(TXN_INDEX, base, len(data), f"the index lacks {txn}")
 
     def _compare_snapshots(self, offset: int) -> None:
-        """Compare the snapshots up to an offset, which the walk has reached."""
+        """Compare the snapshots up to `offset`, which the walk has reached, with the producers."""
         while self._snapshots and self._snapshots[0][0] <= offset:
             at, suffix = self._snapshots.pop(0)
             entries = self._decode(at, suffix)
@@ -341,7 +348,7 @@ class PartitionCheck:
             return
         stored = self._epochs.epoch_at(header.base_offset)
         if stored != epoch and stored >= 0:  # -1 below the log's start
-            reason = f"the batch is of leader epoch {epoch}, {EPOCHS_FILE} has {stored}"
+            reason = f"the batch has leader epoch {epoch}, but {EPOCHS_FILE} states {stored}"
             self._found("epochs", place, reason, header.base_offset, header.last_offset)
 
     # -- reports -----------------------------------------------------------------------------
@@ -366,7 +373,7 @@ def _difference(stored: SnapshotEntry, actual: SnapshotEntry) -> str | None:
         for name in ("last_offset", "last_sequence", "current_txn_first_offset"):
             if getattr(stored, name) != getattr(actual, name):
                 return (
-                    f"producer {stored.producer_id}: {name} {getattr(stored, name)},"
-                    f" by the batches it is {getattr(actual, name)}"
+                    f"producer {stored.producer_id}: the snapshot states {name}"
+                    f" {getattr(stored, name)}, but the batches {getattr(actual, name)}"
                 )
     return None

@@ -1,8 +1,8 @@
 """Compaction of a log: the segments that a pass may take, and the swap of its result.
 
-A pass reads only segments that cannot change: closed, synced by a checkpoint, not part of a replay,
-committed and decided. While a swap is running (`LogState.swapping`), nothing else may change the
-log's files.
+A pass reads only segments that cannot change: they are closed, synced by a checkpoint, not part of
+a replay and committed, and their transactions are decided. While a swap is running
+(`LogState.swapping`), nothing else may change the log's files.
 
 Source: Kafka's `LogCleanerManager.cleanableOffsets` and `UnifiedLog.replaceSegments`.
 """
@@ -23,7 +23,7 @@ from penstock.storage.segment import UNKNOWN, Segment
 
 
 class Compaction:
-    """Compaction of one log, as far as it reads or changes the log's state."""
+    """Operations of compaction that read or change the state of one log."""
 
     __slots__ = ("_state",)
 
@@ -37,7 +37,7 @@ class Compaction:
         return refused is None and "compact" in state.config.cleanup_policy
 
     def cleanable(self, clean_offset: int, now_ms: int) -> Cleanable:
-        """Return the segments that a pass may take, for a log that is clean up to an offset."""
+        """Return the segments that a pass may compact; the log is clean up to `clean_offset`."""
         state = self._state
         state.load()
         config = state.config
@@ -87,7 +87,10 @@ class Compaction:
                 state.parts.changes.of(state)
 
     def place_of(self, segments: Sequence[Segment]) -> int:
-        """Return the index of the first of adjacent closed segments; -1 if any is missing."""
+        """Return the index of the first of these adjacent closed segments in the log.
+
+        Return -1 if the log no longer has one of them.
+        """
         closed = self._state.segments[:-1]
         place = closed.index(segments[0]) if segments and segments[0] in closed else -1
         return place if place >= 0 and closed[place : place + len(segments)] == [*segments] else -1
@@ -106,7 +109,10 @@ class Compaction:
         return Live(last_offsets, epochs)
 
     def begin_swap(self, segments: Sequence[Segment]) -> bool:
-        """Stop writes to these segments, with no checkpoint running; return False if they left."""
+        """Exclude these segments from checkpoints and other changes until they are replaced.
+
+        Return False if the log no longer has them. No checkpoint may be running.
+        """
         state = self._state
         if self.place_of(segments) < 0 or not self.is_compacted:
             return False
@@ -117,7 +123,7 @@ class Compaction:
         return True
 
     def note_holes(self) -> None:
-        """Record that offsets may lack a batch, in the next checkpoint."""
+        """Record for the next checkpoint that offsets may lack a batch."""
         state = self._state
         state.has_holes = True
         point = state.recovery_point

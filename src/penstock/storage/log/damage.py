@@ -47,7 +47,7 @@ class Repair:
         self._reported: dict[tuple[int, int], Damage] = {}
 
     def report(self, error: DamagedRecords) -> None:
-        """Report damage that a read found, once."""
+        """Log and count damage that a read found, unless it was reported before."""
         damage = error.damage
         key = damage.segment_base, damage.position
         if key not in self._reported and len(self._reported) < DAMAGES_MAX:
@@ -93,7 +93,7 @@ class Repair:
         self._reported.pop((damage.segment_base, damage.position), None)
         state.parts.counters.mended_bytes += len(data)
         logger.warning(
-            "%s: %d bytes at %d are restored from another replica", target.path, len(data),
+            "%s: restored %d bytes at byte %d from another replica", target.path, len(data),
             position,
         )  # fmt: skip
         return True
@@ -116,7 +116,7 @@ class Repair:
         if whole_batches(view[:size_bytes], epoch)[0] < size_bytes or not size_bytes:
             return nothing
         if expected == damage.next_offset and room not in (size_bytes, LONG_MAX):
-            return nothing  # compaction has made something else of them there
+            return nothing  # compaction has rewritten the batches of the range
         return view[:size_bytes], headers[0].base_offset
 
     def _put(self, segment: Segment, position: int, data: memoryview) -> None:
@@ -133,7 +133,7 @@ class Repair:
         segment.written_bytes = max(segment.written_bytes, position + len(data))
         segment.end_position = max(segment.end_position, segment.written_bytes)
         files.indexes.forget(segment)
-        segment.index = None  # it may have left out what is there now
+        segment.index = None  # it may lack the restored batches
         segment.saved_offsets = segment.saved_times = 0
         state.parts.changes.of(state).add(segment)
 
@@ -152,7 +152,10 @@ class Repair:
         place, position, end = self._good_end()
         base = state.segments[place].base_offset if position else end
         files = state.parts.segment_files
-        logger.error("%s ends at offset %d: %s", state.topic_partition, end, damage)
+        logger.error(
+            "%s: truncating to offset %d, because later records are lost: %s",
+            state.topic_partition, end, damage,
+        )  # fmt: skip
         for segment in state.segments[place:]:
             files.indexes.forget(segment)
         try:
@@ -167,7 +170,7 @@ class Repair:
                 files, state.directory, point, state.segments, now_ms=now_ms
             )
         except OSError as error:
-            raise StorageError(f"{state.directory} cannot be cut: {error}") from error
+            raise StorageError(f"{state.directory} cannot be truncated: {error}") from error
         state.due_snapshots = []
         state.epochs.cut_end(end)
         state.epochs_dirty, state.leader_epoch, state.damage = True, state.epochs.latest, None

@@ -1,9 +1,11 @@
-"""Log of one partition: append and read, and the parts that do the rest over one state.
+"""Log of one partition: append and read. Its parts do everything else, and share a `LogState`.
 
-`append` assigns offsets and queues. Reads return durable batches; the log's owner decides which of
-them consumers may read. A read at a missing offset, which compaction leaves here or at the leader,
-continues at the next batch. If there is none before the end of the readable range, it returns an
-empty batch that no file holds, so that the reader reaches the end.
+`append` assigns offsets and queues the batches. Reads return durable batches; the partition that
+owns the log determines which of them consumers may read.
+
+Offsets may lack a batch after compaction here or at the leader. A read at such an offset continues
+at the next batch. If there is no batch up to the end of the readable range, the read returns an
+empty batch that is in no file, so that the consumer reaches the end.
 
 Source: Kafka's `UnifiedLog`.
 """
@@ -49,7 +51,7 @@ EMPTY_READS_MAX: Final = 1_000
 
 
 class PartitionLog:
-    """Append-only log of one partition, made by `LogStore`; belongs to the owner's thread."""
+    """Append-only log of one partition, made by `LogStore`; used on the event loop's thread."""
 
     __slots__ = (
         "compaction", "repair", "replica", "state", "tiering", "topic_id", "topic_partition",
@@ -99,7 +101,7 @@ class PartitionLog:
 
     @property
     def closed(self) -> PenstockError | None:
-        """Error of every call once the log is deleted or its store closed; None before."""
+        """Error that all calls raise once the log is deleted or its store closed; None before."""
         return self.state.closed
 
     @property
@@ -133,12 +135,12 @@ class PartitionLog:
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> AppendResult:
-        """Assign offsets to batches and queue them; durable once a later flush is.
+        """Assign offsets to batches and queue them; they are durable once a later flush completes.
 
-        All or nothing. Offsets and epoch are stamped into `batches`, which must be writable. With a
-        lease, its bytes are used until they are in the segment; without one, the tail cache keeps
-        them. With a guard the batches belong to a transaction. For the other parameters see
-        `prepared`.
+        Either all batches are queued or none. Offsets and leader epoch are stamped into `batches`,
+        which must be writable. With a lease, the batches stay in its receive buffer until they are
+        in the segment; without one, the tail cache keeps `batches`. With a guard the batches belong
+        to a transaction. For the other parameters see `prepared`.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
@@ -146,7 +148,9 @@ class PartitionLog:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state rejects
             them.
             AppendBacklog: too many bytes wait for the journal.
-            StorageError, CorruptLog: the log accepts no appends; NeedsOpening; the fence.
+            NeedsOpening: as `prepared`.
+            StorageError, CorruptLog: the log accepts no appends.
+            PenstockError: the error of the fence, if one is set.
         """
         state = self.state
         queue = state.queue
@@ -209,7 +213,7 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRange: `offset` is below the log start or above the readable end.
-            DamagedRecords: the records at `offset` cannot be read; others can.
+            DamagedRecords: the records at `offset` cannot be read, although other records can.
             CorruptLog: the log's end is lost from `offset` on.
         """
         read = self._read(offset, max_bytes, end_offset, at_least_one, appended)
@@ -285,7 +289,7 @@ class PartitionLog:
         return None
 
     def mend(self, damage: Damage, batches: Buffer) -> bool:
-        """Repair a range as `Repair.replace`, unless compaction has replaced it.
+        """Repair a damaged range as `Repair.replace`, unless compaction has replaced the range.
 
         Raises:
             StorageError: the batches cannot be written.
@@ -344,13 +348,14 @@ class PartitionLog:
     def delete_records(
         self, before_offset: int, saved: Callable[[StorageError | None], None] | None = None
     ) -> int:
-        """Move the log's start, for -1 to the durable offset; return the new start.
+        """Move the log start to `before_offset`, or to the durable offset if that is -1.
 
-        The new start is on disk at return or, with `saved`, when that is called.
+        Returns the new start. Without `saved` it is on disk at return; otherwise it is on disk when
+        `saved` is called.
 
         Raises:
             OffsetOutOfRange: `before_offset` is beyond the durable offset.
-            PenstockError: the fence, if set.
+            PenstockError: the error of the fence, if one is set.
         """
         state = self.state
         self.state.load()

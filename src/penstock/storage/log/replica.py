@@ -1,18 +1,18 @@
-"""Log of a replicated partition: appends of a leader's batches, truncation, standings.
+"""Log of a replicated partition: appends of a leader's batches, truncation, promise and limbo.
 
-`append` accepts batches as their leader stamped them; from there they are stored like any append.
-If the leader's log was compacted, offsets may lack a batch here as well.
+`append` accepts batches as their leader stamped them, and then stores them like any append. If the
+leader's log was compacted, offsets may lack a batch here as well.
 
-`truncate` queues a control in the journal. In memory the log is cut at once, so that appends
-continue at the new end. Its files are cut when the journal has the control: not before, because a
-crash must find everything that was durable, and before later appends overwrite the bytes. If the
-control fails, the log is restored.
+`truncate` queues a control row for the journal (`Control`). In memory the log is truncated at once,
+so that appends continue at the new end. The files are truncated once the row is durable: until
+then, recovery after a crash must find everything that was durable. Later appends are written to the
+files only afterwards. If the row cannot be written, the log is restored in memory.
 
-`start_at` restarts a log at an offset, like a cut of everything. The state of producers below the
-offset comes from a replica (`producers_below`).
+`start_at` discards the whole log in the same way, and restarts it at an offset. The producer state
+below the offset comes from another replica (`producers_below`).
 
-`promise` and `set_limbo` queue controls too. The checkpoint contains only their durable values: a
-limbo that ended too early would hide a loss.
+`promise` and `set_limbo` queue control rows too. A checkpoint contains only their durable values,
+because a limbo that ended too early would hide a loss.
 
 Source: `UnifiedLog.appendAsFollower`, `truncateTo` and `truncateFullyAndStartAt` of Kafka; KIP-101.
 """
@@ -46,23 +46,23 @@ from penstock.storage.segment import Segment, segment_place
 from penstock.storage.values import Lease, Standing
 
 _WAITS_MAX: Final = 8
-"""Maximum number of times that a truncation waits for running work; one, unless callbacks append.
-"""
+"""Maximum number of times that a truncation waits for running work. It waits more than once only
+if callbacks append."""
 
 
 NOWHERE: Final = Segment("", -1)
-"""Segment of control rows without batches."""
+"""Placeholder for the segment of control rows that concern no segment, such as promises."""
 
 
 class LogReplica:
-    """Operations of one log as a replica."""
+    """Operations of a log that only replicated partitions use."""
 
     __slots__ = ("_state", "standing")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self.standing = state.durable_standing
-        """Current standing; durable once a later flush is."""
+        """Current promise, limbo and loss; durable once a later flush completes."""
         if self.promised >= 0:  # the owner does not have the committed offset yet
             state.committed_offset = 0
 
@@ -74,20 +74,23 @@ class LogReplica:
         lease: Lease | None = None,
         epochs: Sequence[tuple[int, int]] = (),
     ) -> int:
-        """Queue whole batches of a leader unchanged; durable once a later flush is.
+        """Queue complete batches of a leader unchanged; durable once a later flush completes.
 
-        All or nothing. Offsets must rise from the log's end or above, and epochs must not fall; a
-        new epoch begins a segment. The caller guarantees that the leader has no batches at skipped
-        offsets. A batch without records that begins below the log's end is shortened. Returns the
-        new end offset. `lease` is as for `PartitionLog.append`; `now_ms` is the time at which
-        producers were active. `epochs` lists the start offsets of epochs, which may be below the
-        first remaining batch.
+        Either all batches are queued or none. Returns the new end offset. Offsets must rise from
+        the log's end on, and epochs must not fall; a new epoch begins a segment. The caller
+        guarantees that the leader has no batches at skipped offsets. If the first batch begins
+        below the log's end and has no records, it is shortened.
+
+        `lease` is as for `PartitionLog.append`. `now_ms` is recorded as the time of the producers'
+        last activity. `epochs` has the leader's epochs and start offsets; an epoch may begin below
+        its first remaining batch.
 
         Raises:
             CorruptBatch, InvalidRecord, BatchesTooLarge: the batches cannot be stored.
             ReplicaOverlap, ReplicaEpochFell: offsets or epochs do not follow the log.
             AppendBacklog: too many bytes wait for the journal.
-            StorageError, CorruptLog: the log accepts no appends; or the fence.
+            StorageError, CorruptLog: the log accepts no appends.
+            PenstockError: the error of the fence, if one is set.
         """
         state = self._state
         self._check_policy()
@@ -118,7 +121,10 @@ class LogReplica:
     def _hold_begin(
         self, headers: list[BatchHeader], config: LogConfig, epochs: Sequence[tuple[int, int]]
     ) -> None:
-        """Append a filler to an empty segment too far below the next batch, to record the start."""
+        """Append an empty batch to an empty segment if the next batch is too far above it.
+
+        The batch keeps the segment, and with it the start of the log.
+        """
         state = self._state
         segment, end, first = state.segments[-1], state.log_end_offset, headers[0]
         if segment.end_position or first.base_offset == end:
@@ -136,11 +142,11 @@ class LogReplica:
         if state.parts.settings.log_flush_policy != "group":
             raise BugError(
                 f"{state.topic_partition} is used as a replica with log.flush.policy ="
-                f" {state.parts.settings.log_flush_policy}: it would acknowledge before the sync"
+                f" {state.parts.settings.log_flush_policy}: it would acknowledge unsynced appends"
             )
 
     def _begin_epoch(self, epoch: int, offset: int, begun: Sequence[tuple[int, int]]) -> None:
-        """Begin the epoch of the next batches at an offset."""
+        """Begin a leader epoch at an offset; `begun` has older epochs with their start offsets."""
         state = self._state
         end = state.log_end_offset
         if epoch == state.leader_epoch and state.epochs.latest_start < end:
@@ -176,12 +182,15 @@ class LogReplica:
         return "synced batches may be lost" if self.standing.lost else None
 
     def note_loss(self) -> None:
-        """Record a possible loss, durable once a later flush is; raises StorageError,
-        LogDeleted."""
+        """Record that synced batches may be lost; durable once a later flush completes.
+
+        Raises:
+            StorageError, LogDeleted: the log accepts no writes.
+        """
         self._keep(self.standing._replace(lost=True))
 
     def promise(self, epoch: int) -> None:
-        """Reject lower epochs from now on; durable once a later flush is.
+        """Reject epochs below `epoch` from now on; durable once a later flush completes.
 
         Raises:
             BugError: a higher epoch was promised already.
@@ -189,15 +198,18 @@ class LogReplica:
         """
         if epoch < self.promised:
             raise BugError(
-                f"{self._state.topic_partition} has promised epoch {self.promised}, not {epoch}"
+                f"{self._state.topic_partition} cannot promise epoch {epoch}: it has promised the"
+                f" higher epoch {self.promised}"
             )
         self._keep(self.standing._replace(promised=epoch))
 
     def set_limbo(self, epoch: int) -> None:
-        """Set the limbo epoch, -1 for none, and clear the loss; durable once a later flush is.
+        """Set the limbo epoch, -1 for none, and clear the recorded loss.
+
+        Durable once a later flush completes.
 
         Raises:
-            StorageError, LogDeleted: the log accepts no writes any more.
+            StorageError, LogDeleted: the log accepts no writes.
         """
         self._keep(self.standing._replace(limbo=epoch, lost=False))
 
@@ -226,16 +238,17 @@ class LogReplica:
     # -- truncation ------------------------------------------------------------------------------
 
     def truncate(self, offset: int, *, floor: int) -> int:
-        """Cut everything at and above `offset`; durable once a later flush is.
+        """Remove everything from `offset` on; durable once a later flush completes.
 
-        A batch that holds `offset` is cut too. Returns the new end offset, which bounds the durable
-        offset from now on. Running work of this log is awaited, so callbacks of `flush` may run;
-        queued appends are taken back, and their callbacks run as usual. `floor` is the committed
-        offset.
+        The batch that holds `offset` is removed too. Returns the new end offset, which is also the
+        durable offset if that was higher. The call waits for running work of the store, so
+        callbacks of `flush` may run. Queued appends above the new end are undone; their callbacks
+        run as usual. `floor` is the committed offset, below which nothing may be removed.
 
         Raises:
             BugError: the new end would be below the floor, or below the log's start.
-            StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
+            StorageError, CorruptLog: the log cannot be changed.
+            PenstockError: the error of the fence, if one is set.
         """
         state = self._state
         self._check_policy()
@@ -244,8 +257,8 @@ class LogReplica:
             end = self.boundary(offset)
             if end < max(floor, state.log_start_offset):
                 raise BugError(
-                    f"{state.topic_partition} would be cut to offset {end}, below its committed"
-                    f" offset {floor} or its start {state.log_start_offset}"
+                    f"{state.topic_partition} would be truncated to offset {end}, below its"
+                    f" committed offset {floor} or its start {state.log_start_offset}"
                 )
             self._take_back(end)
             if state.log_end_offset <= end:
@@ -253,17 +266,19 @@ class LogReplica:
             if self._is_idle():
                 self._cut(end)
                 return end
-        raise BugError(f"{state.topic_partition} is cut while callbacks append to it")
+        raise BugError(f"{state.topic_partition} is truncated while callbacks append to it")
 
     def start_at(self, offset: int, *, producers: bytes, floor: int) -> None:
-        """Discard everything, and restart at `offset`; durable and bounded like a cut.
+        """Discard the whole log, and restart it at `offset`; durable once a later flush completes.
 
-        `producers` is the result of `producers_below` of another replica.
+        `producers` is the result of `producers_below` of another replica. `floor` is as for
+        `truncate`.
 
         Raises:
             BugError: `offset` is below the floor, or below the log's start.
-            CorruptFile: the producers are damaged.
-            StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
+            CorruptFile: `producers` is damaged.
+            StorageError, CorruptLog: the log cannot be changed.
+            PenstockError: the error of the fence, if one is set.
         """
         state = self._state
         states = ProducerStates()
@@ -274,8 +289,8 @@ class LogReplica:
             state.check_appendable()
             if offset < max(floor, state.log_start_offset):
                 raise BugError(
-                    f"{state.topic_partition} would begin at offset {offset}, below its committed"
-                    f" offset {floor} or its start {state.log_start_offset}"
+                    f"{state.topic_partition} would restart at offset {offset}, below its"
+                    f" committed offset {floor} or its start {state.log_start_offset}"
                 )
             self._take_back(-1)
             if self._is_idle():
@@ -298,9 +313,10 @@ class LogReplica:
         return encode_snapshot(below[-CARRIED_BATCHES_MAX:], BATCHES_VERSION) if below else b""
 
     def boundary(self, offset: int) -> int:
-        """Return the base offset of the batch that holds `offset`; the log's end beyond it.
+        """Return the base offset of the batch that holds `offset`.
 
-        Returns `offset` itself if no batch with records holds it.
+        Returns `offset` itself if no batch with records holds it, and the log's end if `offset` is
+        above that.
         """
         state = self._state
         if offset >= state.log_end_offset:
@@ -309,7 +325,8 @@ class LogReplica:
         return offset if header is None or header.is_filler else min(offset, base_offset)
 
     def _is_idle(self) -> bool:
-        """Return whether all of the log is in its files; otherwise wait for running work."""
+        """Return True if the whole log is in its files; otherwise wait for running work and return
+        False."""
         state = self._state
         if state.durable_offset == state.log_end_offset and state.may_swap:
             state.write_segments()
@@ -337,7 +354,10 @@ class LogReplica:
                     self.append(part, now_ms=state.parts.clock.now_ms())
 
     def _cut(self, end: int) -> None:
-        """Cut the log, which is completely in its files, in memory, and queue the control."""
+        """Truncate the log in memory, and queue the control row.
+
+        The whole log must be in its files.
+        """
         state = self._state
         files, interval_bytes = state.parts.segment_files, state.config.index_interval_bytes
         place = segment_place(state.segments, end)
@@ -372,7 +392,7 @@ class LogReplica:
         state.owner.log_moved()
 
     def _begin(self, offset: int, producers: bytes, states: ProducerStates) -> None:
-        """Restart the log in memory, and queue the control."""
+        """Restart the log in memory, and queue the control row."""
         state = self._state
         state.calls.lower_clean_offset(state.topic_partition, 0)
         before = self._remember(begins=True)
@@ -402,7 +422,7 @@ class LogReplica:
         return state.before
 
     def _cut_segment(self, old: Segment, end: int, position: int) -> Segment:
-        """Return the cut version of a segment; the old one stays unchanged."""
+        """Return a new, truncated `Segment`; the old object stays unchanged."""
         state = self._state
         segment = Segment(state.directory, old.base_offset, position)
         if position:
@@ -467,7 +487,7 @@ class LogReplica:
         state = self._state
         before = state.before
         if before is None:
-            raise BugError(f"{state.topic_partition} has no cut to take back")
+            raise BugError(f"{state.topic_partition} has no truncation to undo")
         first = state.segments[0].base_offset  # retention may have removed older ones
         state.segments = [old for old in before.segments if old.base_offset >= first]
         state.epochs, state.producer_states = before.epochs, before.producers
@@ -490,7 +510,10 @@ class LogReplica:
 
 
 def _shortened(batches: memoryview, end: int) -> memoryview:
-    """Return batches cut at a log's end: only an empty first batch may begin below it."""
+    """Return batches without the offsets below `end`, if only an empty first batch has these.
+
+    Other batches are returned unchanged.
+    """
     header = decode_header(batches)
     if not header.is_filler or header.next_offset <= end:
         return batches

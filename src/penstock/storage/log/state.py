@@ -1,9 +1,9 @@
 """State of one log that its parts share: segments, ends, epochs, tail and producers.
 
-`accept` assigns offsets and queues; the committer makes a group durable and raises the durable
-offset; the segment writer writes the same bytes to files.
+`accept` assigns offsets to an append and queues it. The committer makes it durable and raises the
+durable offset. The segment writer writes the same bytes to the segment.
 
-A log is loaded lazily: before its first append or read, it only has the checkpoint's state, and
+A log is loaded lazily: before its first append or read, it has only the checkpoint's state, and
 none of its files is touched.
 
 Source: Kafka's `LocalLog`.
@@ -63,7 +63,7 @@ class Changes:
         self.directories: set[str] = set()
 
     def of(self, log: LogState) -> set[Segment]:
-        """Return the set of changed segments of a log, and count the log as changed."""
+        """Mark a log as changed, and return the set of its changed segments."""
         return self.logs.setdefault(log, set())
 
     def take(self) -> Changes:
@@ -101,15 +101,15 @@ class StoreCalls(NamedTuple):
     write_segments: Callable[[LogState], None]
     """Writes a log's durable appends before returning; raises StorageError."""
     save_recovery_points: Callable[[Callable[[StorageError | None], None] | None], None]
-    """Writes the recovery points: now or, with a callback, before that is called."""
+    """Writes the recovery points before returning or, with a callback, before calling that."""
     wait_idle: Callable[[], None]
     """Waits for running groups, checkpoints and swaps."""
     lower_clean_offset: Callable[[TopicPartition, int], None]
-    """Informs compaction of a lower end offset."""
+    """Lowers the clean offset of a log before its truncation."""
 
 
 class Before(NamedTuple):
-    """State of a log before a cut that its files do not have yet."""
+    """State of a log before a truncation that its files do not have yet."""
 
     segments: list[Segment]
     epochs: EpochHistory
@@ -122,11 +122,14 @@ class Before(NamedTuple):
     growing: Segment | None
     recovery_point: RecoveryPoint
     begins: bool
-    """Whether the log restarts, so that nothing is kept."""
+    """Whether the truncation discards the whole log, which restarts at another offset."""
 
 
 class LogState:
-    """State of one log, and the steps that keep it consistent; belongs to the owner's thread."""
+    """State of one log, and the steps that keep it consistent.
+
+    Used on the event loop's thread.
+    """
 
     __slots__ = (
         "before", "calls", "closed", "committed_offset", "damage", "directory", "due_snapshots",
@@ -172,16 +175,16 @@ class LogState:
         self.fence: PenstockError | None = None
         """Error for appends and deletions, set by the owner while the log is read-only."""
         self.owner: LogOwner = UNOWNED
-        """Owner that is notified first when the durable offset rises."""
+        """Partition of the log, which is notified first when the durable offset rises."""
         self.committed_offset, self.tiered_offset = LONG_MAX, 0
         """Offsets at and above which retention keeps segments, set by the owner of replicas or
         tiers."""
         self.unwritten_bytes = self.unflushed_records = 0
         self.replay: LogReplay | None = None
-        """Journal entries of the log after a start, until it is loaded."""
+        """Journal rows to replay when the log is loaded; None afterwards."""
         self.loaded = False
         self.before: Before | None = None
-        """State before the last cut, until the files have it."""
+        """State before the last truncation; None once the files are truncated."""
         self.durable_standing = recovery_point.standing
         self.swapping = False
         """Whether compaction replaces segments, so that nothing else may change the files."""
@@ -202,7 +205,7 @@ class LogState:
     # -- appends ---------------------------------------------------------------------------------
 
     def refuse(self) -> None:
-        """Raise the error that stops appends; without one, continue behind a damaged end."""
+        """Raise the error that prevents appends. Without one, the log's end is damaged: skip it."""
         error = self.closed or self.queue.failed or self.fence
         if error is not None:
             raise error
@@ -220,8 +223,8 @@ class LogState:
         if self.queue.write_error is not None:
             return self.queue.write_error
         return AppendBacklog(
-            f"{waiting} bytes would wait for the journal or their segments, "
-            f"pending.bytes.max = {self.queue.limit_bytes}"
+            f"{waiting} bytes would wait for the journal or their segments, more than"
+            f" pending.bytes.max = {self.queue.limit_bytes}"
         )
 
     def accept(
@@ -233,7 +236,7 @@ class LogState:
         lease: Lease | None,
         stamped: bool = False,
     ) -> AppendResult:
-        """Queue validated batches; `stamped` ones keep offsets, epoch and timestamps."""
+        """Queue validated batches; if they are `stamped`, keep offsets, epoch and timestamps."""
         size_bytes = len(batches)
         base_offset = self.log_end_offset
         segment = self.segments[-1]
@@ -274,7 +277,10 @@ class LogState:
     def _stamp(
         self, batches: memoryview, headers: list[BatchHeader], now_ms: int, stamped: bool
     ) -> tuple[int, list[Undo] | None]:
-        """Write offsets and epoch in place, record producers; return next offset and undos."""
+        """Write offsets and leader epoch into the batches, and record their producers.
+
+        Return the next offset, and the `Undo`s of the producer states or None.
+        """
         epoch = self.leader_epoch
         next_offset = self.log_end_offset
         offset = 0
@@ -299,7 +305,7 @@ class LogState:
         return next_offset, undo
 
     def undo(self, item: Appended[LogState]) -> None:
-        """Take an append back; appends are taken back newest first."""
+        """Undo an append that did not become durable; appends are undone newest first."""
         self.tail.pop_newest()
         self.log_end_offset = item.base_offset
         item.segment.end_position = item.position
@@ -354,7 +360,7 @@ class LogState:
             self.parts.changes.directories.add(self.directory)
 
     def recovers(self, replay: LogReplay) -> None:
-        """Take over the journal's state of the log; the files are replayed at load."""
+        """Set the journal rows that `load` replays, and take over the end offset they state."""
         self.replay = replay
         self.leader_epoch = max(self.leader_epoch, replay.leader_epoch)
         self.written_bytes_total += replay.size_bytes
@@ -376,8 +382,10 @@ class LogState:
         return Written(self.segments, *bounds, self.damage, self.epochs, self.has_holes)
 
     def batch_at(self, offset: int) -> tuple[int, BatchHeader | None]:
-        """Return base offset and header of the batch that holds an offset, or of a later one of its
-        append or segment; (-1, None) if there is none. The header's own base offset may be unset.
+        """Return base offset and header of the batch that holds `offset`.
+
+        If no batch holds it, return those of the next batch in the same append or segment, or
+        (-1, None) without one. The base offset in the header itself may be unset.
         """
         place = self.tail.from_offset(offset)
         item = None if place is None else self.tail.at(place)
@@ -395,7 +403,7 @@ class LogState:
         return (-1, None) if found is None else (found.header.base_offset, found.header)
 
     def note_written(self, items: list[Appended[LogState]]) -> None:
-        """Index the next unwritten appends, which are in their files now."""
+        """Record that these appends, the oldest unwritten ones, are in segments; index them."""
         config = self.config
         interval_bytes = config.index_interval_bytes
         index_bytes_max = config.segment_index_bytes
@@ -428,7 +436,7 @@ class LogState:
         self._drop_leased(items, leased)
 
     def _index_aborted(self, written_offset: int) -> None:
-        """Index aborts whose markers are in a file now; raises CorruptLog."""
+        """Index the aborted transactions with markers below `written_offset`; raises CorruptLog."""
         for place, transaction in enumerate(self.unindexed):
             if transaction.last_offset >= written_offset:
                 self.unindexed = self.unindexed[place:]
@@ -487,7 +495,7 @@ class LogState:
         self.parts.changes.of(self)
 
     def end_at(self, end: int) -> None:
-        """Set the log's end; segments and epochs already match it."""
+        """Set the log end offset, to which segments and epochs are truncated; empty the tail."""
         self.leader_epoch = self.epochs.latest
         self.log_end_offset = self.durable_offset = end
         self.roll_due = False
@@ -495,11 +503,11 @@ class LogState:
             self.parts.tails.drop(self.tail.pop_oldest())
 
     def skip_lost_end(self) -> None:
-        """Continue behind a lost end that no replica has."""
+        """Continue a log whose end is lost at its former end offset."""
         damage, self.damage = self.damage, None
-        end = max(self.log_end_offset, self.end_before)  # by checkpoint and journal
+        end = max(self.log_end_offset, self.end_before)  # of checkpoint and journal
         logger.error(
-            "%s continues at offset %d: %s", self.topic_partition, end, damage
+            "%s: continuing at offset %d after lost records: %s", self.topic_partition, end, damage
         )  # fmt: skip
         if self.segments[-1].base_offset < end:
             self.segments.append(Segment(self.directory, end))
@@ -507,7 +515,7 @@ class LogState:
 
     @property
     def may_swap(self) -> bool:
-        """Whether no other operation is about to change the log's files."""
+        """Whether neither a swap nor a truncation is about to change the log's files."""
         return not self.swapping and self.before is None
 
     # -- checkpoints -----------------------------------------------------------------------------
@@ -519,7 +527,7 @@ class LogState:
     def current_recovery_point(self) -> RecoveryPoint:
         """Return the recovery point for a checkpoint that syncs the files now.
 
-        Before the files are cut, it is the previous one.
+        After a truncation that the files do not have yet, return the point before the truncation.
         """
         point, before = self._written_point(), self.before
         if before is not None:
@@ -545,7 +553,7 @@ class LogState:
         )
 
     def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
-        """Return the first offset that is not in a file, the producers at it, and the epochs."""
+        """Return the first offset that is not in a segment, the producers at it, and the epochs."""
         before = self.before
         if before is not None:
             return before.end_offset, before.producers, before.epochs

@@ -1,13 +1,13 @@
-"""Closed segments of a log for the archive, their aborted transactions, and copies of them.
+"""Closed segments of a log that may be copied to the archive, and readers for the copies.
 
-A closed segment is never written again, and its committed part is never cut, so its file can be
-read while the log grows.
+A closed segment is never written again, and its committed part is never truncated, so its file can
+be read while the log grows.
 
 Every batch is verified before it is copied, so that damage is not archived. The indexes are built
-from the copy, not taken from the file: a copy may begin within a segment, if an earlier leader cut
-its segments at other offsets, and a damaged index does no harm. Offset gaps, which a compaction
-left before the topic was tiered, are filled with batches without records: the archive has every
-offset.
+from the copy instead of being copied. A damaged index therefore does no harm, and a copy may begin
+within a segment, which happens if an earlier leader closed its segments at other offsets. Offset
+gaps, which a compaction left before the topic was tiered, are filled with batches without records,
+so that the archive has every offset.
 
 Source: KIP-405; Kafka's `RemoteLogManager.candidateLogSegments`, and `LogSegment.append` and
 `recover`.
@@ -38,11 +38,11 @@ from penstock.storage.log.transactions import Transactions
 from penstock.storage.segment import Segment, not_loaded, segment_place
 
 PIECE_BYTES: Final = 4 << 20
-"""Bytes that are read at once."""
+"""Bytes of a segment that are read at once."""
 
 
 class ClosedSegment(NamedTuple):
-    """Closed segment; `epoch` is that of its first record."""
+    """Closed segment; `epoch` is the leader epoch of its first record."""
 
     path: str
     base_offset: int
@@ -92,7 +92,11 @@ class Tiering:
         return segment.max_timestamp
 
     def position_in(self, segment: ClosedSegment, offset: int) -> int:
-        """Return the position in a written segment of an offset's batch; raises CorruptLog."""
+        """Return the byte position of the batch that holds `offset` in a segment.
+
+        Raises:
+            CorruptLog: the segment is damaged.
+        """
         state = self._state
         state.write_segments()
         if offset <= segment.base_offset:
@@ -104,7 +108,11 @@ class Tiering:
         return segment.size_bytes if place is None else place.position
 
     def aborted_within(self, start: int, end: int) -> bytes:
-        """Return the index of the aborts with markers in [start, end); raises CorruptLog."""
+        """Return the `.txnindex` of the aborted transactions with markers in [start, end).
+
+        Raises:
+            CorruptLog: the transaction indexes are damaged.
+        """
         index = TransactionIndex()
         for txn in sorted(self._transactions.aborted(start, end), key=attrgetter("last_offset")):
             if start <= txn.last_offset < end:
@@ -113,7 +121,10 @@ class Tiering:
 
 
 class SegmentCopy:
-    """Reader of whole batches of one leader epoch, piece by piece; for one thread at a time."""
+    """Reader of the batches of one leader epoch in a segment, which returns them in pieces.
+
+    Only one thread may use it at a time.
+    """
 
     def __init__(
         self,
@@ -126,7 +137,11 @@ class SegmentCopy:
         next_offset: int,
         interval_bytes: int,
     ) -> None:
-        """Open the bytes [position, end), all of [base, next offset); raises OSError."""
+        """Open a segment file, whose bytes [position, end) hold [base_offset, next_offset).
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
         self._files = files
         self._path = path
         self._descriptor = files.open(path)
@@ -141,7 +156,7 @@ class SegmentCopy:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that were read so far."""
+        """Bytes of the pieces so far, including filled gaps."""
         return self._made.written_bytes
 
     @property
@@ -149,7 +164,11 @@ class SegmentCopy:
         return self._made.max_timestamp
 
     def piece(self) -> memoryview | None:
-        """Return the next batches; None at the end, or before another epoch; raises CorruptLog."""
+        """Return the next batches; None at the end, or before a batch of another leader epoch.
+
+        Raises:
+            CorruptLog: the segment is damaged.
+        """
         wanted = min(PIECE_BYTES, self._end - self._position)
         while wanted:
             data = memoryview(read_range(self._files, self._descriptor, wanted, self._position))
@@ -180,7 +199,7 @@ class SegmentCopy:
         return data
 
     def _fill(self, at: int, offset: int) -> None:
-        """Add batches without records at a byte position, up to an offset."""
+        """Fill the gap up to `offset` with batches without records, at byte `at` of the piece."""
         for filler in empty_batches(self.next_offset, offset, self.leader_epoch):
             self._fillers.append((at, filler))
             header = decode_header(filler)
@@ -195,7 +214,10 @@ class SegmentCopy:
         self._files.close(self._descriptor)
 
     def _take(self, data: memoryview) -> tuple[int, int]:
-        """Verify and index whole batches; return their bytes, and those that the next one needs."""
+        """Verify and index the complete batches of `data`.
+
+        Return their size, and the size of the next batch as far as it is known, both in bytes.
+        """
         at = 0
         while len(data) - at >= HEADER_BYTES:
             header = self._header(data, at)
@@ -228,7 +250,8 @@ class SegmentCopy:
             raise self._damaged(str(error)) from None
         if header.base_offset < self.next_offset:
             raise self._damaged(
-                f"a batch begins at offset {header.base_offset}, after {self.next_offset}"
+                f"a batch begins at offset {header.base_offset}, expected at least"
+                f" {self.next_offset}"
             )
         return header
 

@@ -1,8 +1,9 @@
 """Transactions of a log: appends of markers, and the index of aborted transactions.
 
-Batches of transactions are appended like all others, with a guard. A marker is a batch that the
-leader makes and appends. An abort is indexed once its marker is in the segment's file, and saved
-with the next checkpoint.
+Transactional batches are appended like all others, with a guard of
+`ProducerStates.begin_verification`. A marker is a batch that the leader makes and appends. An
+aborted transaction is indexed once its marker is in the segment's file; the next checkpoint saves
+the index.
 
 Source: Kafka's `UnifiedLog` (`appendAsLeader` for the coordinator, `collectAbortedTransactions`).
 """
@@ -29,13 +30,14 @@ class Transactions:
         self._state = state
 
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendResult:
-        """Queue the marker that ends a transaction; durable once a later flush is.
+        """Queue the marker that ends a transaction; it is durable once a later flush completes.
 
-        Returns a duplicate with offset -1 if the log already has the marker.
+        If the log already has the marker, the result is a duplicate with offset -1.
 
         Raises:
             InvalidProducerEpoch, TransactionCoordinatorFenced: the log has newer epochs.
-            StorageError, CorruptLog: the log accepts no appends; or the fence.
+            StorageError, CorruptLog: the log accepts no appends.
+            PenstockError: the error of the fence, if one is set.
         """
         state = self._state
         state.load()
@@ -49,7 +51,7 @@ class Transactions:
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with batches in [start, end), by first offset.
 
-        Complete if `end` is not above the last stable offset.
+        The list is complete if `end` is not above the last stable offset.
 
         Raises:
             CorruptLog: the transaction indexes are damaged.

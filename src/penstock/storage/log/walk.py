@@ -1,8 +1,7 @@
-"""Walk over a segment's batches: one for loading, rebuilding, verification and repair.
+"""Walk over the batches of a segment, which loading, index rebuilds, verification and repair use.
 
 `walk` reads headers in order and stops at the first bytes that are not a batch. `Survey` verifies
-every batch and continues behind damage: it starts at a position on which index and batch agree, and
-searches for the next whole batch with valid offsets.
+every batch, and continues behind damage at the next intact batch with valid offsets.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FIRST_SEARCH_BYTES: Final = 64 << 10
 
 
 class Walked(NamedTuple):
-    """Batch in a segment file that is open as `file`."""
+    """Batch in a segment file, which is open as descriptor `file`."""
 
     position: int
     header: BatchHeader
@@ -71,7 +70,7 @@ def walk(
                 if verify:
                     _verify(chunk, header, offset, path, position)
                 if header.base_offset < following:
-                    reason = f"base offset {header.base_offset}, expected {following} or more"
+                    reason = f"base offset {header.base_offset}, expected at least {following}"
                     raise CorruptLog(Path(path), position, reason)
                 following = header.next_offset
                 yield position, header
@@ -83,12 +82,12 @@ def walk(
         chunk_at = position
         if len(chunk) < min(needed, wanted) or wanted < HEADER_BYTES:
             raise CorruptLog(
-                Path(path), position, f"{len(chunk)} bytes are left, which is no batch"
+                Path(path), position, f"the last {len(chunk)} bytes are not a complete batch"
             )
 
 
 def walk_file(files: Files, path: str, position: int = 0, end: int = LONG_MAX) -> Iterator[Walked]:
-    """Yield the batches of a segment file by their headers, from the position of a batch.
+    """Yield the batches of a segment file, from the batch at `position` on; read only headers.
 
     Raises:
         CorruptLog: as `walk`.
@@ -112,7 +111,7 @@ def _header(chunk: memoryview, offset: int, path: str, position: int, end: int) 
         raise CorruptLog(
             Path(path),
             position,
-            f"a batch header states {header.size_bytes} bytes, the file has {end - position}",
+            f"the batch header states {header.size_bytes} bytes, but only {end - position} follow",
         )
     return header
 
@@ -127,8 +126,8 @@ def _verify(chunk: memoryview, header: BatchHeader, offset: int, path: str, posi
 class Survey:
     """Scan of one segment for intact batches and the damage between them.
 
-    The segment's offsets end at `end_offset`. With `gaps`, missing offsets count as compacted;
-    without, a batch behind damage must lead up to its successor.
+    The segment's offsets end at `end_offset`. With `gaps`, missing offsets count as compacted.
+    Without, a batch behind damage is accepted only if the next batch adjoins it.
     """
 
     def __init__(
@@ -152,13 +151,15 @@ class Survey:
     def batches(
         self, position: int, expected: int
     ) -> Iterator[tuple[int, BatchHeader | None, Damage | None]]:
-        """Yield intact batches with their positions, and the damage between them, from an intact
-        position at which `expected` or a higher offset begins."""
+        """Yield intact batches with their positions, and the damage between them.
+
+        At `position`, a batch with base offset `expected` or a higher one must begin.
+        """
         while position < self._end:
             header, reason = self._look(position, expected)
             if header is not None:
                 if header.base_offset > expected and not self._gaps:
-                    reason = f"a batch at offset {header.base_offset}, {expected} was due"
+                    reason = f"a batch begins at offset {header.base_offset}, expected {expected}"
                     missing = position, position, expected, header.base_offset
                     yield position, None, self._damage(*missing, reason)
                 yield position, header, None
@@ -170,7 +171,7 @@ class Survey:
                 yield position, None, self._damage(position, found, expected, following, reason)
             position, expected = found, following
         if expected < self._end_offset and not self._gaps:
-            reason = f"the file ends at offset {expected}, {self._end_offset} follows"
+            reason = f"the file ends at offset {expected}, expected {self._end_offset}"
             yield (
                 self._end,
                 None,
@@ -188,19 +189,23 @@ class Survey:
         last = min(self._end_offset - 1, self._segment.base_offset + RELATIVE_OFFSET_MAX)
         if not expected <= header.base_offset <= header.last_offset <= last:
             return None, (
-                f"a batch has the offsets {header.base_offset} to {header.last_offset}, of"
-                f" {expected} to {self._end_offset - 1}"
+                f"a batch has the offsets {header.base_offset} to {header.last_offset}, which are"
+                f" not within {expected} to {self._end_offset - 1}"
             )
         if header.base_offset > expected:
             # Either offsets are missing or the base offset is wrong: compare with the next batch.
             after, _ = self.at(position + header.size_bytes)
             if after is not None and after.base_offset < header.next_offset:
-                return None, f"a batch at offset {header.base_offset}, {expected} was due"
+                reason = f"a batch begins at offset {header.base_offset}, expected {expected}"
+                return None, reason
         return header, ""
 
     def _behind(self, position: int, expected: int) -> tuple[int, int]:
-        """Return the position and offset behind damage: at the end that its header states, if that
-        fits, so that record contents are not parsed as batches; otherwise by `_search`."""
+        """Return the position and base offset of the next intact batch behind damage.
+
+        The end that the damaged batch's header states is tried first, so that contents of records
+        are not taken for batches. Otherwise `_search` finds the batch.
+        """
         try:
             header = decode_header(self._read(HEADER_BYTES, position))
         except CorruptBatch:
@@ -213,7 +218,10 @@ class Survey:
         return self._search(position + 1 if whole is None else behind, expected)
 
     def _leads_on(self, position: int, header: BatchHeader) -> bool:
-        """Return whether the next batch confirms this one's base offset, which has no checksum."""
+        """Return whether the next batch confirms this one's base offset.
+
+        The checksum of a batch does not cover its base offset.
+        """
         behind = position + header.size_bytes
         if self._gaps:
             return True
@@ -223,7 +231,10 @@ class Survey:
         return after is not None and after.base_offset == header.next_offset
 
     def at(self, position: int) -> tuple[BatchHeader | None, str]:
-        """Return the whole batch at a position, checked on its own, or None and the reason."""
+        """Return the header of the batch at a position, or None and the reason if it is damaged.
+
+        Adjacent batches are not considered.
+        """
         try:
             header = decode_header(self._read(HEADER_BYTES, position))
         except CorruptBatch as error:
@@ -231,14 +242,14 @@ class Survey:
         try:
             verify_crc(self._read(header.size_bytes, position), header)
         except CorruptBatch:
-            return None, f"a batch of {header.size_bytes} bytes is cut, or has another checksum"
+            return None, f"a batch of {header.size_bytes} bytes is truncated or damaged"
         if header.partition_leader_epoch != self._epoch >= 0:
             epoch = header.partition_leader_epoch
-            return None, f"a batch of leader epoch {epoch}, the segment's is {self._epoch}"
+            return None, f"a batch has leader epoch {epoch}, but its segment has {self._epoch}"
         return header, ""
 
     def _read(self, size_bytes: int, position: int) -> bytes:
-        """Return written bytes; none where the disk fails to read."""
+        """Return bytes of the segment, or b"" if the disk fails to read them."""
         size_bytes = min(size_bytes, self._end - position)
         try:
             return read_range(self._files, self._descriptor, max(0, size_bytes), position)

@@ -1,1 +1,1 @@
-"""The schema in PostgreSQL."""
+"""Migrations of the schema in PostgreSQL."""

@@ -1,11 +1,11 @@
-"""Schema migrations of PostgreSQL: numbered files, each run once, in one transaction.
+"""Schema migrations of PostgreSQL: numbered files, each of which runs once, in one transaction.
 
 Brokers of different versions may start at once. An advisory lock lets one of them migrate while the
-others wait; a table stores the applied numbers. A migration changes nothing that the previous
-Penstock needs, so that brokers of both versions run side by side.
+others wait. A table stores the applied numbers. A migration keeps everything that the previous
+release of Penstock needs, so brokers of both releases can run side by side.
 
-The tables are in the first schema of the connection's search path. A schema with foreign tables and
-none of Penstock's is rejected: the URL is most likely wrong.
+The tables are in the first schema of the connection's search path. A schema that has other tables
+but not Penstock's is rejected, because the URL is most likely wrong.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from penstock.control.metadata import operations, rules
 from penstock.control.migrations import missing
 
 MIGRATION_TIMEOUT_SECONDS: Final = 120.0
-"""Timeout of a schema migration, and of other starting brokers that wait for it."""
+"""Timeout of a schema migration, and of brokers that wait for another's migration."""
 
 SERVER_VERSION_MIN: Final = 130_000
 _LOCK: Final = "1346719315, 1"
-"""Key of the advisory lock: "PENS", and 1 for the schema; 2 is for metadata."""
+"""Key of the advisory lock of migrations: "PENS" and 1. The lock of metadata has 2."""
 
 _MILLISECONDS: Final = int(MIGRATION_TIMEOUT_SECONDS * 1000)
 BEGIN_MIGRATION: Final = (
@@ -35,11 +35,13 @@ BEGIN_MIGRATION: Final = (
 
 
 async def migrate(connection: Connection, *, where: str, randomness: Randomness) -> str:
-    """Run the migrations that the database lacks, after `BEGIN_MIGRATION`; return the cluster's id.
+    """Run the migrations that the database lacks; return the cluster's id.
+
+    The caller has opened the transaction with `BEGIN_MIGRATION`.
 
     Raises:
-        IncompatibleDatabase: it has unknown migrations, is older than release 0.1, has foreign
-            tables, or an unsupported server version or encoding.
+        IncompatibleDatabase: the schema version is unknown or older than release 0.1, other tables
+            are in the schema, or the server's version or encoding is unsupported.
     """
     await _check_server(connection, where)
     version = await _version(connection, where)
@@ -57,7 +59,7 @@ async def _check_server(connection: Connection, where: str) -> None:
     )
     number, name, encoding, schema = row
     if number < SERVER_VERSION_MIN:
-        raise IncompatibleDatabase(f"{where} is of PostgreSQL {name}; Penstock needs 13 or newer")
+        raise IncompatibleDatabase(f"{where} runs PostgreSQL {name}; Penstock needs 13 or newer")
     if encoding != "UTF8":
         raise IncompatibleDatabase(f"{where} is encoded in {encoding}; Penstock needs UTF8")
     if schema is None:
@@ -65,7 +67,7 @@ async def _check_server(connection: Connection, where: str) -> None:
 
 
 async def _version(connection: Connection, where: str) -> int:
-    """Return the newest applied migration, 0 for none; create the table that stores them."""
+    """Return the number of the last applied migration, or 0. Creates the table of migrations."""
     if await connection.fetchval(
         "SELECT to_regclass(quote_ident(current_schema()) || '.penstock_schema') IS NULL"
     ):
@@ -75,8 +77,8 @@ async def _version(connection: Connection, where: str) -> int:
         )
         if foreign is not None:
             raise IncompatibleDatabase(
-                f"{where} has tables ({foreign!r} is one), but not Penstock's: give it a database"
-                " or a schema of its own"
+                f"{where} has tables of another program, such as {foreign!r}: give Penstock a"
+                " database or a schema of its own"
             )
         await connection.execute(
             "CREATE TABLE penstock_schema (number integer PRIMARY KEY,"

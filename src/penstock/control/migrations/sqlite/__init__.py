@@ -1,1 +1,1 @@
-"""The schema in SQLite."""
+"""Migrations of the schema in SQLite."""

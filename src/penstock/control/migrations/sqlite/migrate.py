@@ -1,4 +1,4 @@
-"""Schema migrations of SQLite: numbered files beside this one, each run once."""
+"""Schema migrations of SQLite: numbered files, each of which runs once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Run the migrations that the database lacks.
 
     Raises:
-        IncompatibleDatabase: it has unknown migrations, is older than release 0.1, or is not one of
-            Penstock's.
+        IncompatibleDatabase: the schema version is unknown or older than release 0.1, or the file
+            is another program's database.
     """
     version = _scalar(connection, "PRAGMA user_version")
     lacking = missing("sqlite", version, where=f"the metadata database {path}")
     if version == 0 and _scalar(connection, "SELECT count(*) FROM sqlite_master"):
-        raise IncompatibleDatabase(f"{path} is a SQLite database, but not one of Penstock's")
+        raise IncompatibleDatabase(f"{path} is a SQLite database of another program")
     for number, text in lacking:
         for statement in text.split(";\n"):
             if statement.strip():
