@@ -108,7 +108,7 @@ def test_a_broker_of_its_own(
     assert read.host["cores"] == read.measured["cores"].value
     assert {"memory_bytes", "processor", "filesystem"} < set(read.host)
     document = json.loads(ran.out)
-    assert document["subject"] == "a broker of its own"
+    assert document["subject"] == "a temporary broker"
     assert set(document["ratios"]) == {
         "produce_to_loopback", "consume_to_loopback", "produce_to_disk_append",
         "produce_p50_to_sync_p50",
@@ -127,7 +127,7 @@ def test_a_running_broker(bare: Run, data: Path) -> None:
     read = calibration(ran.out)
     assert set(read.measured) == HOST | LATENCIES | THROUGHPUT | CPU
     notes = json.loads(ran.out)["notes"]
-    assert any("PUT and GET" in note for note in notes)
+    assert any("object store" in note for note in notes)
     assert any("commits" in note for note in notes)
     assert list(data.iterdir()) == []
 
@@ -137,8 +137,9 @@ def test_the_table_shows_ratios_and_how(bare: Run, data: Path, bootstrap: str) -
     assert (ran.status, problems(ran.err)) == (0, [])
     assert "× loopback" in ran.out
     assert "median of 3 runs" in ran.out
-    assert "not measured: the broker's CPU (the broker runs in the process that measures it)" in (
-        ran.out
+    assert (
+        "not measured: the broker's CPU time (the broker runs in the process that measures it)"
+        in (ran.out)
     )
     assert "produce_cpu_s_per_gb" not in ran.out
     assert bench_topics(bootstrap) == []
@@ -260,16 +261,16 @@ def test_the_death_of_the_broker_is_reported(data: Path) -> None:
         os.kill(serving[0], signal.SIGKILL)
         assert process.wait(LIMIT_SECONDS) == 1
         shown = terminal.result(LIMIT_SECONDS)
-    assert "the measured broker has ended: it ended with status -9" in shown
+    assert "the temporary broker ended during the measurement: it ended with status -9" in shown
     assert list(data.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("words", "status", "why"),
     [
-        (["--quick", "--seconds", "5"], 2, "exclude each other"),
+        (["--quick", "--seconds", "5"], 2, "give --quick or --seconds, not both"),
         (["--seconds", "0"], 2, "--seconds"),
-        (["--store-option", "a=b"], 2, "--store-option: needs --store"),
+        (["--store-option", "a=b"], 2, "--store-option requires --store"),
         (["--store", "s3://x", "--store-option", "a"], 2, "must read key=value"),
         (["--data-dir", "/nowhere/at/all"], 1, "/nowhere/at/all does not exist"),
         (["--data-dir", "/proc"], 1, "data directory /proc: "),
@@ -307,7 +308,9 @@ def test_a_store_that_refuses_is_named_and_nothing_is_started(bare: Run, data: P
 
 def test_too_little_room_is_refused() -> None:
     check_space(Path("/x"), SPACE_BYTES)
-    with pytest.raises(DirectoryUnusable, match="/x: 1 MiB are free, the measurement needs 2048"):
+    with pytest.raises(
+        DirectoryUnusable, match="/x: 1 MiB are free, but the measurement needs 2048"
+    ):
         check_space(Path("/x"), 2 << 20 - 1)
 
 

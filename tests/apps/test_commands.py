@@ -103,7 +103,7 @@ def test_prints_what_kcat_prints(run: Run, topic: MakeTopic, bootstrap: str) -> 
 def test_groups(run: Run, topic: MakeTopic) -> None:
     name, group = topic(2), f"group-{uuid4().hex[:8]}"
     run("produce", name, "-p", "1", stdin="a\nb\nc\n")
-    assert "name a topic" in run("group", "seek", group, "--to", "end").err
+    assert "give a topic" in run("group", "seek", group, "--to", "end").err
     dry = run("group", "seek", group, "-t", name, "--to", "end")
     assert "dry run" in dry.out
     assert "does not exist" in run("group", "describe", group).err
@@ -157,7 +157,9 @@ def _abort_while_it_writes(run: Run, client: Client, name: str, key: str) -> Non
     assert found["partitions"] == [{"topic": name, "partition": 1}]
     assert (found["state"], found["producer_epoch"]) == ("Ongoing", 0)
     assert found["start_ms"] > 1_700_000_000_000
-    assert run("transaction", "abort", key).out == f"{key}: aborted, its producer is fenced\n"
+    assert run("transaction", "abort", key).out == (
+        f"transaction of {key} aborted, its producer is fenced\n"
+    )
     found = json.loads(run("transaction", "describe", key, "--output", "json").out)
     assert (found["state"], found["producer_epoch"], found["start_ms"]) == ("Empty", 2, None)
     with pytest.raises(PenstockError, match="PRODUCER_FENCED"):
@@ -320,15 +322,18 @@ def test_doctor_compares_its_clock_with_a_brokers(bare: Run, tmp_path: Path) -> 
         words = ("doctor", "--data-dir", str(tmp_path), "--admin", address, "--output", "json")
         found = bare("-b", broker.bootstrap, *words)
     clock = next(item for item in json.loads(found.out) if item["check"] == f"clock of {address}")
-    assert (clock["status"], clock["cause"]) == ("ok", "differs by about 0 s")
+    assert (clock["status"], clock["cause"]) == (
+        "ok",
+        "differs from this machine's clock by about 0 s",
+    )
 
 
 @pytest.mark.parametrize(
     ("date", "status", "cause"),
     [
-        (None, "warn", "without a date"),
-        ("Mon, 01 Jan 2024 00:00:00 GMT", "warn", "differs by about"),
-        ("nonsense", "warn", "its date is none"),
+        (None, "warn", "no Date header"),
+        ("Mon, 01 Jan 2024 00:00:00 GMT", "warn", "differs from this machine's clock by about"),
+        ("nonsense", "warn", "its Date header is invalid"),
     ],
 )
 def test_doctor_compares_clocks(
@@ -380,7 +385,7 @@ def test_errors_are_one_line_and_a_status(bare: Run, run: Run) -> None:
     words = ("-b", f"127.0.0.1:{port}", "topic", "list", "-X", "default.api.timeout.ms=100")
     nobody = bare(*words)
     assert nobody.status == 3
-    assert nobody.err.startswith(f"penstock: no broker of 127.0.0.1:{port} answers")
+    assert nobody.err.startswith(f"penstock: no broker of 127.0.0.1:{port} responds")
     assert nobody.err.count("\n") == 1
     assert "penstock serve" in nobody.err
     assert bare("topic", "list", "-b", "host:port").status == 1

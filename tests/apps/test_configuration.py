@@ -175,7 +175,7 @@ def test_the_signer_of_extent_urls(
     settings = BrokerSettings(authorizer_class_name=authoriser, extents_direct_files_enable=word)
     options = {"aws_region": "r"} if url.startswith("s3") else {}
     assert (url_signer(settings, url, options) is not None) == signs
-    assert (f"not by signed URLs: {url}: " in caplog.text) == told
+    assert (f"URLs of objects cannot be signed: {url}: " in caplog.text) == told
 
 
 @pytest.mark.parametrize(

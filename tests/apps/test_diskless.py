@@ -195,7 +195,7 @@ def test_verify_takes_one_topic(bare: Run, data: Path) -> None:
     assert facts(bare, data, "verify", "--topic", "orders")["partitions"] == 2
     ran = bare("diskless", "verify", "--topic", "other", "--data-dir", str(data))
     assert ran.status == 2
-    assert "'other' is not a diskless topic" in ran.err
+    assert "topic 'other' does not exist, or is not a diskless topic" in ran.err
 
 
 def test_a_running_broker_has_to_be_stopped_first(bare: Run, data: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_running_broker_has_to_be_stopped_first(bare: Run, data: Path) -> None
 def test_a_directory_without_a_database_is_refused(bare: Run, tmp_path: Path) -> None:
     ran = bare("diskless", "status", "--data-dir", str(tmp_path))
     assert ran.status == 1
-    assert "does not exist; name the broker's directory" in ran.err
+    assert "does not exist; give the broker's data directory" in ran.err
     assert not list(tmp_path.iterdir())
 
 
@@ -234,7 +234,7 @@ def test_with_postgresql_brokers_may_run_meanwhile(
         assert "orders-0, orders-1" in ran.out, ran.err
         ran = await asyncio.to_thread(bare, "diskless", "status", *words[:-2])
         assert ran.status == 1
-        assert "must name the store that all brokers share" in ran.err
+        assert "must name the object store that all brokers share" in ran.err
         await plane.close()
 
     asyncio.run(running())

@@ -54,21 +54,21 @@ def test_certificates_that_end_soon(
     path = keystore(tmp_path, days=days)
     found = examined(ssl__keystore__location=path, **TLS)["certificate of SASL_SSL"]
     assert found[0] == status
-    assert found[1].startswith(f"{path}: CN=broker ends in ")
+    assert found[1].startswith(f"{path}: certificate of CN=broker expires in ")
 
 
 def test_a_key_of_another_certificate(examined: Examine, tmp_path: Path) -> None:
     first, second = keystore(tmp_path, "one"), keystore(tmp_path, "two")
     found = examined(ssl__keystore__location=first, ssl__key__location=second, **TLS)
     assert found["certificate of SASL_SSL"] == (
-        "fail", f"{second}: the private key is not that of the first certificate",
+        "fail", f"{second}: the private key does not match the first certificate",
     )  # fmt: skip
 
 
 def test_no_certificate_at_all(examined: Examine) -> None:
     found = examined(admin__security__protocol="SSL")["certificate of ADMIN"]
     assert found[0] == "fail"
-    assert "there is no keystore" in found[1]
+    assert "ssl.keystore.location is not set" in found[1]
 
 
 def test_the_write_ahead_log_is_named(examined: Examine, bare: Run, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_write_ahead_log_is_named(examined: Examine, bare: Run, tmp_path: Pa
         path.chmod(0o644)
     database.chmod(0o600)
     found = examined()["files with secrets"]
-    assert found == ("fail", f"readable by everybody: {log}")
+    assert found == ("fail", f"readable by all users: {log}")
     shown = bare("doctor", "--local", "--data-dir", str(tmp_path / "data")).out
     assert f"chmod o= {log}" in " ".join(shown.split())
 
@@ -95,11 +95,11 @@ def test_a_client_file_counts_by_the_passwords_in_it(
     assert examined()["files with secrets"][0] == "ok"
     password.chmod(0o644)
     found = examined()["files with secrets"]
-    assert found == ("fail", f"readable by everybody: {password}")
+    assert found == ("fail", f"readable by all users: {password}")
     options.write_text("sasl.username=app\nsasl.password=hidden\n")
     options.chmod(0o644)
     found = examined()["files with secrets"]
-    assert found == ("fail", f"readable by everybody: {options}")
+    assert found == ("fail", f"readable by all users: {options}")
 
 
 def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None
     assert examined(**settings)["files with secrets"][0] == "ok"
     path.chmod(0o644)
     found = examined(**settings)["files with secrets"]
-    assert found == ("fail", f"readable by everybody: {path}")
+    assert found == ("fail", f"readable by all users: {path}")
     tmp_path.chmod(0o700)
     assert examined(**settings)["files with secrets"][0] == "ok"
 
@@ -119,10 +119,18 @@ def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("listener", "status", "said"),
     [
-        ("PLAINTEXT://0.0.0.0:9092", "warn", "on all addresses without authentication: PLAINTEXT"),
-        ("PLAINTEXT://:9092", "warn", "on all addresses without authentication: PLAINTEXT"),
-        ("SSL://[::]:9092", "warn", "on all addresses without authentication: SSL"),
-        ("SASL_PLAINTEXT://0.0.0.0:9092", "warn", "records go unencrypted: SASL_PLAINTEXT"),
+        (
+            "PLAINTEXT://0.0.0.0:9092",
+            "warn",
+            "listeners on all addresses without authentication: PLAINTEXT",
+        ),
+        (
+            "PLAINTEXT://:9092",
+            "warn",
+            "listeners on all addresses without authentication: PLAINTEXT",
+        ),
+        ("SSL://[::]:9092", "warn", "listeners on all addresses without authentication: SSL"),
+        ("SASL_PLAINTEXT://0.0.0.0:9092", "warn", "records unencrypted: SASL_PLAINTEXT"),
         ("SASL_SSL://0.0.0.0:9092", "ok", "SASL_SSL is SASL_SSL"),
         ("PLAINTEXT://10.0.0.1:9092", "ok", "PLAINTEXT is PLAINTEXT"),
     ],
@@ -137,7 +145,7 @@ def test_listeners_open_to_all(examined: Examine, listener: str, status: str, sa
     ("settings", "said"),
     [
         ({"allow__everyone__if__no__acl__found": "true", **TLS}, "allow.everyone.if.no.acl.found"),
-        ({"listeners": "PLAINTEXT://127.0.0.1:1"}, "clients of PLAINTEXT are User:ANONYMOUS"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1"}, "clients of PLAINTEXT are not authenticated"),
         ({"super__users": "User:a; User:ANONYMOUS", **TLS}, "User:ANONYMOUS is a super user"),
         ({**TLS}, ""),
     ],
@@ -151,14 +159,14 @@ def test_acls_that_do_not_protect(examined: Examine, settings: dict[str, str], s
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"admin__listener": "0.0.0.0:9644"}, "at 0.0.0.0:9644 everybody may do everything"),
+        ({"admin__listener": "0.0.0.0:9644"}, "all clients of 0.0.0.0:9644 may do everything"),
         (
             {"admin__loopback__trusted": "true", "authorizer__class__name": "acls"},
-            "everybody on this machine may do everything",
+            "all processes of the broker's machine may do everything",
         ),
         (
             {"admin__listener": "10.0.0.1:9644", "authorizer__class__name": "acls"},
-            "tokens and answers go unencrypted",
+            "tokens and answers are sent unencrypted",
         ),
     ],
 )
@@ -191,12 +199,12 @@ def examined_agent(bare: Run, tmp_path: Path) -> Examine:
     [
         ({}, "skip", "none is configured"),
         ({"host__http__listener": "127.0.0.1:8088"}, "ok", "127.0.0.1:8088, PLAINTEXT"),
-        ({"host__http__listener": "0.0.0.0:8088"}, "warn", "everybody may publish to every topic"),
-        ({"host__http__listener": "[::]:8088"}, "warn", "everybody may publish to every topic"),
+        ({"host__http__listener": "0.0.0.0:8088"}, "warn", "may publish to every topic"),
+        ({"host__http__listener": "[::]:8088"}, "warn", "may publish to every topic"),
         (
             {"host__http__listener": "10.0.0.1:8088", "host__acl__file": "rules.toml"},
             "warn",
-            "records and signed tokens go unencrypted",
+            "records and signed tokens are sent unencrypted",
         ),
         (
             {"host__http__sasl__oauthbearer__unsecured__tokens": "true",
@@ -224,6 +232,6 @@ def test_a_host_agent_with_tls(examined_agent: Examine, tmp_path: Path) -> None:
     }
     found = examined_agent(**settings)
     assert found[f"certificate of {HOST_HTTP}"][0] == "warn"
-    assert found[HOST_HTTP] == ("warn", "at 0.0.0.0:8088 everybody may publish to every topic")
+    assert found[HOST_HTTP] == ("warn", "all clients of 0.0.0.0:8088 may publish to every topic")
     found = examined_agent(**settings, host__http__ssl__client__auth="required")
     assert found[HOST_HTTP] == ("ok", "0.0.0.0:8088, SSL")

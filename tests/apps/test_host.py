@@ -105,7 +105,7 @@ def probed(run: Callable[[], Ran]) -> Ran:
     waits, and a supervisor asks again.
     """
     by = time.monotonic() + TIMEOUT_SECONDS
-    while "no answer in" in (ran := run()).err:
+    while "no answer within" in (ran := run()).err:
         assert time.monotonic() < by
     return ran
 
@@ -159,7 +159,7 @@ def test_health_of_what_is_no_agent(path: str, bare: Run) -> None:
         silent.listen()
         ran = bare("host", "health", "--socket", path)
         assert ran.status == 1
-        assert f"no answer in {PROBE_SECONDS:g} s" in ran.err
+        assert f"no answer within {PROBE_SECONDS:g} s" in ran.err
         assert PROBE_SECONDS < 1
 
 
@@ -260,7 +260,7 @@ def test_what_it_refuses_to_start_with(path: str, folder: Path) -> None:
     assert "host.socket.mode" in said
     assert "octal" in said
     said = refused("--socket", path, "--sink", "null", "-X", "audit.topic=__audit")
-    assert "audit.topic = '__audit': only brokers write one" in said
+    assert "audit.topic = '__audit': must be empty, since only brokers write" in said
     said = refused("--socket", path, "--sink", "outbox")
     assert "outbox.root" in said
     (folder / "file").write_text("")
@@ -278,7 +278,7 @@ def test_what_it_refuses_to_start_with(path: str, folder: Path) -> None:
 
 def test_a_live_agent_is_not_replaced(path: str, bare: Run) -> None:
     with agent(path, "--sink", "null"):
-        assert "another agent serves it" in refused("--socket", path, "--sink", "null")
+        assert "another agent uses it" in refused("--socket", path, "--sink", "null")
         assert probed(lambda: bare("host", "health", "--socket", path)).status == 0
 
 
@@ -295,7 +295,7 @@ def test_sending_lines(path: str, folder: Path, bare: Run) -> None:
         assert json.loads(ran.out)["accepted"]["chunks"] == 1205
     ran = bare("host", "send", "--socket", path, "--timeout", "0.2", stdin="a\n")
     assert ran.status == 3
-    assert "start one with `penstock host serve`, or name its socket" in ran.err
+    assert "start an agent with `penstock host serve`, or give its socket" in ran.err
 
 
 def test_a_full_memory_sink(path: str, bare: Run) -> None:
@@ -310,7 +310,7 @@ def test_a_full_memory_sink(path: str, bare: Run) -> None:
         assert (status, answer["error"]) == (422, "sink_refused")
         until(lambda: bare("host", "health", "--socket", path).status)
         ran = bare("host", "health", "--socket", path)
-        assert "the agent's sink does not accept: the memory sink is full" in ran.err
+        assert "the agent's sink does not accept data: the memory sink is full" in ran.err
         shown = json.loads(bare("host", "status", "--socket", path, "--output", "json").out)
         assert (shown["state"], "memory sink is full" in shown["reason"]) == ("blocked", True)
         assert probed(lambda: bare("host", "health", "--socket", path, "--live")).status == 0
@@ -334,7 +334,7 @@ def test_a_frozen_broker(path: str, bare: Run) -> None:
                 assert all(broker.bootstrap in answer["message"] for _, answer in answers)
                 until(lambda: bare("host", "health", "--socket", path).status)
                 ran = bare("host", "health", "--socket", path)
-                assert f"no broker of {broker.bootstrap} answers" in ran.err
+                assert f"no broker of {broker.bootstrap} responds" in ran.err
                 assert probed(lambda: bare("host", "health", "--socket", path, "--live")).out
                 ran = bare(
                     "host", "send", "--socket", path, "--topic", "lines", "--timeout", "9",
@@ -343,7 +343,7 @@ def test_a_frozen_broker(path: str, bare: Run) -> None:
                 assert ran.status == 1
                 assert "the log sink did not answer within 4000 ms" in ran.err
                 assert broker.bootstrap in ran.err
-                assert "start one" not in ran.err
+                assert "start an agent" not in ran.err
             finally:
                 os.kill(broker.pid, signal.SIGCONT)
             until(lambda: not bare("host", "health", "--socket", path).status)
@@ -360,8 +360,8 @@ def test_a_stopped_agent_is_not_taken_for_none(path: str, bare: Run) -> None:
         finally:
             process.send_signal(signal.SIGCONT)
     assert ran.status == 3
-    assert "no answer in" in ran.err
-    assert "start one" not in ran.err
+    assert "no answer within" in ran.err
+    assert "start an agent" not in ran.err
 
 
 def post(process: Agent, body: bytes, query: str = "") -> tuple[int, dict[str, Any]]:
@@ -432,8 +432,8 @@ def test_an_outbox_whose_disk_is_full(path: str, folder: Path, bare: Run) -> Non
                     pass
             until(lambda: bare("host", "health", "--socket", path).status)
             ran = bare("host", "health", "--socket", path)
-            assert "the agent's sink does not accept: outbox root: " in ran.err
-            assert "bytes are free, and a payload may have" in ran.err
+            assert "the agent's sink does not accept data: outbox root: " in ran.err
+            assert "bytes are free, but a payload may have" in ran.err
             filler.unlink()
             until(lambda: not bare("host", "health", "--socket", path).status)
 

@@ -131,10 +131,10 @@ def test_what_cannot_be_read_is_noted(tmp_path: Path) -> None:
         "net.ipv4.udp_mem": "/proc/sys/net/ipv4/udp_mem: '1 2 x' is no number",
         "limits": "/proc/self/limits: No such file or directory",
         "meminfo": "/proc/meminfo: No such file or directory",
-        "stat": "/proc/stat has no time of the hypervisor",
-        "softnet_stat": "/proc/net/softnet_stat is not as expected",
+        "stat": "/proc/stat does not report stolen time",
+        "softnet_stat": "/proc/net/softnet_stat has an unknown format",
         "snmp": "/proc/net/snmp has no RcvbufErrors",
-        "speed": "the driver does not say how fast its link is",
+        "speed": "the driver does not report the speed of its link",
     }
     assert {name: tree.unread[name] for name in reasons} == reasons
 
@@ -154,7 +154,7 @@ def test_processes_processors_and_memory(tree: Tree) -> None:
         huge_pages="madvise",
     )
     assert read_clock(tree) == ClockState(source="kvm-clock")
-    assert tree.unread["adjtimex"] == "only the host itself can be asked"
+    assert tree.unread["adjtimex"] == "only a running host reports it"
 
 
 def test_unlimited_is_no_number(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
 def test_no_control_group_is_noted(tmp_path: Path) -> None:
     tree = Tree(root=make_tree(tmp_path, {"proc/self/mountinfo": ""}))
     assert read_group(tree) == ControlGroup()
-    assert tree.unread["memory"] == "there is no mounted control group of memory"
+    assert tree.unread["memory"] == "no control group with the controller memory is mounted"
     bare = Tree(root=make_tree(tmp_path / "bare", {"proc/self/cgroup": None}))
     assert read_group(bare) == ControlGroup()
     assert bare.unread["cpu"] == "/proc/self/cgroup: No such file or directory"
@@ -270,7 +270,7 @@ def test_a_driver_without_a_ring(tree: Tree) -> None:
     nic = read_interface(tree, "", lambda flag, interface: RINGS.replace("1024", "n/a"))
     assert nic is not None
     assert (nic.rx_ring, nic.rx_ring_max) == (None, None)
-    assert tree.unread["ethtool -g"] == "the driver of ens5 does not say"
+    assert tree.unread["ethtool -g"] == "the driver of ens5 does not report it"
 
 
 def test_which_interface(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_which_interface(tmp_path: Path) -> None:
     nic = read_interface(tree, "", None)
     assert nic is not None
     assert nic.name == "ens5"
-    assert "files of another host" in tree.unread["ethtool -g"]
+    assert "those of another host" in tree.unread["ethtool -g"]
     for wrong in ("eth9", "../../x", "-g"):
         with pytest.raises(NoInterface, match="is not in"):
             read_interface(tree, wrong, None)
@@ -393,7 +393,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     assert "Not a directory" in tree.unread["sync"]
     unasked = Tree()
     assert read_disk(unasked, tmp_path, 0).syncs == 0
-    assert unasked.unread["sync"] == "it was not to be measured"
+    assert unasked.unread["sync"] == "not measured, since 0 rounds were requested"
 
 
 # this host

@@ -24,10 +24,10 @@ def test_a_ring_from_its_making_to_a_shredding(bare: Run, place: KeyPlace) -> No
     made = bare("keys", "init")
     assert made.status == 0
     assert made.out.split() == (
-        f"keyring {place.ring} made; its master key is {place.ring}/master.key".split()
+        f"keyring {place.ring} created; its master key is {place.ring}/master.key".split()
     )
     again = bare("keys", "init")
-    assert (again.status, again.err) == (1, f"penstock: {place.ring} is a keyring already\n")
+    assert (again.status, again.err) == (1, f"penstock: {place.ring} already contains a keyring\n")
     ring = ring_at(place)
     sealed = seal_value(ring, "a17", b"value")
     seal_value(ring, "b2", b"value")
@@ -69,7 +69,7 @@ def test_a_master_key_from_the_environment(
 ) -> None:
     monkeypatch.setenv("PENSTOCK_KEYS_MASTER", "env:RING_KEY")
     missing = bare("keys", "init")
-    assert (missing.status, "no master key in the environment, as RING_KEY" in missing.err) == (
+    assert (missing.status, "environment variable RING_KEY with the master key" in missing.err) == (
         1,
         True,
     )
@@ -78,7 +78,7 @@ def test_a_master_key_from_the_environment(
     assert [path.name for path in place.ring.iterdir()] == ["keys.sqlite"]
     monkeypatch.setenv("RING_KEY_NEXT", generated().decode())
     rotated = bare("keys", "rotate")
-    assert "give every process the new key as RING_KEY, and RING_KEY_NEXT no more" in " ".join(
+    assert "set RING_KEY to the new key for every process, and unset RING_KEY_NEXT" in " ".join(
         rotated.out.split()
     )
 

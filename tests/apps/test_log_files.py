@@ -81,7 +81,7 @@ def test_wrong_words_are_refused(broker: Broker, bare: Run, tmp_path: Path) -> N
         (("dump", "t", "--offsets", "5"), "must read FROM:TO"),
         (("dump", "t", "--offsets", "5:4"), "FROM is above TO"),
         (("dump", "t", "--what", "indexes"), "requires --data-dir"),
-        (("dump",), "name a TOPIC"),
+        (("dump",), "give a TOPIC"),
         (("stats", "t", "--set", "a=b"), "require --objects"),
         (("repair", "t"), "stopped broker"),
     ):
@@ -89,7 +89,7 @@ def test_wrong_words_are_refused(broker: Broker, bare: Run, tmp_path: Path) -> N
         assert ran.status == 2
         assert said in ran.err
     ran = bare("log", "dump", "none", "--data-dir", str(tmp_path))
-    assert (ran.status, "no such partition" in ran.err) == (1, True)
+    assert (ran.status, "none of the selected partitions" in ran.err) == (1, True)
     (tmp_path / "what").write_bytes(b"x")
     ran = bare("log", "dump", "--file", str(tmp_path / "what"))
     assert ran.status == 1
@@ -139,7 +139,7 @@ def test_rot_is_set_aside_and_consumers_pass_it(broker: Broker, bare: Run, tmp_p
     assert bare("log", "verify", *place).status == 1
     planned = bare("log", "repair", *place)
     assert "nothing changed" in planned.out
-    assert f"{rotten['size_bytes']} bytes that cannot be read" in planned.out
+    assert f"{rotten['size_bytes']} unreadable bytes" in planned.out
     assert file.read_bytes() == data
     assert "done; check the result" in bare("log", "repair", *place, "--yes").out
     assert file.with_name(f"{file.name}.1.quarantined").read_bytes() == data
@@ -148,7 +148,7 @@ def test_rot_is_set_aside_and_consumers_pass_it(broker: Broker, bare: Run, tmp_p
     (gap,) = [row for row in found["notes"] if row["kind"] == "offsets"]
     assert gap["base_offset"] == rotten["base_offset"]
     assert gap["last_offset"] == rotten["last_offset"]
-    assert "set aside" in bare("log", "verify", *place, "--notes").out
+    assert "quarantined" in bare("log", "verify", *place, "--notes").out
     with Broker(directory=tmp_path, admin=False) as again, Client(again.bootstrap) as client:
         read = client.read_arrow("t")
         assert read.num_rows == ROWS - rotten["records"]

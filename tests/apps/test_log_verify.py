@@ -141,7 +141,7 @@ def test_files_are_read_when_the_broker_is_stopped(
     assert (row["partition"], row["base_offset"], row["last_offset"]) == ("t-1", 3, 5)
     assert row["place"] == f"{file}, byte {first.size_bytes}"
     assert bare(*words, "fine").status == 0
-    assert "no such partition" in bare(*words, "t", "-p", "7").err
+    assert "none of the selected partitions" in bare(*words, "t", "-p", "7").err
     assert bare(*words[:-1], str(tmp_path / "log")).status == 1
     assert "give its parent directory" in bare(*words[:-1], str(tmp_path / "log" / "t-1")).err
     (tmp_path / "empty").mkdir()
@@ -176,7 +176,7 @@ def test_the_report_names_the_offset_at_which_consumers_continue(broker: Broker,
     stuck = bare("consume", "t", "-p", "1", "-e", "-b", broker.bootstrap)
     assert stuck.status == 1
     assert stuck.out == "value\n" * 3
-    assert "t-1: the batch at offsets 3 to 5 cannot be read" in stuck.err
+    assert "t-1: the batch with offsets 3 to 5 cannot be read" in stuck.err
     consume, seek = re.findall(r"`penstock (.*?)`", stuck.err)
     behind = bare(*shlex.split(consume), "-e", "-b", broker.bootstrap)
     assert (behind.status, behind.out) == (0, "value\n" * 3)

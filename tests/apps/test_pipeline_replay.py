@@ -72,7 +72,10 @@ def file(tmp_path: Path) -> Path:
         (["--dead-letters", "--offsets", "0-5"], "must read PARTITION:FROM-TO"),
         (["--dead-letters", "--offsets", "0:5-4"], "4 comes before 5"),
         (["--parked", "--key-hex", "xy"], "--key-hex xy: "),
-        (["--parked", "--all", "--key", "a"], "give --all or keys, not both"),
+        (
+            ["--parked", "--all", "--key", "a"],
+            "give --all, or keys with --key and --key-hex, not both",
+        ),
         (["--parked", "--execute"], "--execute needs --key, --key-hex or --all"),
         (["--parked", "--all", "--execute"], "no parked record matches"),
         (["--parked", "--query", "lines"], "query lines has no held records"),

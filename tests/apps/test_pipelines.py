@@ -196,7 +196,9 @@ def test_topics_and_brokers_that_are_not_there(
     assert "% waiting for brokers at 127.0.0.1:1 (2 s so far)" in ran.err
     (said,) = errors(ran.err)
     assert said.startswith(f"penstock: {file}:{line}: run.bootstrap: no broker of 127.0.0.1:1 ")
-    assert said.endswith("start one with `penstock serve`, or name it with -b HOST:PORT")
+    assert said.endswith(
+        "start a broker with `penstock serve`, or name a running one with -b HOST:PORT"
+    )
 
 
 def test_without_java(write: Callable[[str], Path]) -> None:
@@ -336,7 +338,7 @@ def stopped(bare: Run, where: tuple[str, ...]) -> None:
     assert (query["query"], query["group"], query["batch_id"]) == ("lines", "lines.lines", 1)
     assert sum(place["committed_offset"] for place in query["partitions"]) == 1_000
     assert query["lag_records"] == 0
-    assert "does not run" in bare("pipeline", "status", *where).out
+    assert "is not running" in bare("pipeline", "status", *where).out
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ def test_the_answers_come_first(bare: Run) -> None:
     assert (ran.status, len(lines) < 25) == (0, True)
     assert lines[0] == "capacity (messages-per-second 50,000 messages/s, message-bytes 1 KiB)"
     words = {line.split("  ")[0].strip() for line in lines}
-    assert {"partitions", "brokers", "a partition on a disk", "the fullest disk"} <= words
+    assert {"partitions", "brokers", "mean partition on a disk", "the fullest disk"} <= words
     assert [line for line in lines if line != line.rstrip()] == []
     assert "--explain" in lines[-1]
     tiered = bare("plan", "capacity", "--storage", "tiered")
@@ -86,7 +86,7 @@ def test_a_hot_key_fails_the_plan(bare: Run) -> None:
     ran = bare("plan", "capacity", "--messages-per-second", "100k", "--keys", "100",
                "--top-percent-share", "0.5", "--partitions", "32")  # fmt: skip
     assert ran.status == 1
-    assert "salt the busiest keys" in " ".join(ran.out.split())
+    assert "split the busiest key into" in " ".join(ran.out.split())
 
 
 def test_settings_of_brokers(bare: Run, tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_what_was_measured(bare: Run, tmp_path: Path) -> None:
         (("--retention", "-1"), "retention"),
         (("--message-bytes", "5 apples"), "apples"),
         (("--storage", "tape"), "storage"),
-        (("--zipf-exponent", "1"), "give the number of keys"),
-        (("--storage", "tiered", "--local-retention", "8"), "keep less on local disks"),
-        (("--put-p50", "9", "--put-p99", "8"), "put-p99 is at least put-p50"),
+        (("--zipf-exponent", "1"), "needs the number of keys"),
+        (("--storage", "tiered", "--local-retention", "8"), "lower local-retention"),
+        (("--put-p50", "9", "--put-p99", "8"), "put-p99 must be at least put-p50"),
     ],
 )
 def test_bad_inputs(bare: Run, options: tuple[str, ...], named: str) -> None:

@@ -84,7 +84,7 @@ def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None
     there = str(Path(data) / "not" / "yet")
     ran = bare(*COMMAND, "--data-dir", there)
     first, *lines = ran.out.splitlines()
-    assert first.startswith("Which layer of this host breaks first")
+    assert first.startswith("First layer of this host that breaks")
     assert any(
         [re.match(r" ?sync of the data directory +[0-9.]+ (ns|µs|ms|s)", line) for line in lines]
     )
@@ -92,7 +92,7 @@ def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None
     assert "aeron" not in ran.out.lower()
     assert list(Path(data).iterdir()) == []
     explained = bare(*COMMAND, "--data-dir", there, "--explain").out
-    assert f"of 2 in {data}, since {there} does not exist" in explained
+    assert f"of 2 in {data}, because {there} does not exist" in explained
 
 
 @pytest.mark.parametrize(("name", "begin"), [("bars.svg", b"<?xml"), ("bars.png", b"\x89PNG")])
@@ -118,11 +118,11 @@ def test_a_host_below_a_directory(bare: Run, data: str, tmp_path: Path) -> None:
         "file descriptors of the broker": "fail",
         "memory of the broker": "fail",
         "kills for memory": "warn",
-        "stall by the CPU quota": "warn",
+        "stall caused by the CPU quota": "warn",
         "throttled periods": "warn",
         "stolen CPU time": "warn",
         "I/O limits": "note",
-        "error of the clock": "note",
+        "clock error": "note",
         "NIC receive ring": "note",
     }
     assert {name: severities[name] for name in expected} == expected

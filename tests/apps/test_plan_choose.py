@@ -12,14 +12,14 @@ def test_table(bare: Run) -> None:
     ran = bare("plan", "choose", "--rate", "60k", "--consumers", "3")
     assert ran.status == 0, ran.err
     assert ran.out.startswith(
-        "what carries it: distributed log (rate 60,000 messages/s, consumers 3)"
+        "recommended for this workload: distributed log (rate 60,000 messages/s, consumers 3)"
     )
     assert "log in Penstock" in ran.out
     assert "against" not in ran.out
     ran = bare("plan", "choose", "--rate", "60k", "--consumers", "3", "--explain")
     assert "against: throughput" in ran.out
     assert "rate 60,000 messages/s > 50,000 messages/s" in ran.out
-    assert "which single answer would change it" in ran.out
+    assert "single answers that would change the recommendation" in ran.out
 
 
 def test_explain(bare: Run) -> None:
@@ -65,7 +65,7 @@ def test_questions_are_asked_with_their_thresholds(bare: Run) -> None:
     found = json.loads(ran.out)["inputs"]
     assert (found["rate"]["value"], found["consumers"]["value"]) == (60_000, 3)
     assert (found["replay"]["value"], found["same-host"]["value"]) == (True, True)
-    assert "[1/18] Number of messages at busy times" in ran.err
+    assert "[1/18] Number of messages per second at busy times" in ran.err
     assert "rate > 50,000 messages/s: rules out queue" in ran.err
     assert "consumers = 'lots': must be a number" in ran.err
 
@@ -73,5 +73,5 @@ def test_questions_are_asked_with_their_thresholds(bare: Run) -> None:
 def test_questions_end_with_answers_that_cannot_be_read(bare: Run) -> None:
     ran = bare("plan", "choose", "--ask", stdin="a\n" * 5)
     assert ran.status == 2
-    assert "rate: 5 answers that cannot be read" in ran.err
+    assert "rate: no valid answer in 5 attempts" in ran.err
     assert bare("plan", "choose", "--ask", stdin="").status == 130

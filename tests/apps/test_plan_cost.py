@@ -85,7 +85,7 @@ def test_prices_are_written_edited_and_read(bare: Run, tmp_path: Path) -> None:
     ran = bare("plan", "cost", "--preset", "outbox-article", "--prices", str(file), "--explain")
     assert "6,000,000 × $0.02 per GB" in ran.out
     assert "an old bill, both sides (2024-01-01)" in ran.out
-    assert "1 are older than 365 days: zone.gb" in ran.out
+    assert "1 prices are older than 365 days: zone.gb" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,12 @@ def test_bad_inputs(bare: Run) -> None:
     assert ran.err.startswith("penstock: setting retention = 0.0: must be at least")
     ran = bare("plan", "cost", "--rate", "1MB/s", "--bytes-per-day", "5TB")
     assert ran.status == 2
-    assert "give one of them" in ran.err
+    assert "set only one of them" in ran.err
     size = bare("plan", "cost", "--rate", "10TB")
     assert (size.status, size.err) == (
         2,
-        "penstock: setting rate = '10TB': is a size, and must be a rate: 10TB/s, 10TB/day\n",
+        "penstock: setting rate = '10TB': is a size, but a rate is required, such as 10TB/s or"
+        " 10TB/day\n",
     )
     day = ("--output", "json", "plan", "cost", "--bytes-per-day")
     told = [json.loads(bare(*day, text).out)["inputs"]["bytes-per-day"]["value"]
@@ -143,4 +144,4 @@ def test_status_when_nothing_fits(bare: Run) -> None:
     ran = bare("plan", "cost", "--latency-p99", "1ms", "--per-record", "true", "--retention",
                "400d", "--rate", "3GB/s")  # fmt: skip
     assert ran.status == 1
-    assert "no way fits" in ran.out
+    assert "no option fits" in ran.out

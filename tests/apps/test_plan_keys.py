@@ -57,9 +57,9 @@ def test_table_and_explanations(run: Run, skewed: str, tmp_path: Path) -> None:
     assert ran.status == 0, ran.err
     assert f"keys of {skewed}" in ran.out
     assert "read: the whole topic" in ran.out
-    assert "1. car-0: of records" in ran.out
+    assert "1. car-0: share of records" in ran.out
     assert "BuiltInPartitioner.partitionForKey" in ran.out
-    assert "salt hot keys by" in ran.out
+    assert "salt hot keys with" in ran.out
     assert "sample" not in ran.out
     assert drawn.read_bytes().startswith(b"\x89PNG")
 

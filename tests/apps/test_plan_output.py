@@ -99,7 +99,7 @@ def test_answers_come_first_and_details_are_asked_for() -> None:
     assert not any(["shape" in line for line in plain])
     assert "warn  lid: loose" in plain
     assert "      → tighten it" in plain
-    assert plain[-1].endswith("5 inputs, 2 figures with formulas and sources, 1 more findings")
+    assert plain[-1].endswith("5 inputs, 2 figures with formulas and sources, and 1 more findings")
     assert explained[: plain.index("warn  lid: loose")] == plain[: plain.index("warn  lid: loose")]
     assert "note  paint: wet" in explained
     assert any([line.startswith(" shape") for line in explained])

@@ -113,8 +113,8 @@ def test_a_queue_from_its_first_record_to_its_dead_letters(
 
 def test_what_is_not_there_is_said(broker: Broker, bare: Run) -> None:
     ran = bare("-b", broker.bootstrap, "queue", "describe", "nobody")
-    assert (ran.status, "has no state" in ran.err) == (1, True)
+    assert (ran.status, "has no stored state" in ran.err) == (1, True)
     ran = bare("-b", broker.bootstrap, "queue", "redrive", "nobody")
-    assert (ran.status, "has no dead letters" in ran.err) == (1, True)
+    assert (ran.status, "has no dead letter topic" in ran.err) == (1, True)
     ran = bare("-b", broker.bootstrap, "queue", "describe", "g", "--admin", "127.0.0.1:1")
     assert (ran.status, "--admin" in ran.err) == (3, True)

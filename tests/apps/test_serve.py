@@ -104,7 +104,7 @@ def test_a_port_that_is_taken(tmp_path: Path, option: str) -> None:
     assert status == 1
     assert taken in said
     assert "in use" in said
-    assert f"another with {option} HOST:PORT" in said
+    assert f"another address with {option} HOST:PORT" in said
     assert said.count("\n") == 1
 
 
@@ -181,7 +181,7 @@ def test_bad_settings(tmp_path: Path) -> None:
         (("diskless.storage.options=plain",), "an option must read name=value"),
         (
             ("control.url=postgresql://user@127.0.0.1:1/x",),
-            "diskless.storage.url = '': must name the store that all brokers share",
+            "diskless.storage.url = '': must name the object store that all brokers share",
         ),
         (
             ("control.url=mysql://me:word@h/x", "diskless.storage.url=s3://b"),

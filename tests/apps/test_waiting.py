@@ -235,7 +235,7 @@ def test_a_broker_that_is_not_registered_is_named_at_once(run: Run) -> None:
         assert SYSTEM_CLOCK.monotonic() - begun < 2
         assert (ran.status, ran.err) == (
             1,
-            "penstock: broker 7 is not registered; the cluster has brokers 1\n",
+            "penstock: broker 7 is not registered; registered brokers are 1\n",
         )
 
 
@@ -253,14 +253,14 @@ def test_a_port_with_tls_is_named_at_once(
         ran = bare("-b", f"{host}:{port}", "topic", "list")
         assert SYSTEM_CLOCK.monotonic() - begun < 2
         assert (ran.status, ran.err.count("\n")) == (1, 1)
-        assert f"{host}:{port} expects TLS, and this client connects without it" in ran.err
+        assert f"{host}:{port} expects TLS, but this client connects without it" in ran.err
         assert "security.protocol" in ran.err
         (line,) = [text for text in caplog.messages if "connected without TLS" in text]
         assert line.startswith(f"a client at {host} connected without TLS to port {port}")
         options = ("-X", "security.protocol=SSL")
         plain = bare("-b", broker.bootstrap, "topic", "list", *options)
         assert plain.status in (1, 3)
-        assert "Does this port expect TLS (security.protocol)?" in plain.err
+        assert "Check whether this port expects TLS (security.protocol)." in plain.err
 
 
 def test_a_quiet_consumer_says_nothing(frozen: Broker, start: Start, ears: Ears) -> None:
@@ -299,9 +299,9 @@ def test_absent_topics_and_brokers_are_one_line(
     unused = f"127.0.0.1:{free_port()}"
     down = bare("-b", unused, *named, "-X", "default.api.timeout.ms=100", stdin="a\n")
     assert (down.status, down.err.count("\n"), down.out) == (3, 1, "")
-    assert down.err.startswith(f"penstock: no broker of {unused} answers; the last error: ")
+    assert down.err.startswith(f"penstock: no broker of {unused} responds; the last error: ")
     assert "Connection refused" in down.err
-    assert "start one with `penstock serve`" in down.err
+    assert "start a broker with `penstock serve`" in down.err
 
 
 @pytest.mark.parametrize(

@@ -43,5 +43,5 @@ def test_every_field_is_needed(name: str) -> None:
 )  # fmt: skip
 def test_other_kinds_are_refused(change: dict[str, Any]) -> None:
     item = extent_to_json(WHOLE)
-    with pytest.raises(NoExtent, match="not in the form expected"):
+    with pytest.raises(NoExtent, match="invalid extent in JSON"):
         extent_from_json(item | change)

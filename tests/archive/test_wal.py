@@ -91,7 +91,7 @@ def test_a_short_tail_reports_the_needed_bytes() -> None:
             decode_footer(OBJECT[-size:])
         assert caught.value.needed_bytes == footer_bytes
     for size in range(TRAILER_BYTES):
-        with pytest.raises(CorruptObject, match=f"{size} are there"):
+        with pytest.raises(CorruptObject, match=f"there are {size}"):
             decode_footer(OBJECT[len(OBJECT) - size :])
 
 

@@ -19,7 +19,7 @@ def test_allowed_names(name: str) -> None:
         ("", "empty"),
         (".", "'.' or '..'"),
         ("..", "'.' or '..'"),
-        ("x" * 250, "at most 249 characters, this one has 250"),
+        ("x" * 250, "at most 249 characters, not 250"),
         ("a/b", "ASCII letters"),
         ("a\x00", "ASCII letters"),
         ("naïve", "ASCII letters"),

@@ -40,7 +40,7 @@ def test_says_what_has_no_effect() -> None:
 
     (reserve,) = settings.describe(Idle)
     said = settings.without_effect
-    assert reserve.doc == "Whether. Not yet: it has no effect: it is not built."
+    assert reserve.doc == "Whether. It has no effect: it is not built."
     assert said(reserve, "true") == "setting reserve = 'true': it has no effect: it is not built"
     assert said(reserve, "FALSE") == ""
     with pytest.raises(InvalidSetting, match="must be true or false"):

@@ -58,7 +58,7 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     healthy = await diagnosis(trio)
     assert (healthy["status"], healthy["cause"]) == (
         "ok",
-        "1, all have leaders, all replicas in sync",
+        "1 partition; all have leaders, and all replicas are in sync",
     )
     first, second = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await trio.stop(first)

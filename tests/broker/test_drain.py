@@ -43,7 +43,7 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
         for topic in four.brokers[1].cluster.image.topics.values()
     )
     _, refused = await ran(four, "broker", "remove", str(leader), status=1)
-    assert f"broker {leader} is registered, so it runs: stop it first" in refused
+    assert f"broker {leader} is registered and may be running: stop it first" in refused
     planned = await facts(four, "broker", "drain", str(leader), "--dry-run")
     assert len(planned) == count
     assert row(four).move == 0
@@ -66,7 +66,7 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     await four.stop(leader)
     assert await facts(four, "broker", "remove", str(leader)) == {"broker": leader}
     _, unknown = await ran(four, "broker", "remove", "9", status=1)
-    assert "no broker 9 was ever registered" in unknown
+    assert "broker 9 was never registered" in unknown
 
 
 async def test_a_stopped_broker_can_be_drained(four: Cluster) -> None:
@@ -75,7 +75,7 @@ async def test_a_stopped_broker_can_be_drained(four: Cluster) -> None:
     await four.stop(leader)
     await until(lambda: all(knows(broker, 3) for broker in four.brokers.values()))
     _, refused = await ran(four, "broker", "remove", str(leader), status=1)
-    assert f"broker {leader} holds replicas of 1 partition(s), as of t-0" in refused
+    assert f"broker {leader} holds replicas of 1 partition(s), for example of t-0" in refused
     await ran(four, "broker", "drain", str(leader))
     await until(lambda: leader not in row(four).replicas)
     await check(four, row(four).replicas, 1)

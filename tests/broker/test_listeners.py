@@ -36,7 +36,7 @@ def test_reads(text: str, protocols: tuple[str, ...], listener: Listener) -> Non
         ("://h:1", KAFKAS, "must read NAME://host:port"),
         ("PLAINTEXT://h", KAFKAS, "must end in a port"),
         ("PLAINTEXT://h:70000", KAFKAS, "must end in a port"),
-        ("ODD://h:1", (*OWN, "ODD:GSSAPI"), "has protocol GSSAPI; protocols are PLAINTEXT, SSL"),
+        ("ODD://h:1", (*OWN, "ODD:GSSAPI"), "has protocol GSSAPI; supported are PLAINTEXT, SSL"),
         ("OTHER://h:1", OWN, "has no entry in listener.security.protocol.map"),
         ("INTERNAL://h:1", ("INTERNAL",), "must read NAME:PROTOCOL"),
     ],

@@ -134,7 +134,7 @@ async def test_two_empty_disks_of_three_do_not_make_an_empty_topic(
     with caplog.at_level(logging.WARNING):
         for node_id in wiped:
             await cluster.start(node_id)
-        told = f"brokers {wiped[0]}, {wiped[1]} may have lost what they acknowledged"
+        told = f"brokers {wiped[0]}, {wiped[1]} may have lost acknowledged records"
         await until(lambda: told in caplog.text)
     for node_id in wiped:
         assert cluster.log(node_id).copy.core.limbo > 0
@@ -162,7 +162,7 @@ async def test_an_empty_copy_does_not_help_to_forget_what_it_had(
     with caplog.at_level(logging.WARNING):
         await cluster.start(absent)
         await cluster.start(wiped)
-        await until(lambda: f"brokers {wiped} may have lost what they" in caplog.text)
+        await until(lambda: f"brokers {wiped} may have lost acknowledged" in caplog.text)
     assert f"brokers {leader} do not answer" in caplog.text
     assert cluster.leader() == 0
     await cluster.start(leader)

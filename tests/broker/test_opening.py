@@ -100,8 +100,8 @@ async def test_a_request_stops_at_the_first_batch_that_unpacks_to_too_much(
     first, large, after, plain = answer.responses[0].partition_responses
     assert [first.error_code, plain.error_code] == [0, 0]
     assert [large.error_code, after.error_code] == [MESSAGE_TOO_LARGE] * 2
-    assert f"unpacks to more than the limit of {VALIDATED_BATCH_BYTES_MAX}" in large.error_message
-    assert "not unpacked, as earlier batches of the request" in after.error_message
+    assert f"more than the limit of {VALIDATED_BATCH_BYTES_MAX}" in large.error_message
+    assert "not decompressed, because earlier batches of the request" in after.error_message
 
 
 @pytest.mark.parametrize("settings", [WAYS[0].values[0], {"compression.type": "zstd"}])

@@ -104,7 +104,7 @@ async def test_what_peers_send_is_judged(
     differing = Row(log.key, Append(authority, epoch, 0, 1, 3), twin)
     replication(cluster, other).rows_came(leader, [differing])
     assert "this replica differs from its leader" in caplog.text
-    assert "other records than its leader: it takes no part" in log.copy.trouble
+    assert "differ from the leader's: it is offline" in log.copy.trouble
     assert everything(log)[: len(whole)] == whole
     assert await cluster.produce(b"with two") == 4
 

@@ -55,7 +55,8 @@ async def test_a_disk_that_takes_nothing_any_more(
         copies = replication(cluster, 1)
         assert copies.failed
         trouble = {log.copy.trouble for log in copies.logs.values()}
-        assert trouble == {"the disk has failed: it takes no part before the broker is restarted"}
+        offline = "the disk has failed: the replica is offline until the broker is restarted"
+        assert trouble == {offline}
         assert f"{len(names)} replicas are offline until a restart: " in caplog.text
         assert "Read-only file system" in str(cluster.brokers[1].store.failed)
         assert b"before" in await cluster.values(single, "alone"), "what is there is read"

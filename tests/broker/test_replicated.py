@@ -408,6 +408,6 @@ async def test_too_few_replicas_are_reported(cluster: Cluster) -> None:
     await until(lambda: cluster.log(leader).leading.reachable() == 2)  # type: ignore[union-attr]
     row = await cluster.clients[leader].produce("t", batch(b"with two"))
     assert row.error_code.name == "not_enough_replicas"
-    assert "2 of 3 replicas can be reached, 3 must acknowledge" in str(row.error_message)
+    assert "2 of 3 replicas can be reached, but 3 must acknowledge" in str(row.error_message)
     await cluster.start(other)
     assert await cluster.produce(b"with all again") == 1

@@ -345,8 +345,8 @@ async def test_a_disk_without_room_is_named(
     )
     answer = await cluster.switch(1, diskless=False)
     assert answer.error_code != 0
-    assert "broker 2: topic 't': its 1 partitions here take" in answer.error_message
-    assert f"{room} has 10 left" in answer.error_message
+    assert "broker 2: topic 't': its 1 partitions on this broker need" in answer.error_message
+    assert f"{room} has 10 bytes free" in answer.error_message
     assert await cluster.produce(b"goes on") == 1
     await until(lambda: not cluster.filled())
 

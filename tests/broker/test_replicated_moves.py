@@ -266,7 +266,7 @@ async def test_invalid_reassignments_are_rejected(four: Cluster) -> None:
         assert found == code
         assert words in str(message)
     found, message = await order(four, [1, 2], change_factor=False)
-    assert (found, "t-0 has 3 replicas, the request has 2" in str(message)) == (
+    assert (found, "t-0 has 3 replicas, but the request has 2" in str(message)) == (
         "invalid_replication_factor",
         True,
     )

@@ -72,10 +72,12 @@ async def test_replicas_are_placed_on_brokers_with_the_role(cluster: RoleCluster
     assert (await cluster.asked_for(name="many", num_partitions=30))[0] == "none"
     [many] = (await cluster.topic("many")).topics
     assert {partition.leader_id for partition in many.partitions} == {2, 3, 4}
-    refused = "broker 1 gets no replicas: its broker.roles is ingestion, without persistence"
+    refused = (
+        "broker 1 cannot get replicas: its broker.roles = ingestion does not include persistence"
+    )
     code, why = await cluster.asked_for(name="four", replication_factor=4)
     assert code == "invalid_replication_factor"
-    assert "only 3 broker(s) are registered beside 1, which get no new replicas" in why
+    assert "only 3 broker(s) can get replicas; broker(s) 1 are excluded" in why
     by_hand = [{"partition_index": 0, "broker_ids": [2, 1]}]
     code, why = await cluster.asked_for(
         name="by-hand", num_partitions=-1, replication_factor=-1, assignments=by_hand
@@ -123,7 +125,10 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     await all_in_sync(cluster, 2)
     found = {fact["broker"]: fact for fact in (await facts(cluster))["brokers"]}
     assert (found[leader]["roles"], found[leader]["copies"]) == (["ingestion"], 1)
-    held = f"broker {leader} has broker.roles = ingestion, and replicas of 1 partition, as of t-0"
+    held = (
+        f"broker {leader} has broker.roles = ingestion, but holds replicas of 1 partition,"
+        " such as t-0"
+    )
     assert held in await asked(cluster, "doctor")
     [move] = (await said(cluster, "cluster", "advise"))["moves"]
     assert (move["why"], leader in move["to"]) == ("broker is to go", False)

@@ -177,11 +177,12 @@ async def test_an_older_copy_of_a_directory_does_not_help_to_forget(
     assert "is an older copy of broker" in caplog.text
     log = cluster.log(old)
     await until(lambda: log.copy.core.limbo > 0 and not log.copy.silent)
-    await until(lambda: "may have lost what they acknowledged" in caplog.text)
+    await until(lambda: "may have lost acknowledged records" in caplog.text)
     assert cluster.leader() == 0, "two of three copies, which lack what was acknowledged"
     said = json.loads((await ran(cluster, "doctor", "--output", "json", status=1))[0])
     (finding,) = [row for row in said if row["check"] == "copies"]
-    assert finding["cause"].startswith(f"broker {old}: t-0: it may lack what it acknowledged")
+    lacks = "it may lack records that it acknowledged"
+    assert finding["cause"].startswith(f"broker {old}: t-0: {lacks}")
     await cluster.stop(old)  # it is noted: another start does not forget it
     await cluster.start(old)
     await until(lambda: cluster.log(old).copy.core.limbo > 0)
@@ -194,4 +195,4 @@ async def test_an_older_copy_of_a_directory_does_not_help_to_forget(
 async def test_a_damaged_file_of_what_was_seen_is_refused(cluster: Cluster) -> None:
     await cluster.stop(1)
     (cluster.root / "1" / FILE).write_text("{}")
-    await start_refused(cluster, 1, CorruptFile, "is damaged and does not name")
+    await start_refused(cluster, 1, CorruptFile, "is damaged, so this broker cannot check")

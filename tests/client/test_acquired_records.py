@@ -136,7 +136,7 @@ def test_invalid_rows_are_rejected_before_anything_is_sent() -> None:
             found.ack(rows)
     assert not brokers.sent
     found.ack([0])
-    with pytest.raises(InvalidArgument, match="1 of them were acknowledged"):
+    with pytest.raises(InvalidArgument, match="1 of the selected rows were acknowledged"):
         found.reject([0, 1])
 
 

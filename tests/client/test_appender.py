@@ -345,7 +345,7 @@ async def test_a_broker_that_is_too_old_is_refused_permanently() -> None:
                 [put(appender, ProducerPartition(5, 0, "orders", 0, True), [b"x"], 0)]
             )
             assert isinstance(error, UnsupportedByBroker)
-            assert "serves Produce in versions 0 to 8" in str(error)
+            assert "supports Produce in versions 0 to 8" in str(error)
 
 
 async def test_idle_lanes_are_forgotten_and_none_that_is_in_use(

@@ -91,16 +91,16 @@ def test_times_are_cut_to_the_millisecond_that_they_are_in(
 @pytest.mark.parametrize(
     ("name", "column", "reason"),
     [
-        ("timestamp", pa.array([2**60], pa.timestamp("s")), "'timestamp' has seconds that"),
-        ("timestamp", pa.array([2**64 - 1], pa.uint64()), "has too many milliseconds"),
-        ("timestamp", pa.array([1], pa.date32()), "'timestamp' is date32"),
-        ("timestamp", pa.array([1.0]), "'timestamp' is double"),
-        ("key", pa.array([1.0]).cast(pa.float16()), "'key' is halffloat"),
-        ("value", pa.array([1]).dictionary_encode(), "'value' is int64"),
-        ("partition", pa.array([2**40]), "'partition' has no partition number"),
+        ("timestamp", pa.array([2**60], pa.timestamp("s")), "'timestamp' has seconds whose"),
+        ("timestamp", pa.array([2**64 - 1], pa.uint64()), "has milliseconds that do not fit"),
+        ("timestamp", pa.array([1], pa.date32()), "'timestamp' has type date32"),
+        ("timestamp", pa.array([1.0]), "'timestamp' has type double"),
+        ("key", pa.array([1.0]).cast(pa.float16()), "'key' has type halffloat"),
+        ("value", pa.array([1]).dictionary_encode(), "'value' has type int64"),
+        ("partition", pa.array([2**40]), "'partition' has a value that is no partition number"),
         ("partition", pa.array([None], pa.int32()), "1 nulls"),
         ("headers", pa.array([[{"key": b"\xff", "value": b""}]]), "'headers'.*Invalid UTF8"),
-        ("headers", pa.array([["a"]]), "'headers' is list<item: string>"),
+        ("headers", pa.array([["a"]]), "'headers' has type list<item: string>"),
     ],
 )  # fmt: skip
 def test_columns_that_records_cannot_have_are_named(name: str, column: Any, reason: str) -> None:

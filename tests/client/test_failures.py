@@ -89,7 +89,7 @@ def test_no_broker_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
     client = Client(f"127.0.0.1:{port}", api_timeout_ms=200)
-    with pytest.raises(BrokersUnreachable, match=f"no broker of 127.0.0.1:{port} answers"):
+    with pytest.raises(BrokersUnreachable, match=f"no broker of 127.0.0.1:{port} responds"):
         client.metadata()
     client.close()
     with pytest.raises(ClientClosed):
@@ -132,7 +132,11 @@ def connect(port: int, timeout_ms: int = 60_000) -> Connection:
 @pytest.mark.parametrize(
     ("sent", "expected", "match"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", MalformedResponse, "is it a Kafka listener"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            MalformedResponse,
+            "Check that this address is a Kafka listener",
+        ),
         (b"\0\0\0\3abc", MalformedResponse, "frame of 3 bytes"),
         (b"\xff\xff\xff\xff", MalformedResponse, "frame of -1 bytes"),
         (b"\0\0\0\x08\0\0\0\x63\0\0\0\0", MalformedResponse, "number 99"),

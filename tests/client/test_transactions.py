@@ -95,7 +95,7 @@ def test_a_transaction_with_a_failed_write_cannot_be_committed(
     producer.write_arrow(name, table(1))
     with pytest.raises(PenstockError, match="gone"):
         producer.write_arrow("gone", table(1))
-    with pytest.raises(InvalidArgument, match="it can only be aborted"):
+    with pytest.raises(InvalidArgument, match="the transaction can only be aborted"):
         producer.commit()
     producer.abort()
     with pytest.raises(InvalidArgument, match="no transaction is open"):
@@ -134,7 +134,7 @@ def test_the_next_producer_fences_the_one_before(
     with pytest.raises(PenstockError) as caught:
         producer.commit()
     assert caught.value.code in ("producer_fenced", "invalid_producer_epoch")
-    with pytest.raises(InvalidArgument, match="another producer has the transactional id"):
+    with pytest.raises(InvalidArgument, match="another producer now has the transactional id"):
         producer.begin()
     with following.transaction():
         following.write_arrow(name, table(3))

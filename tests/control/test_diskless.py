@@ -319,16 +319,16 @@ async def test_an_object_that_was_never_leased_is_not_committed(plane: Plane) ->
 
 
 WRONG = [
-    ([entry(0, at=990)], "entries up to byte 1090 of 1000"),
+    ([entry(0, at=990)], "end at byte 1090, but the object has 1000 bytes"),
     ([entry(0, at=-1)], "at byte -1"),
-    ([entry(0, at=0), entry(0, at=99)], "at byte 99, the one before it ends at 100"),
-    ([entry(0)._replace(size_bytes=0)], "an entry of 0 bytes"),
+    ([entry(0, at=0), entry(0, at=99)], "the entry before it ends at byte 100"),
+    ([entry(0)._replace(size_bytes=0)], "has 0 bytes"),
     ([entry(0)._replace(size_bytes=99)], "do not add up to 99 bytes and 5 offsets"),
     ([entry(0)._replace(offset_count=4)], "do not add up to 100 bytes and 4 offsets"),
     ([entry(0)._replace(layout=b"")], "do not add up"),
     ([entry(0)._replace(layout=entry(0).layout[:7])], "do not add up"),
     ([entry(0, (101, 5), (-1, 0))], "do not add up"),
-    ([entry(0, (0, 5))], "an entry of 0 bytes"),
+    ([entry(0, (0, 5))], "has 0 bytes"),
 ]
 
 

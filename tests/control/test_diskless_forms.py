@@ -334,7 +334,7 @@ async def test_a_damaged_answer_is_named(tmp_path: Path) -> None:
     connection.close()
     await plane.start()
     try:
-        with pytest.raises(DatabaseDamaged, match="answer of 1 bytes"):
+        with pytest.raises(DatabaseDamaged, match=r"result of a commit is damaged \(1 bytes\)"):
             await plane.commit_object(commit)
         assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 5, 100)]
     finally:

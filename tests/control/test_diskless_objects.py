@@ -219,7 +219,7 @@ async def test_the_clean_offset_is_of_what_was_compacted(plane: Plane) -> None:
     for partition, offset, newest in (
         (0, 16, made), (0, 15, before[2]), (0, 20, before[2]), (1, 15, made), (2, 15, made)
     ):  # fmt: skip
-        with pytest.raises(StaleExtents, match=f"up to offset {offset}, is not there"):
+        with pytest.raises(StaleExtents, match=f"up to offset {offset}, has changed"):
             await plane.note_clean(TOPIC, partition, offset, newest=newest)
     await plane.note_clean(TOPIC, 0, 20, newest=before[3])
     await put(plane, entry(0))
@@ -255,14 +255,14 @@ async def test_a_swap_that_contradicts_itself_is_refused(plane: Plane) -> None:
     good = sealed(key, before)
     [one] = good.extents
     for swap, message in (
-        (replace(good, replaced=()), "nothing to replace"),
-        (replace(good, extents=()), "nothing to replace it with"),
+        (replace(good, replaced=()), "no extents to replace"),
+        (replace(good, extents=()), "or no new extents"),
         (replace(good, replaced=(before[0], before[2])), "do not adjoin"),
-        (replace(good, replaced=tuple(before[:2])), r"\(0, 15\) in the place of \(0, 10\)"),
-        (replace(good, size_bytes=299), "outside of its 299 bytes"),
-        (replace(good, extents=(one._replace(object_id=7),)), "an extent of object 7"),
+        (replace(good, replaced=tuple(before[:2])), r"\(0, 15\) cannot replace offsets \(0, 10\)"),
+        (replace(good, size_bytes=299), "not within the object's 299 bytes"),
+        (replace(good, extents=(one._replace(object_id=7),)), "belongs to object 7"),
         (replace(good, extents=(one._replace(kind="wal"),)), "wal"),
-        (replace(good, extents=(one._replace(layout=pack("<ii", 300, 14)),)), "do not add up"),
+        (replace(good, extents=(one._replace(layout=pack("<ii", 300, 14)),)), "contradicts its"),
     ):
         with pytest.raises(InvalidCommit, match=message):
             await plane.swap_extents(swap)

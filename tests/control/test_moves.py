@@ -144,16 +144,18 @@ async def test_a_broker_is_removed_that_is_off_and_holds_nothing(control: Contro
         control, "diskless", DISKLESS, partitions=[[4]], configs={"diskless.enable": "true"}
     )
     await control.set_broker_configs(broker="4", configs={"a": "b"}, expected=None)
-    with pytest.raises(BrokerInUse, match="broker 4 is registered, so it runs"):
+    with pytest.raises(BrokerInUse, match="broker 4 is registered"):
         await control.remove_broker(4)
     await control.unregister_broker(broker_id=4, incarnation=UUID(int=104))
-    with pytest.raises(BrokerInUse, match=r"4 holds replicas of 1 partition\(s\), as of repl"):
+    with pytest.raises(
+        BrokerInUse, match=r"4 holds replicas of 1 .*, for example of repl"
+    ):
         await control.remove_broker(4)
     await order(control, None)
     await control.remove_broker(4)
     assert not (await control.image()).broker_configs["4"]
     await control.remove_broker(4)
-    with pytest.raises(UnknownBroker, match="no broker 9 was ever registered"):
+    with pytest.raises(UnknownBroker, match="broker 9 was never registered"):
         await control.remove_broker(9)
 
 

@@ -111,7 +111,7 @@ async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
 
 async def test_a_foreign_database_is_refused_and_left_alone(postgres_url: str) -> None:
     await execute(postgres_url, "CREATE TABLE mine (x int)")
-    with pytest.raises(IncompatibleDatabase, match="'mine' is one"):
+    with pytest.raises(IncompatibleDatabase, match="such as 'mine'"):
         await PostgresControlPlane(postgres_url).start()
     await execute(postgres_url, "DROP TABLE mine")
     async with planes(postgres_url, 1):

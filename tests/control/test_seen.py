@@ -43,9 +43,9 @@ def test_a_continued_database_is_recorded() -> None:
     ("found", "own", "reason"),
     [
         (image(cluster_id="d", version=99), broker(), "cluster 'd'"),
-        (image(version=6), broker(), "version is 6, and was 7"),
-        (image(version=99, cluster_epoch=2), broker(), "cluster epoch is 2, and was 3"),
-        (image(version=99, cluster_epoch=99), broker(1, B), "epoch of broker 1 is 1, and was 2"),
+        (image(version=6), broker(), "version is 6, but was 7"),
+        (image(version=99, cluster_epoch=2), broker(), "cluster epoch is 2, but was 3"),
+        (image(version=99, cluster_epoch=99), broker(1, B), "epoch of broker 1 is 1, but was 2"),
         (image(version=99, cluster_epoch=99), broker(2, B), "epoch 2 of broker 1 twice"),
     ],
 )

@@ -142,7 +142,7 @@ async def test_an_entry_that_is_refused_refuses_all(plane: Plane, topic_id: UUID
         written(one, [entry(0), entry(1)]),
         written(two, [entry(0), entry(0, topic_id=topic_id)]),
     ]
-    with pytest.raises(EntryRefused, match=f"object {two.object_id} was refused") as caught:
+    with pytest.raises(EntryRefused, match=f"object {two.object_id} was rejected") as caught:
         await commit(plane, row(), commits)
     assert caught.value.error in ("unknown_topic_id", "not_leader_or_follower")
     with pytest.raises(EntryRefused, match="partition 7 does not exist"):
@@ -187,9 +187,9 @@ async def test_what_cannot_be_a_commit(plane: Plane, monkeypatch: pytest.MonkeyP
     commits = await objects(plane)
     with pytest.raises(InvalidCommit, match="0 objects"):
         await commit(plane, row(), [])
-    with pytest.raises(InvalidCommit, match="2 objects of 1 ids"):
+    with pytest.raises(InvalidCommit, match="2 objects with 1 ids"):
         await commit(plane, row(), [commits[0]] * 2)
-    with pytest.raises(InvalidCommit, match="a row that is 'intent'"):
+    with pytest.raises(InvalidCommit, match="state 'intent'"):
         await commit(plane, replace(row(), state="intent"), commits)
     [key] = await lease(plane)
     with pytest.raises(InvalidCommit, match="have no producer"):

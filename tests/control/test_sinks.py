@@ -59,7 +59,7 @@ async def test_an_unknown_query_has_no_commit(control: ControlPlane) -> None:
 
 async def test_commits_are_saved_by_compare_and_set(control: ControlPlane) -> None:
     assert await control.save_sink_commit(commit(), expected_version=0) == 1
-    with pytest.raises(StaleSink, match="at version 1, the change expected 0"):
+    with pytest.raises(StaleSink, match="at version 1, but the change expected 0"):
         await control.save_sink_commit(commit(), expected_version=0)
     assert await control.sink_commit("q") == commit(version=1)
     assert await control.sink_commits() == [commit(version=1, manifest=b"")]
@@ -101,7 +101,7 @@ async def test_what_may_follow(
     if allowed:
         assert await control.save_sink_commit(following, expected_version=version) > version
         return
-    with pytest.raises(StaleSink, match=f"batch {comes[1]}, {comes[0]}, cannot follow"):
+    with pytest.raises(StaleSink, match=f"batch {comes[1]} as '{comes[0]}' cannot follow"):
         await control.save_sink_commit(following, expected_version=version)
     assert await control.sink_commit("q") == commit(there[1], there[0], version=version)
 

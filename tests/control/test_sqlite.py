@@ -105,7 +105,7 @@ async def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> N
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine (x)")
     connection.close()
-    with pytest.raises(IncompatibleDatabase, match="not one of Penstock's"):
+    with pytest.raises(IncompatibleDatabase, match="of another program"):
         await SqliteControlPlane(path).start()
 
 

@@ -126,7 +126,7 @@ async def test_a_repeated_commit_gets_the_first_answer(tiers: Tiers) -> None:
 async def test_a_segment_that_does_not_follow_is_refused(tiers: Tiers, base: int, end: int) -> None:
     await tiers.commit(0, 10)
     lease = await tiers.lease(base)
-    with pytest.raises(StaleTiers, match="end at 10"):
+    with pytest.raises(StaleTiers, match="ends at offset 10"):
         await tiers.commit(base, end, lease=lease)
     assert (await tiers.states())[lease.object_id] == "pending"
     assert (await tiers.bounds()).tiered_offset == 10

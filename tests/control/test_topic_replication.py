@@ -106,7 +106,7 @@ async def test_a_fence_stops_what_moves_ends_and_goes_with_the_request(plane: Pl
     await plane.fence_topic(REQUEST)
     assert (await plane.image()).version == version
     assert errors(await put(plane, entry(0), entry(2, at=100))) == ["not_leader_or_follower"] * 2
-    with pytest.raises(NotWritable, match="'flights' is getting replicas"):
+    with pytest.raises(NotWritable, match="'flights' is becoming replicated"):
         await plane.delete_records(TOPIC, 0, 5)
     keys = [(TOPIC, partition) for partition in range(3)]
     marks = [Watermarks(0, 5, 100), Watermarks(0, 5, 100), Watermarks(0, 0, 0)]
@@ -222,7 +222,7 @@ async def test_what_cannot_be_ordered(plane: Plane) -> None:
 async def test_partitions_that_came_since_have_no_order(plane: Plane) -> None:
     await ordered(plane)
     await plane.create_partitions(topic_id=TOPIC, expected_count=3, new=[[BROKER]])
-    with pytest.raises(StaleTopic, match=r"partitions without an order.*\[3\]"):
+    with pytest.raises(StaleTopic, match=r"partitions without target replicas.*\[3\]"):
         await plane.fence_topic(REQUEST)
 
 

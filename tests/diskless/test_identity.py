@@ -80,7 +80,7 @@ def test_properties_survive_their_encoding(cluster_id: str, store_id: UUID) -> N
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"version=2\n", b"\xff" * 100])
 def test_what_names_no_store_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptObject, match="name no store"):
+    with pytest.raises(CorruptObject, match="are not a store's identity"):
         decode_store_properties(data)
 
 
@@ -92,7 +92,7 @@ def test_what_names_no_store_is_refused(data: bytes) -> None:
     [
         (None, None, ""),
         (None, StoreProperties("here", A), ""),
-        (None, StoreProperties("there", A), "names cluster 'there', this one is 'here'"),
+        (None, StoreProperties("there", A), "names cluster 'there', but this cluster is 'here'"),
         (A, StoreProperties("here", A), ""),
         (A, StoreProperties("here", B), f"has the identity {B}"),
         (A, StoreProperties("there", B), f"has the identity {B}"),
@@ -192,7 +192,7 @@ async def test_a_store_that_has_what_the_plane_names_is_adopted() -> None:
 
 async def test_a_store_without_anything_that_the_plane_names_is_not() -> None:
     world, elsewhere = await written(4), MemoryStore()
-    with pytest.raises(StoreMismatch, match=r"nothing of what cluster 'here' has written.*wal/"):
+    with pytest.raises(StoreMismatch, match=r"none of the objects that cluster 'here' has .*wal/"):
         await world.collection(store=elsewhere).start()
     assert len(elsewhere) == 0
     assert await world.plane.store_identity() is None

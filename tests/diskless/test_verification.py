@@ -147,7 +147,7 @@ async def test_an_extent_of_a_partition_that_the_footer_does_not_name_differs() 
     await misplace(world, extent, extent._replace(object_id=other.object_id))
     verifier = await verified(world)
     assert verifier.counts == {"differs": 1}
-    assert verifier.findings[0].detail == "the footer has nothing of the partition"
+    assert verifier.findings[0].detail == "the footer has no batches of the partition"
 
 
 async def test_a_sealed_segment_has_no_footer_but_a_length() -> None:

@@ -39,7 +39,7 @@ def field(kind: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ("string", "must be of a record"),
+        ("string", "must be a record"),
         (field("text"), "names the type 'text'"),
         (field("R"), "within itself"),
         (field(["null", {"type": "array", "items": "R"}]), "within itself"),
@@ -57,7 +57,7 @@ def field(kind: Any) -> dict[str, Any]:
         ({"type": "record", "name": "R", "fields": []}, "without fields"),
         ({"type": "record", "name": "R", "fields": [{"name": "a"}]}, "has no type"),
         ({"type": "record", "fields": []}, "has no name"),
-        (5, "is not a schema"),
+        (5, "must be a schema"),
     ],
 )  # fmt: skip
 def test_avro_schemas_that_cannot_be(tmp_path: Path, document: Any, reason: str) -> None:

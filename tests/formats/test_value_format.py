@@ -19,7 +19,7 @@ from penstock.formats.value_format import check
         ({"kind": "json", "schema": "infer"}, "schema", "infer_json"),
         ({"kind": "text", "schema": "a int"}, "schema", "is for json"),
         ({"kind": "avro"}, "schema_file", "needs a schema file"),
-        ({"kind": "raw", "schema_file": Path("x")}, "schema_file", "has none"),
+        ({"kind": "raw", "schema_file": Path("x")}, "schema_file", "has no schema file"),
         ({"kind": "raw", "message": "A"}, "message", "is for protobuf"),
         ({"kind": "raw", "framing": "confluent"}, "framing", "has no framing"),
         ({"kind": "text", "unknown_fields": "reject"}, "unknown_fields", "is for JSON"),

@@ -114,12 +114,12 @@ def test_a_second_hello_is_waited_for_without_a_ping() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"type": ACCEPTED, "ranges": [0, 1, 9, 1]}, "sequence 9: not under way"),
-        ({"type": ACCEPTED, "ranges": [0, 1, 0, 1]}, "sequence 0: not under way"),
-        ({"type": ACCEPTED, "ranges": [0, 1, 1]}, "3 numbers are no ranges"),
-        ({"type": ACCEPTED, "ranges": [0, 2]}, "up to sequence 2 only"),
-        ({"type": ACCEPTED, "ranges": [2, 1]}, "sequence 2: not under way"),
-        ({"type": FAILED, "first_sequence": 9, "count": 1}, "sequence 9: not under way"),
+        ({"type": ACCEPTED, "ranges": [0, 1, 9, 1]}, "sequence 9, which is not in flight"),
+        ({"type": ACCEPTED, "ranges": [0, 1, 0, 1]}, "sequence 0, which is not in flight"),
+        ({"type": ACCEPTED, "ranges": [0, 1, 1]}, "3 numbers are not pairs"),
+        ({"type": ACCEPTED, "ranges": [0, 2]}, "a part of a frame, up to sequence 2"),
+        ({"type": ACCEPTED, "ranges": [2, 1]}, "sequence 2, which is not in flight"),
+        ({"type": FAILED, "first_sequence": 9, "count": 1}, "sequence 9, which is not in flight"),
         ({"type": FAILED, "first_sequence": 0, "count": 1}, "restored 0 chunks, 0 events, 0 bytes"),
     ],
 )
@@ -200,7 +200,7 @@ def test_state_against_frame(state: ClientState, kind: int) -> None:
     assert machine.state is state
     expected = TABLE[state].get(kind)
     if expected is None:
-        with pytest.raises(ProtocolViolation, match=f"frame type {kind} .* {state.value}"):
+        with pytest.raises(ProtocolViolation, match=f"frame type {kind}, .* {state.value}"):
             machine.receive(FRAMES[kind], 1)
         assert machine.state is state
         assert said(machine) == []
@@ -291,8 +291,8 @@ def test_a_fenced_answer_raises_producer_fenced() -> None:
     [
         ({"version": 0}, "chose version 0"),
         ({"version": 2}, "chose version 2"),
-        ({"producer_id": 6}, "calls producer 5 6"),
-        ({"producer_id": -1}, "calls producer 5 -1"),
+        ({"producer_id": 6}, "assigned id 6 to producer 5"),
+        ({"producer_id": -1}, "assigned id -1 to producer 5"),
     ],
 )
 def test_a_handshake_that_contradicts(fields: dict[str, object], message: str) -> None:
@@ -305,7 +305,7 @@ def test_a_handshake_that_contradicts(fields: dict[str, object], message: str) -
 
 def test_an_agent_that_gives_no_producer_id_is_not_understood() -> None:
     machine = in_handshake()
-    with pytest.raises(ProtocolViolation, match="calls producer -1 -1"):
+    with pytest.raises(ProtocolViolation, match="assigned id -1 to producer -1"):
         machine.receive(frame(type=HELLO_ACK, accepted=True, version=1), 0)
 
 
@@ -347,9 +347,9 @@ def test_failed_restores_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("publication", "left"),
     [
-        (lambda: batch([b"x"] * 8), "0 chunks, 92 events, 992 bytes left"),
-        (lambda: single(b"x", event_count=99), "7 chunks, 1 events, 999 bytes left"),
-        (lambda: single(b"x" * 999), "7 chunks, 99 events, 1 bytes left"),
+        (lambda: batch([b"x"] * 8), "0 chunks, 92 events, 992 bytes are left"),
+        (lambda: single(b"x", event_count=99), "7 chunks, 1 events, 999 bytes are left"),
+        (lambda: single(b"x" * 999), "7 chunks, 99 events, 1 bytes are left"),
     ],
 )
 def test_all_three_dimensions_or_nothing(publication: object, left: str) -> None:
@@ -365,10 +365,10 @@ def test_all_three_dimensions_or_nothing(publication: object, left: str) -> None
 
 def test_what_would_never_fit() -> None:
     machine = started()
-    with pytest.raises(FrameTooLarge, match="more than the agent ever grants: 8 chunks"):
+    with pytest.raises(FrameTooLarge, match="exceeds the credit that the agent grants: 8 chunks"):
         machine.publish(batch([b"x"] * 9), 0)
     machine.receive(frame(type=CREDIT_UPDATE, payload_bytes=5_000), 0)
-    with pytest.raises(FrameTooLarge, match="over the agent's limit of 2000"):
+    with pytest.raises(FrameTooLarge, match="exceeds the agent's limit of 2000"):
         machine.publish(single(b"x" * 2_000), 0)
     assert machine.window.taken == NO_CREDIT
     assert said(machine) == []

@@ -44,7 +44,7 @@ def test_more_than_was_taken_cannot_come_back(surplus: Credit) -> None:
     window = CreditWindow(GRANTED)
     window.try_acquire(1, 1, 1)
     window.restore(1, 1, 1)
-    with pytest.raises(CreditBug, match="are left of 10 chunks, 20 events, 30 bytes granted"):
+    with pytest.raises(CreditBug, match="but only 10 chunks, 20 events, 30 bytes were granted"):
         window.restore(*surplus)
 
 

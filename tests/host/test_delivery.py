@@ -130,10 +130,12 @@ def test_a_permanent_failure_ends_the_publication() -> None:
 def test_the_buffer_is_bounded() -> None:
     pair = Pair(buffer_bytes_max=10, buffer_frames_max=3)
     submit(pair, b"1234", b"1234")
-    with pytest.raises(NoCredit, match="8 bytes have not ended, and 3 more are over the limit"):
+    with pytest.raises(
+        NoCredit, match="8 bytes have not ended; 3 more would exceed the maximum of 10"
+    ):
         submit(pair, b"123")
     submit(pair, b"1")
-    with pytest.raises(NoCredit, match="3 frames have not ended; at most 3"):
+    with pytest.raises(NoCredit, match="3 frames have not ended; the maximum is 3"):
         submit(pair, b"")
     with pytest.raises(FrameTooLarge, match="buffer of 10"):
         submit(pair, b"x" * 11)
@@ -167,7 +169,7 @@ def test_a_frame_that_was_sent_back_all_the_time_says_why() -> None:
         pair.advance(100)
     assert isinstance(publication.error, PublishTimedOut)
     assert publication.error.reason == "the sink is full"
-    assert "times in 1000 ms: the sink is full" in str(publication.error)
+    assert "times as retryable in 1000 ms: the sink is full" in str(publication.error)
 
 
 def test_an_answer_after_the_time_is_over_frees_the_credit() -> None:
@@ -303,7 +305,9 @@ def test_a_lane_begins_with_one_frame_and_has_at_most_five_batches_under_way() -
 def test_what_a_lane_cannot_take() -> None:
     pair = Pair()
     frame = batch([b"x"] * 6, topic="t", partition=0, format=ChunkFormat.RECORD_BATCH)
-    with pytest.raises(InvalidChunks, match="6 record batches in one frame; at most 5"):
+    with pytest.raises(
+        InvalidChunks, match="6 record batches cannot be idempotent; the maximum is 5"
+    ):
         pair.delivery.submit(frame, pair.now_ms)
     empty = single(b"x", event_count=0, topic="t", partition=0, format=ChunkFormat.RECORD_BATCH)
     with pytest.raises(InvalidChunks, match="without records"):

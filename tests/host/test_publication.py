@@ -58,7 +58,7 @@ def test_record_batches_count_their_records() -> None:
     [
         ([], None, "0 chunks in one frame; 1 to 4096"),
         ([b""] * 4_097, None, "4097 chunks in one frame"),
-        ([b"a"], [1, 2], "2 event counts for 1 chunks"),
+        ([b"a"], [1, 2], "2 event counts were given for 1 chunks"),
         ([b"a", b"b"], [-1, 2], "event count -1"),
         ([b"a", b"b"], [2**31 - 1, 1], "2147483648 events in one frame"),
     ],

@@ -189,7 +189,7 @@ async def refused(call):
     try:
         await call
     except StoreUnavailable as error:
-        assert "raise the limit of open files" in str(error)
+        assert "Raise the limit of open files" in str(error)
     else:
         raise AssertionError("there was a descriptor")
 

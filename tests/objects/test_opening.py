@@ -58,7 +58,7 @@ def test_an_option_that_is_none_is_refused_without_showing_its_value() -> None:
 
 
 def test_an_option_of_the_http_client_is_refused_without_showing_its_value() -> None:
-    with pytest.raises(InvalidSetting, match="aws_allow_http is of the") as raised:
+    with pytest.raises(InvalidSetting, match="aws_allow_http belongs to") as raised:
         open_store("s3://bucket", options={"aws_allow_http": "secret"})
     assert "secret" not in str(raised.value)
 

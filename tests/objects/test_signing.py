@@ -98,8 +98,8 @@ def test_keys_may_be_named_in_all_ways_that_the_store_takes(
 @pytest.mark.parametrize(
     ("url", "options", "said"),
     [
-        ("gs://bucket", {}, "only URLs of S3"),
-        ("az://container", {"account_name": "a"}, "only URLs of S3"),
+        ("gs://bucket", {}, "only for S3"),
+        ("az://container", {"account_name": "a"}, "only for S3"),
         ("s3://bucket", REGION, "instance metadata"),
     ],
 )

@@ -84,7 +84,7 @@ def test_every_kind_of_difference(shelf: Shelf, entries_max: int) -> None:
     if entries_max == 1_000:
         assert (report.counts["temporary"], report.counts["foreign"]) == (4, 4)
     details = {finding.kind: finding.detail for finding in report.findings}
-    assert details["size-mismatch"].startswith("has 2 bytes, its pointer at 0:")
+    assert details["size-mismatch"].startswith("has 2 bytes, but its pointer at 0:")
     assert details["missing"].startswith("its pointer is at 0:")
     assert "CRC32C" in details["checksum-mismatch"]
 

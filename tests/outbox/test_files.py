@@ -203,7 +203,7 @@ def test_another_content_is_a_conflict(
         tree.write(plan([other], attempt=2))
     assert isinstance(info.value, InvalidError)
     assert str(info.value) == (
-        f"batch b: {DATA} holds 3013 bytes with CRC32C {crc32c(CONTENT):08x}, and the payload has"
+        f"batch b: {DATA} has 3013 bytes with CRC32C {crc32c(CONTENT):08x}, but the payload has"
         f" {len(other)} bytes with CRC32C {crc32c(other):08x}:"
         " use a batch id for one payload only"
     )

@@ -50,7 +50,9 @@ def test_the_queue_is_bounded() -> None:
     room.acquire("running", BYTES)
     for name in "abcd":
         assert room.acquire(name, 1) is QUEUED
-    with pytest.raises(OutboxBusy, match=f"4 writes wait for room, of at most {PENDING}") as caught:
+    with pytest.raises(
+        OutboxBusy, match=f"4 writes wait for admission; the limit is {PENDING}"
+    ) as caught:
         room.acquire("e", 1)
     assert isinstance(caught.value, RetriableError)
     assert (room.pending, room.pending_bytes) == (4, 4)

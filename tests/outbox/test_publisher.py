@@ -130,7 +130,7 @@ async def test_the_queue_is_bounded(outbox_broker: Broker, topic: str) -> None:
     await publisher.stop()
     busy = [result for result in results if isinstance(result, OutboxBusy)]
     assert len(busy) == 21
-    assert "10 records are waiting, of at most 10" in str(busy[0])
+    assert "10 records are queued, and 1 more exceed the limit of 10" in str(busy[0])
     assert len(rows_of(outbox_broker, topic)) == 10
 
 
@@ -141,7 +141,7 @@ async def test_the_queue_is_bounded_in_bytes(outbox_broker: Broker, topic: str) 
     results = await asyncio.gather(*calls, return_exceptions=True)
     await publisher.stop()
     assert sum(result is None for result in results) == 3
-    assert all("of at most 1000" in str(result) for result in results if result is not None)
+    assert all("the limit of 1000" in str(result) for result in results if result is not None)
 
 
 async def test_a_stopped_publisher_takes_nothing(outbox_broker: Broker, topic: str) -> None:

@@ -92,14 +92,14 @@ def test_a_missing_payload(tmp_path: Path) -> None:
 def test_a_torn_payload(tmp_path: Path) -> None:
     pointer = put(tmp_path, b"0123456789")
     (tmp_path / PATH).write_bytes(b"01234")
-    fails(tmp_path, pointer, SizeMismatch, "has 5 bytes, and its pointer 10")
+    fails(tmp_path, pointer, SizeMismatch, "has 5 bytes, but its pointer says 10")
 
 
 def test_a_payload_of_another_batch(tmp_path: Path) -> None:
     pointer = put(tmp_path, b"0123456789")
     (tmp_path / PATH).write_bytes(b"9876543210")
     with OutboxReader(tmp_path) as reader:
-        with pytest.raises(ChecksumMismatch, match="and its pointer"):
+        with pytest.raises(ChecksumMismatch, match="instead of"):
             reader.read(pointer)
         with pytest.raises(ChecksumMismatch):
             reader.map(pointer)

@@ -217,7 +217,7 @@ def test_a_look_at_the_disk(tmp_path: Path, unshare: str) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "ok"
     assert lines[1].startswith("StorageFull outbox root: ")
-    assert lines[1].endswith("bytes are free, and a payload may have 3000000")
+    assert lines[1].endswith("bytes are free, but a payload may have 3000000")
     assert lines[2] == "StorageFull check outbox root: ENOSPC"
     assert lines[3] == "ReadOnlyRoot check outbox root: EROFS"
     assert lines[4:] == ["filler"]

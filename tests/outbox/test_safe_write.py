@@ -278,14 +278,14 @@ def test_wider_items_are_seen_as_bytes() -> None:
 
 @pytest.mark.parametrize("payload", ["text", None, 7, [b"x", "y"], np.arange(10)[::2], [[b"x"]]])
 def test_what_is_no_payload(payload: bytes) -> None:
-    with pytest.raises(InvalidPayload, match="not bytes in one piece"):
+    with pytest.raises(InvalidPayload, match="not contiguous bytes"):
         as_buffers(payload)
 
 
 def test_buffers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload, "PAYLOAD_BUFFERS_MAX", 3)
     as_buffers([b"x"] * 3)
-    with pytest.raises(InvalidPayload, match="4 buffers, of at most 3"):
+    with pytest.raises(InvalidPayload, match="4 buffers; the limit is 3"):
         as_buffers([b"x"] * 4)
 
 

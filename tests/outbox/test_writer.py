@@ -240,11 +240,11 @@ async def test_waiting_for_room_ends(tmp_path: Path) -> None:
         )
         while not writer.counts.of("p").pending:
             await asyncio.sleep(0)  # `until` would give the time-out time
-        with pytest.raises(OutboxBusy, match="1 writes wait for room, of at most 1") as busy:
+        with pytest.raises(OutboxBusy, match="1 writes wait for admission; the limit is 1") as busy:
             await writer.write(b"x", partition_id="p", released=lambda: released.append(3))
         assert busy.value.identity is not None
         with pytest.raises(
-            AdmissionTimedOut, match=r"no room for 60 bytes within 300 ms .*; 60 of 100 bytes"
+            AdmissionTimedOut, match=r"60 bytes were not admitted within 300 ms .*: 60 of 100 bytes"
         ):
             await second
         assert sorted(released) == [2, 3]

@@ -117,7 +117,7 @@ def test_charts_are_drawn() -> None:
     assert draw(plan(), ".png").startswith(b"\x89PNG")
     drawn = draw(plan(), ".SVG")
     assert b"<svg" in drawn
-    with pytest.raises(InvalidError, match=r"plot files end in \.png or \.svg, and not in '\.pdf'"):
+    with pytest.raises(InvalidError, match=r"plot files end in \.png or \.svg, not in '\.pdf'"):
         draw(plan(), ".pdf")
     bare = Plan(title="bare", inputs=Inputs(), figures=())
     with pytest.raises(InvalidError, match="plan 'bare' has no charts"):

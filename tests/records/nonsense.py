@@ -64,8 +64,8 @@ def _spoiled() -> dict[str, tuple[bytes, int, int, str]]:
             first + framed(plain + varint(1) + varint(-1) * 2 + varint(1) + varint(-1) * 2) + third,
             3, 1, "headers",
         ),
-        "the same offset twice": (first + second + second, 3, 2, "offset delta is 1, 2 was"),
-        "offsets with a gap": (first + third + third, 3, 1, "offset delta is 2, 1 was"),
+        "the same offset twice": (first + second + second, 3, 2, "offset delta is 1, expected 2"),
+        "offsets with a gap": (first + third + third, 3, 1, "offset delta is 2, expected 1"),
         "a varint without an end": (
             first + framed(plain + b"\xff" * 6 + b"\x01" * 8) + third, 3, 1, "varint"
         ),

@@ -80,7 +80,7 @@ def test_what_others_write_is_read() -> None:
 
 def test_a_wrong_declared_size_is_rejected() -> None:
     huge = b"\xff\xff\xff\xff\x0f\x00"
-    with pytest.raises(CorruptBatch, match="claims to unpack to 4294967295 bytes"):
+    with pytest.raises(CorruptBatch, match="declares 4294967295 decompressed bytes"):
         decompress(Codec.SNAPPY, huge, max_bytes=1 << 40)
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
     with pytest.raises(RecordTooLarge):
@@ -94,11 +94,11 @@ def test_member_after_member_is_bounded() -> None:
 
 def test_unknown_codecs_and_levels() -> None:
     for codec in (5, 7, -1):
-        with pytest.raises(UnsupportedCodec, match="Kafka has 0 to 4"):
+        with pytest.raises(UnsupportedCodec, match="must be from 0 to 4"):
             compress(codec, b"")
         with pytest.raises(UnsupportedCodec):
             decompress(codec, b"", max_bytes=1)
-    with pytest.raises(UnsupportedCodec, match="gzip level 10; the levels are 1 to 9"):
+    with pytest.raises(UnsupportedCodec, match="gzip level 10 must be from 1 to 9"):
         compress(Codec.GZIP, b"", 10)
     for codec, (smallest, _, largest) in LEVELS.items():
         for level in (smallest, largest):

@@ -151,7 +151,7 @@ def test_batches_keep_to_their_limits(codec: Codec) -> None:
 
 def test_a_record_too_large_is_named() -> None:
     data = pa.table({"value": [b"ok", b"x" * 2_000]})
-    with pytest.raises(RecordTooLarge, match="from row 1 on, 1 records; the limit is 1000 bytes"):
+    with pytest.raises(RecordTooLarge, match=r"of 1 records from row 1 on has .*the limit is 1000"):
         encode_batches(data, now_ms=1, max_batch_bytes=1_000)
     assert len(encode_batches(data, now_ms=1, max_batch_bytes=1_000, codec=Codec.ZSTD)) == 2
 
@@ -240,11 +240,11 @@ def test_other_inputs() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ({"key": [b"k"]}, "no column 'value'"),
-        ({"value": [1]}, "'value' is int64"),
-        ({"value": [b"v"], "timestamp": ["now"]}, "'timestamp' is string"),
-        ({"value": [b"v"], "headers": [3]}, "'headers' is int64"),
-        ({"value": [b"v"], "headers": [[{"key": None, "value": b""}]]}, "key is null"),
+        ({"key": [b"k"]}, "the column 'value' is missing"),
+        ({"value": [1]}, "'value' has type int64"),
+        ({"value": [b"v"], "timestamp": ["now"]}, "'timestamp' has type string"),
+        ({"value": [b"v"], "headers": [3]}, "'headers' has type int64"),
+        ({"value": [b"v"], "headers": [[{"key": None, "value": b""}]]}, "a null key"),
     ],
 )
 def test_refused_inputs(data: dict[str, Any], reason: str) -> None:
@@ -258,7 +258,7 @@ def test_refused_options() -> None:
         encode_batches(data, now_ms=1, codec=6)
     with pytest.raises(UnsupportedCodec, match="zstd level 99"):
         encode_batches(data, now_ms=1, codec=Codec.ZSTD, level=99)
-    with pytest.raises(InvalidRecord, match="cannot be"):
+    with pytest.raises(InvalidRecord, match="must be at least 1"):
         encode_batches(data, now_ms=1, records_per_batch=0)
-    with pytest.raises(InvalidRecord, match="cannot be"):
+    with pytest.raises(InvalidRecord, match="must be at least 1"):
         encode_batches(data, now_ms=1, max_batch_bytes=61)

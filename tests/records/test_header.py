@@ -104,7 +104,7 @@ def test_legacy_formats_are_named(magic: int) -> None:
     data = bytearray(61)
     data[16] = magic
     for size in (61, 30):
-        with pytest.raises(LegacyBatch, match=f"magic {magic}, the format before Kafka 0.11"):
+        with pytest.raises(LegacyBatch, match=f"magic {magic}, a format from before Kafka 0.11"):
             decode_header(data[:size])
 
 
@@ -146,9 +146,9 @@ def test_every_flipped_byte_fails_the_checksum() -> None:
     for position in range(6 + 21, len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 0x40
-        with pytest.raises(CorruptBatch, match="its header says"):
+        with pytest.raises(CorruptBatch, match="its header has"):
             verify_crc(damaged, header, 6)
-    with pytest.raises(CorruptBatch, match="67 are there"):
+    with pytest.raises(CorruptBatch, match="but has 67"):
         verify_crc(data[:-1], header, 6)
 
 

@@ -46,7 +46,7 @@ def test_every_state_meets_every_batch(state: str, batch: tuple[int, int, int]) 
     if producer is None or (epoch == 4 and first == 0):
         assert original(producer, 9, epoch, first, last) is None
     elif epoch < 3:
-        with pytest.raises(InvalidProducerEpoch, match="has epoch 2, the partition has seen"):
+        with pytest.raises(InvalidProducerEpoch, match="has epoch 2, but the partition has seen"):
             original(producer, 9, epoch, first, last)
     elif epoch == 3 and (first, last) in FRESH[state]:
         assert original(producer, 9, epoch, first, last) is None

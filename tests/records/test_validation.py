@@ -116,7 +116,7 @@ def test_the_record_at_fault_is_found_in_batches_of_any_size(count: int, place: 
     rows = [encode_record(Record(n, TIME_MS, None, b"x"), 0, TIME_MS) for n in range(count)]
     rows[at] = framed(b"\0\0" + varint(at) + b"\1\1\2\1\1")  # a header without a key
     data = sealed(b"".join(rows), count)
-    with pytest.raises(InvalidRecord, match=f"^record {at} of {count}: the headers") as refused:
+    with pytest.raises(InvalidRecord, match=f"^record {at} of {count}: its headers") as refused:
         check_records(data, decode_header(data))
     assert refused.value.records == (at,)
 
@@ -125,13 +125,13 @@ def test_records_without_a_key_are_named_where_each_must_have_one() -> None:
     data = sealed(GOOD[0] + KEYLESS + GOOD[2], 3, codec=3)
     check_records(data, decode_header(data))
     with pytest.raises(
-        InvalidRecord, match=r"record 1 of 3: a compacted topic .* 1 have none"
+        InvalidRecord, match=r"record 1 of 3: a compacted topic .* 1 of the batch"
     ) as refused:
         check_records(data, decode_header(data), keyed=True)
     assert refused.value.records == (1,)
     rows = [encode_record(Record(n, TIME_MS, None, b"x"), 0, TIME_MS) for n in range(30_000)]
     data = sealed(b"".join(rows), len(rows))
-    with pytest.raises(InvalidRecord, match="30000 have none") as refused:
+    with pytest.raises(InvalidRecord, match="30000 of the batch's records have none") as refused:
         check_records(data, decode_header(data), keyed=True)
     assert refused.value.records == tuple(range(REFUSED_RECORDS_NAMED_MAX))
 

@@ -231,8 +231,9 @@ async def test_links_of_unregistered_brokers_stay_open(
     assert not one.links._dialling
 
 
-UNPROVED = "broker 1 did not prove that it is of this cluster"
-ANOTHER_CLUSTER = "this broker is of another cluster: compare control.url of both"
+UNPROVED = "broker 1 did not prove that it belongs to this cluster"
+ANOTHER_CLUSTER = "this broker belongs to another cluster: compare control.url of both brokers"
+VERSIONS = "the sender supports link versions {} to {}, but this broker supports 2 to 2"
 
 
 async def frame(reader: asyncio.StreamReader) -> memoryview:
@@ -300,9 +301,9 @@ def greeting(broker_id: int = 9, cluster: str = "c", oldest: int = 1, newest: in
     ("sent", "why"),
     [
         (greeting(cluster="other"), ANOTHER_CLUSTER),
-        (greeting(oldest=7, newest=9), "versions 7 to 9 of links between brokers, this has 2 to 2"),
-        (greeting(newest=1), "versions 1 to 1 of links between brokers, this has 2 to 2"),
-        (greeting(broker_id=2), "node.id 2 is this broker's own"),
+        (greeting(oldest=7, newest=9), VERSIONS.format(7, 9)),
+        (greeting(newest=1), VERSIONS.format(1, 1)),
+        (greeting(broker_id=2), "this broker has the same node.id, 2"),
     ],
 )
 async def test_refused_connections_get_the_reason(
@@ -529,7 +530,8 @@ async def test_a_refusal_is_logged_once(
     one = sides(1)
     one.links.reach({2: (host, port)})
     await until(lambda: dialled > 5)
-    assert caplog.messages == [f"broker 2 at {host}:{port}: it says: other"]
+    why = "the broker rejected the connection: other"
+    assert caplog.messages == [f"broker 2 at {host}:{port}: {why}"]
     server.close()
 
 
@@ -553,5 +555,5 @@ async def test_a_broker_with_another_id_is_refused(
     assert one.user.changes == [(3, True)]
     assert three.user.changes == [(1, True)]
     host, port = three.address
-    why = f"broker 2 at {host}:{port}: broker 3 answers where 2 should"
+    why = f"broker 2 at {host}:{port}: broker 3 answered at the address of broker 2"
     assert caplog.messages[asked:] == [why], "once, and nothing else"

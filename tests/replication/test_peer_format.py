@@ -97,7 +97,7 @@ def test_what_is_cut_or_too_much_is_refused(
     rows: list[tuple[PartitionKey, Any, bytes]], data: st.DataObject
 ) -> None:
     header, payload = encoded(rows)
-    with pytest.raises(MalformedFrame, match="in a payload"):
+    with pytest.raises(MalformedFrame, match="of a payload"):
         list(decode_rows(header, memoryview(bytes(payload) + b"x")))
     if not rows:
         return

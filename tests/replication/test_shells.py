@@ -346,9 +346,7 @@ async def test_a_live_copy_is_cut_below_what_it_knew_as_committed(
     cluster.append()
     await until(lambda: known(1, 2, 3, above=common))
     assert len({bytes(read_all(log.log, max_bytes=400)) for log in logs.values()}) == 1
-    told = [
-        message for message in caplog.messages if "an unclean election discarded them" in message
-    ]
+    told = [message for message in caplog.messages if "an unclean election discarded" in message]
     assert len(told) == 2, "by each of the copies that are cut"
     for node in cluster.nodes.values():
         await node.die()

@@ -319,8 +319,8 @@ def test_what_is_no_stored_form_is_refused(text: str) -> None:
         ({"name": "a\0b"}, "control characters"),
         ({"host": "a\nb"}, "control characters"),
         ({"host": ""}, "host of an ACL must not be empty"),
-        ({"name": "x" * (NAME_CHARS_MAX + 1)}, "1025 characters, allowed are 1024"),
-        ({"principal": "alice"}, "no colon"),
+        ({"name": "x" * (NAME_CHARS_MAX + 1)}, "1025 characters; the limit is 1024"),
+        ({"principal": "alice"}, "TYPE:NAME"),
         ({"resource_type": "cluster"}, "kafka-cluster"),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_bad_line_is_named_and_not_shown(line: str) -> None:
 
 
 def test_a_mechanism_twice_is_refused() -> None:
-    with pytest.raises(InvalidCredential, match="line 2: alice has this mechanism twice"):
+    with pytest.raises(InvalidCredential, match="line 2: alice already has a line for"):
         parse_users(f"alice:{ONE.text()}\nalice:{ONE.text()}\n".encode())
 
 

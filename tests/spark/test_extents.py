@@ -107,7 +107,7 @@ def test_a_rejection_has_the_response_of_the_broker(server: Server) -> None:
 def test_another_form_is_no_answer(server: Server, body: bytes) -> None:
     server.body = body
     source = HttpExtents(server.url)
-    with pytest.raises(ExtentsUnavailable, match="not in the form expected"):
+    with pytest.raises(ExtentsUnavailable, match="the response has invalid extents"):
         source.extents(AT, 0, 31)
     source.close()
 

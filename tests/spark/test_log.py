@@ -73,9 +73,9 @@ def test_selections() -> None:
 @pytest.mark.parametrize(
     ("start", "says"),
     [
-        ('{"a": {"0": 20}}', "leaves out a-1"),
-        ('{"a": {"0": 20, "1": 1, "2": 1}}', "a-2, which is not read"),
-        ('{"a": {"0": 101, "1": 1}}', "a-0 holds offsets 10 to 100"),
+        ('{"a": {"0": 20}}', "lacks a-1"),
+        ('{"a": {"0": 20, "1": 1, "2": 1}}', "a-2, which is not selected"),
+        ('{"a": {"0": 101, "1": 1}}', "a-0 has offsets 10 to 100"),
     ],
 )
 def test_offsets_must_fit(start: str, says: str) -> None:
@@ -84,7 +84,7 @@ def test_offsets_must_fit(start: str, says: str) -> None:
 
 
 def test_a_time_without_records_is_refused_for_a_start_and_is_the_end_for_an_end() -> None:
-    with pytest.raises(InvalidOption, match="a-1 holds no record of that time"):
+    with pytest.raises(InvalidOption, match="a-1 has no record with that timestamp"):
         offsets(options(startingTimestamp="5000"))
     end = options(endingTimestamp="5000").end
     assert end is not None
@@ -111,13 +111,13 @@ def test_a_reader_ahead_of_committed_records_waits() -> None:
     assert written(opened, now, now) == now
     with pytest.raises(OffsetWentBack):
         check_lineage(begin, written(log(), begin, now))
-    with pytest.raises(InvalidOption, match="holds offsets 10 to 105"):
+    with pytest.raises(InvalidOption, match="has offsets 10 to 105"):
         resolve(
             opened,
             options(),
             Bound(option="startingOffsets", kind="offset", each={"a": {0: 106, 1: 0}}),
         )
-    with pytest.raises(InvalidOption, match="holds offsets 10 to 100"):
+    with pytest.raises(InvalidOption, match="has offsets 10 to 100"):
         resolve(
             opened,
             options(),

@@ -216,7 +216,7 @@ def test_deleted_records(topic: Diskless) -> None:
     assert len(topic.read(tasks)) == 600, "what is still in the store was planned for, and is read"
     for key in swept:
         (topic.objects / key).unlink()
-    with pytest.raises(DataLoss, match=rf"{topic.name}-\d: offsets 0 to \d+ are to be read"):
+    with pytest.raises(DataLoss, match=rf"{topic.name}-\d: offsets 0 to \d+ were deleted"):
         topic.read(tasks)
     assert rows(topic.read(tasks, fail_on_data_loss=False)) == topic.consumed()
     assert len(topic.consumed()) == 300

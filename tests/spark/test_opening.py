@@ -138,7 +138,7 @@ def test_a_stream_opens_too(topic: Topic, schema_file: Path, tmp_path: Path) -> 
         ({"valueFormat": "json"}, "valueSchema"),
         ({"valueFormat": "json", "valueSchema": "{}"}, "valueSchema"),
         ({"valueFormat": "json", "valueSchema": '{"type":"struct","fields":[]}'}, "no fields"),
-        ({"valueFormat": "json", "valueSchema": VARIANT}, "only Spark opens field any"),
+        ({"valueFormat": "json", "valueSchema": VARIANT}, "only Spark decodes field any"),
         ({"valueFraming": "confluent"}, "valueFraming"),
         ({"valueFields": "id"}, "valueFields = 'id': is no JSON"),
         ({"valueFields": "{}"}, "valueFields"),

@@ -94,17 +94,17 @@ def test_durations(text: str, milliseconds: int) -> None:
         ("maxRecordsPerTrigger", "0", "whole number from 1"),
         ("maxBytesPerTrigger", "1k", "whole number"),
         ("failOnDataLoss", "yes", "true or false"),
-        ("startingOffsets", "first", "no JSON"),
+        ("startingOffsets", "first", "must be JSON"),
         ("startingOffsets", "[1]", "JSON object"),
-        ("startingOffsets", '{"t": {"0": -3}}', "no partition and number"),
-        ("startingOffsets", '{"t": {"zero": 3}}', "no partition and number"),
-        ("startingOffsets", '{"t": {"0": 9223372036854775808}}', "no partition and number"),
-        ("endingOffsets", "earliest", "nothing ends"),
+        ("startingOffsets", '{"t": {"0": -3}}', "must be a partition and a"),
+        ("startingOffsets", '{"t": {"zero": 3}}', "must be a partition and a"),
+        ("startingOffsets", '{"t": {"0": 9223372036854775808}}', "must be a partition and a"),
+        ("endingOffsets", "earliest", "cannot be earliest"),
         ("startingTimestamp", "2013-01-01", "whole number"),
         ("startingOffsetsByTimestampStrategy", "guess", "one of error, latest"),
-        ("columns", "value,bytes", "no column 'bytes'"),
-        ("maxTriggerDelay", "soon", "must be a time"),
-        ("subscribePattern", "t.*", "give one of"),
+        ("columns", "value,bytes", "column 'bytes' must be one of"),
+        ("maxTriggerDelay", "soon", "must be a duration"),
+        ("subscribePattern", "t.*", "set exactly one of"),
         ("subscribe", "a b", "topic name"),
         ("subscribe", " ,", "names no topic"),
     ],
@@ -136,7 +136,7 @@ def test_an_address_is_needed() -> None:
 
 def test_an_alias_may_repeat_but_not_contradict() -> None:
     assert options(**{"kafka.bootstrap.servers": "h:1"}).bootstrap == "h:1"
-    with pytest.raises(InvalidOption, match="given twice"):
+    with pytest.raises(InvalidOption, match="already set to another value"):
         options(**{"kafka.bootstrap.servers": "other:1"})
 
 

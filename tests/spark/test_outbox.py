@@ -87,7 +87,7 @@ def test_bad_ones_are_rows_with_an_error(topic: Topic, shelf: Shelf) -> None:
     ]
     assert rows[1].batch_id == gone.batch_id
     assert good.file_path not in str(rows)
-    with pytest.raises(PySparkException, match="no header penstock-outbox"):
+    with pytest.raises(PySparkException, match="no valid header penstock-outbox"):
         batch(topic, shelf, fail_on_error=True).count()
 
 

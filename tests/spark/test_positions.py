@@ -53,5 +53,5 @@ def test_epochs_do_not_make_a_new_position() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"topics": 1}, {"topics": {"a": {}}}, {"t": {"0": 5}}])
 def test_another_sources_checkpoint_is_refused(body: dict[str, object]) -> None:
-    with pytest.raises(InvalidOption, match="no position of this source"):
+    with pytest.raises(InvalidOption, match="must be a checkpoint of the penstock source"):
         from_json(body)

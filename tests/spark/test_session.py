@@ -49,17 +49,17 @@ def test_missing_packages_of_spark_connect_are_named(monkeypatch: pytest.MonkeyP
 
 
 def test_a_builder_and_a_master_are_one_too_many() -> None:
-    with pytest.raises(InvalidOption, match="give one of the two"):
+    with pytest.raises(InvalidOption, match="cannot be combined with a builder"):
         session(SparkSession.builder, master="spark://127.0.0.1:7077")
 
 
 @pytest.mark.parametrize(
     ("trace", "said"),
     [
-        ("ModuleNotFoundError: No module named 'penstock'", "install penstock[spark]"),
+        ("ModuleNotFoundError: No module named 'penstock'", "Install penstock[spark]"),
         ("ModuleNotFoundError: No module named 'pyarrow'", "lacks pyarrow"),
         ('java.io.IOException: Cannot run program "/opt/python"', "no Python at"),
-        ("[PYTHON_VERSION_MISMATCH] Python in worker", "one minor version"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker", "same minor version"),
         ("something else", "something else"),
     ],
 )
@@ -78,13 +78,13 @@ def test_java_s_options_come_before_those_of_the_user(spark: SparkSession) -> No
 
 @pytest.mark.spark
 def test_what_cannot_be_shipped_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(NotShipped, match="not a Python file"):
+    with pytest.raises(NotShipped, match="must be an existing file"):
         ship(spark, [tmp_path / "gone.py"])
     files = [tmp_path / folder / "steps.py" for folder in ("a", "b")]
     for file in files:
         file.parent.mkdir()
         file.touch()
-    with pytest.raises(NotShipped, match="have one name"):
+    with pytest.raises(NotShipped, match="have the same name"):
         ship(spark, files)
 
 

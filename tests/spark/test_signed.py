@@ -189,7 +189,7 @@ def test_without_new_urls_the_broker_is_read(
         with caplog.at_level(logging.DEBUG):
             found = topic.read([Task(topic.ended())], extents=extents)
         assert rows(found) == topic.consumed()
-        assert "cannot read from the store, reading from the broker" in caplog.text
+        assert "reading from the broker: cannot read from the store" in caplog.text
         assert "status 403" in caplog.text
         assert "X-Amz" not in caplog.text
         with pytest.raises(AssertionError, match="the broker was asked"):

@@ -141,7 +141,7 @@ def test_deleted_records(topic: Topic) -> None:
     topic.client.delete_records(topic.name, {0: 40})
     assert topic.batch().count() == 60
     start = json.dumps({topic.name: {"0": 10, "1": 0, "2": 0}})
-    with pytest.raises(PySparkException, match="offsets 10 to 39 are to be read"):
+    with pytest.raises(PySparkException, match="offsets 10 to 39 were deleted"):
         topic.batch(startingOffsets=start).count()
     assert topic.batch(startingOffsets=start, failOnDataLoss="false").count() == 60
 
@@ -151,8 +151,8 @@ def test_deleted_records(topic: Topic) -> None:
     [
         ({"maxRows": "1"}, "unknown option"),
         ({"subscribe": "nope"}, "has no topic nope"),
-        ({"startingOffsets": "{}"}, "leaves out"),
-        ({"columns": "nope"}, "no column 'nope'"),
+        ({"startingOffsets": "{}"}, "lacks"),
+        ({"columns": "nope"}, "column 'nope' must be one of"),
     ],
 )
 def test_mistakes_are_named(topic: Topic, options: dict[str, str], says: str) -> None:

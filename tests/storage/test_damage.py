@@ -267,7 +267,7 @@ def damaged_while_open(root: Path, suffix: str, blow: Blow, seed: int) -> None:
         log = harness.log()
         assert check(log, truth) >= refused
         if lost:
-            with pytest.raises(CorruptLog, match="is gone"):
+            with pytest.raises(CorruptLog, match="is missing"):
                 log.read(truth.end, max_bytes=1, end_offset=1 << 60)
             assert harness.put(records(1, 100)) == truth.end + 2
             truth = truth._replace(end=truth.end + 2)

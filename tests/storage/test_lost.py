@@ -84,7 +84,7 @@ def test_a_damaged_store_is_rejected_if_replication_is_unknown(tmp_path: Path) -
     write(tmp_path)
     damage(tmp_path, 1)
     for _ in range(2):
-        with pytest.raises(CorruptLog, match="is damaged or gone"):
+        with pytest.raises(CorruptLog, match="is damaged or missing"):
             Harness(tmp_path, replicated=None)
     harness = Harness(tmp_path, replicated=lambda where: where == OTHER)
     assert (harness.log().log_end_offset, set(harness.store.lost)) == (6, {OTHER})

@@ -88,7 +88,7 @@ def test_it_never_begins_below_the_floor_or_the_start_nor_with_nonsense(tmp_path
     log = harness.log()
     assert log.delete_records(5) == 5
     for offset, floor in ((4, 0), (7, 8)):
-        with pytest.raises(BugError, match=f"begin at offset {offset}"):
+        with pytest.raises(BugError, match=f"restart at offset {offset}"):
             log.replica.start_at(offset, producers=b"", floor=floor)
     with pytest.raises(CorruptFile):
         log.replica.start_at(13, producers=log.replica.producers_below(13)[:-1], floor=0)

@@ -50,8 +50,8 @@ def test_pauses_grow_and_a_child_that_does_not_stop_is_killed(tmp_path: Path) ->
         said: list[str] = []
         while len(said) < 3:
             line = process.stderr.readline()
-            if "started again" in line:
-                said.append(line.rpartition("again in ")[2])
+            if "restarting it in" in line:
+                said.append(line.rpartition("restarting it in ")[2])
             else:
                 assert line == "penstock: ends: no more\n"
         process.send_signal(signal.SIGTERM)

@@ -165,7 +165,7 @@ async def test_a_password_without_tls_counts_for_nothing(guarded: Guarded) -> No
         },
     )
     (event,) = guarded.audit.events
-    assert (event.outcome, event.reason) == ("failure", "a password without TLS")
+    assert (event.outcome, event.reason) == ("failure", "password sent without TLS")
 
 
 async def test_a_user_has_the_rights_of_its_name(broker: BrokerServer) -> None:

@@ -181,7 +181,7 @@ async def test_every_route_refuses_parameters_that_it_does_not_know(
 @pytest.mark.parametrize(
     ("method", "path", "named"),
     [
-        ("GET", "/v1/topics?limit=1", "this path has no parameters"),
+        ("GET", "/v1/topics?limit=1", "this path takes no parameters"),
         ("GET", "/v1/topics/a/partitions/0/extents?from=1", "known: start, end"),
         ("GET", "/v1/topics/a/partitions/0/extents?start=1&start=2", "'start': given more than"),
         ("DELETE", "/v1/sinks/q?abandon=yes", "abandon = 'yes': must be true or false"),

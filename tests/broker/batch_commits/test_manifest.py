@@ -141,7 +141,7 @@ def test_every_field_of_a_section_must_be_there(field: str) -> None:
 def test_sections_of_one_topic_id_name_one_topic() -> None:
     posted = good()
     posted["blobs"][0]["sections"][1]["topic"] = "u"
-    with pytest.raises(InvalidCommit, match="is named 't' and 'u'"):
+    with pytest.raises(InvalidCommit, match="has two names, 't' and 'u'"):
         parse(posted)
 
 

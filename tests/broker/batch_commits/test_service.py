@@ -453,7 +453,7 @@ BREAKS: list[tuple[str, Callable[[Path], object], str]] = [
     ("longer", lambda path: path.write_bytes(path.read_bytes() + b"x"), "bytes"),
     ("flipped", lambda path: flip(path, 200), "checksum"),
     ("another magic", lambda path: flip(path, 16), "magic"),
-    ("another length", lambda path: flip(path, 8), "section has"),
+    ("another length", lambda path: flip(path, 8), "are left in its section"),
     ("another count", lambda path: flip(path, 60), "records"),
     ("a link", lambda path: relink(path), "is a symbolic link"),
     ("a directory", lambda path: become(path, Path.mkdir), "not a plain file"),
@@ -511,7 +511,7 @@ async def test_a_section_that_ends_inside_a_batch_is_refused(house: House) -> No
         {**section, "size_bytes": cut, "records": 90},
         {**section, "position": cut, "size_bytes": 100, "records": 10},
     ]
-    with pytest.raises(InvalidCommit, match="section has"):
+    with pytest.raises(InvalidCommit, match="are left in its section"):
         await house.post(0, [blob])
 
 

@@ -234,7 +234,7 @@ async def test_an_installation_from_before_opens_with_its_own_store_alone(
 
     elsewhere = (tmp_path / "elsewhere").as_uri()
     said = await not_started(tmp_path / "second", settings_of(2, postgres_url, elsewhere))
-    assert "nothing of what cluster" in said
+    assert "none of the objects that cluster" in said
     again = await serve(1, objects.as_uri())
     client = await again.connect()
     assert (await client.fetch("t", 0, max_wait=30_000, min_bytes=1)).records

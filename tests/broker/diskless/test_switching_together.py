@@ -232,7 +232,7 @@ async def test_broker_that_is_away_is_named(house: House) -> None:
     await house.brokers[0].cluster.refresh()
     answer = await altered(house.clients[0], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
-    assert "participating broker 2 is gone" in answer.error_message
+    assert "participating broker 2 has failed" in answer.error_message
     assert (await house.produce(house.leaders.index(1))).error_code == 0
 
 
@@ -300,7 +300,7 @@ async def test_a_fenced_broker_cancels_a_switch_that_does_not_end(
     go_on.set()
     answer = await asked
     assert answer.error_code != 0
-    assert "is over" in answer.error_message
+    assert "is closed" in answer.error_message
     await house.assert_local()
 
 

@@ -19,7 +19,7 @@ ADDRESS = {"ip": "10.0.0.1"}
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([], "has no type"),
+        ([], "is empty"),
         ([("group", "g")], "quota entity type 'group' is unknown; must be user, client-id, ip"),
         ([("user", "")], "user of a quota entity must not be empty"),
         ([("user", "a"), ("user", "b")], "has two values for user"),

@@ -487,4 +487,7 @@ async def test_a_segment_with_other_offsets_is_found(bed: Bed, clock: FakeClock)
     verifier = Verifier(plane=bed.plane, store=bed.store, checksums=True)
     await verifier.verify([("orders-0", KEY)])
     [finding] = verifier.findings
-    assert (finding.kind, finding.detail) == ("differs", "the batches have other offsets")
+    assert (finding.kind, finding.detail) == (
+        "differs",
+        "the batches have other offsets than the index",
+    )

@@ -43,7 +43,7 @@ async def test_an_empty_store_becomes_the_clusters_and_no_other_may_have_it() ->
         store=world.store,
         guard=guard_of(MemoryControlPlane(), world.store, cluster_id="elsewhere"),
     )
-    with pytest.raises(StoreOfAnotherCluster, match="'here', this one is 'elsewhere'"):
+    with pytest.raises(StoreOfAnotherCluster, match="'here', but this cluster is 'elsewhere'"):
         await stranger.claim()
 
 

@@ -132,7 +132,7 @@ def test_submissions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     for _ in range(7):
         driver.submit()
-    with pytest.raises(WriteBacklog, match="at most 7"):
+    with pytest.raises(WriteBacklog, match="At most 7"):
         driver.submit()
 
 

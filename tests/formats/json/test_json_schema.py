@@ -51,7 +51,7 @@ def test_shapes_are_values() -> None:
         ({"minimum": 1}, "#/properties/a/minimum", "without a type"),
         ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "#/properties/a/oneOf", "null"),
         ({"$ref": "other.json"}, "#/properties/a/$ref", "within this file"),
-        ({"$ref": "#/$defs/gone"}, "#/properties/a/$ref", "is not there"),
+        ({"$ref": "#/$defs/gone"}, "#/properties/a/$ref", "does not exist"),
         ({"$ref": "#/$defs/loop"}, "#/$defs/loop/properties/a/$ref", "within itself"),
         ({"type": "array"}, "#/properties/a", "without items"),
         ({"type": "array", "items": {"type": "array"}}, "#/properties/a/items", "without items"),
@@ -61,7 +61,7 @@ def test_shapes_are_values() -> None:
         ({"type": "integer", "enum": ["x"]}, "#/properties/a/enum", "not of type integer"),
         ({"type": "array", "items": {"type": "string"}, "uniqueItems": True},
          "#/properties/a/uniqueItems", "is not supported"),
-        (False, "#/properties/a", "is not a schema"),
+        (False, "#/properties/a", "must be a schema"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_its_pointer(

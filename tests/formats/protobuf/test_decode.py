@@ -205,7 +205,7 @@ def test_times_are_exact_or_rejected(shop: Path) -> None:
             if abs(time.seconds) > (2**63 - 1) // 1_000_000 - 1:
                 assert words == other == f"field {name}: does not fit a {kind}"
             elif whole is None:
-                where = f"field {name}: has nanoseconds that are not those of one second"
+                where = f"field {name}: has nanoseconds beyond one second, or with the wrong sign"
                 assert words == other == where
             else:
                 assert other is None

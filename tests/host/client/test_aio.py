@@ -143,7 +143,7 @@ def test_without_resend_what_is_lost_is_said(run: Run, path: str) -> None:
 def test_no_agent(run: Run, path: str) -> None:
     async def work() -> None:
         client = AsyncHostClient(path, resend=False, connect_timeout_ms=50)
-        with pytest.raises(NotConnected, match="not been started"):
+        with pytest.raises(NotConnected, match="was not started"):
             client.publish_nowait(b"x")
         async with client:
             with pytest.raises(NotConnected):

@@ -275,9 +275,9 @@ def test_options_that_no_producer_has(path: str, options: dict[str, Any], named:
     [
         ({"batch_bytes": 61}, "batch_bytes = 61: must be a whole number from 62"),
         ({"partition": -1}, "partition = -1"),
-        ({"codec": "zstdd"}, "codec 'zstdd'"),
+        ({"codec": "zstdd"}, "codec = 'zstdd'"),
         ({"codec": "gzip", "level": 0}, "level of gzip = 0: must be a whole number from 1 to 9"),
-        ({"kodec": "gzip"}, "unknown option 'kodec'; known: key, value"),
+        ({"kodec": "gzip"}, "unknown option 'kodec'; known options are key, value"),
     ],
 )
 def test_options_of_records(path: str, options: dict[str, Any], named: str) -> None:

@@ -198,7 +198,7 @@ def test_a_drain_ends_at_its_deadline(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("what", "reason"),
-    [("missing", "no such file"), ("file", "not a socket"), ("closed", "no agent serves it")],
+    [("missing", "does not exist"), ("file", "not a socket"), ("closed", "no agent listens on it")],
 )
 def test_why_there_is_no_connection(path: str, what: str, reason: str) -> None:
     if what == "file":

@@ -140,5 +140,5 @@ def test_through_a_client(path: str) -> None:
         found = [v for c in chunks() for v in decode_batches(c)["value"].to_pylist()]
         assert sorted(found) == data["value"].to_pylist()
         assert publish("t", data.slice(0, 0)) == []
-        with pytest.raises(InvalidChunks, match="how many partitions"):
+        with pytest.raises(InvalidChunks, match="number of partitions"):
             publish("unnamed", data)

@@ -79,7 +79,7 @@ def test_a_payload_of_wide_items_is_its_bytes() -> None:
         (["text"], "type str"),
         ([b"x", None], "type NoneType"),
         (pa.array([1, 2]), "type int64"),
-        (pa.array([b"x", None]), "chunks that are null: 1"),
+        (pa.array([b"x", None]), "1 chunks are null"),
     ],
 )
 def test_what_cannot_be_sent_is_named(payloads: object, message: str) -> None:
@@ -88,5 +88,5 @@ def test_what_cannot_be_sent_is_named(payloads: object, message: str) -> None:
 
 
 def test_lengths_have_to_fit_their_buffer() -> None:
-    with pytest.raises(InvalidChunks, match="3 bytes together in a buffer of 4"):
+    with pytest.raises(InvalidChunks, match="3 bytes in total, but their buffer has 4"):
         adjacent(b"abcd", np.array([1, 2]))

@@ -68,7 +68,7 @@ async def test_a_producer_publishes_to_its_topics_alone(tmp_path: Path) -> None:
             await one.send(data(0, b"a", topic="orders"))
             await one.expect(ACCEPTED, ranges=[0, 1])
             await one.send(batch(1, [b"b", b"c"], topic="secrets"), data(3, b"d", topic="secrets"))
-            said = "User:app may not write topic secrets"
+            said = "User:app may not publish to topic secrets"
             failed = await one.expect(FAILED, first_sequence=1, count=2, reason=said)
             assert (failed.retryable, failed.payload_bytes) == (False, 2)
             await one.expect(FAILED, first_sequence=3, count=1, reason=said)
@@ -92,7 +92,7 @@ async def test_a_topic_of_hello_is_refused_before_credit(tmp_path: Path) -> None
             answer = await one.introduced(topics=["orders", "secrets"])
             assert not answer.accepted
             assert not answer.retryable
-            assert answer.reason == "User:app may not write topic secrets"
+            assert answer.reason == "User:app may not publish to topic secrets"
             assert answer.payload_bytes == 0
             assert await one.ended() == []
         assert sink.topics == []
@@ -109,7 +109,7 @@ async def test_without_a_rule_the_agents_own_user_may_look_and_no_more(tmp_path:
         await one.expect(PONG, token=7)
         answer = await one.introduced(topics=["orders"])
         assert not answer.accepted
-        assert answer.reason == f"User:uid-{os.getuid()} may not write topic orders"
+        assert answer.reason == f"User:uid-{os.getuid()} may not publish to topic orders"
 
 
 _STRANGER = """
@@ -216,7 +216,7 @@ async def test_a_connection_whose_rule_is_removed_is_closed(tmp_path: Path) -> N
     ("content", "mode", "said"),
     [
         ("nonsense", 0o600, "Expected '='"),
-        ("", 0o602, "everybody may write it"),
+        ("", 0o602, "is writable by all users"),
         ("#" * (2 << 20), 0o600, "more than 1048576 bytes"),
         (None, 0o600, "No such file or directory"),
     ],
@@ -269,7 +269,7 @@ async def test_http_takes_credentials(tmp_path: Path) -> None:
         assert refused.status == 403
         assert refused.json == {
             "error": "topic_authorization_failed",
-            "message": "User:web may not write topic orders",
+            "message": "User:web may not publish to topic orders",
         }
     assert noted.facts("principal", "resources") == [
         ("authentication", "success", "User:web", []),

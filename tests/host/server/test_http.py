@@ -285,7 +285,7 @@ async def test_malformed_requests(
     [
         ("POST", "/v1/ingest?key=abc", "unknown parameter 'key'; known: topic, part"),
         ("POST", "/v1/ingest?topic=a&topic=b", "'topic': given more than once"),
-        ("GET", "/livez?verbose", "'verbose'; this path has no parameters"),
+        ("GET", "/livez?verbose", "'verbose'; this path takes no parameters"),
         ("GET", "/readyz?a=1", "unknown parameter 'a'"),
         ("GET", "/metrics?name=x", "unknown parameter 'name'"),
         ("GET", "/v1/status?a=1", "unknown parameter 'a'"),
@@ -582,5 +582,5 @@ def test_cutting_is_splitting(seed: int) -> None:
 
 
 def test_a_line_too_long() -> None:
-    with pytest.raises(TooMuch, match="11 bytes; one chunk has at most 10"):
+    with pytest.raises(TooMuch, match="11 bytes exceeds the limit of 10 bytes per chunk"):
         list(line_parts(memoryview(b"short\n" + b"x" * 11), 10))

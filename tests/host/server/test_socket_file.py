@@ -103,7 +103,7 @@ def test_a_file_of_an_agent_that_was_killed_is_replaced(path: str) -> None:
 
 def test_a_live_file_is_left_alone(path: str) -> None:
     with closing(claim(path)) as first:
-        with pytest.raises(SocketAlive, match=r"host\.sock: another agent serves it"):
+        with pytest.raises(SocketAlive, match=r"host\.sock: another agent uses it"):
             claim(path)
         assert first.ours
         assert probe(path) == 0
@@ -120,7 +120,7 @@ def test_a_listener_whose_queue_is_full_is_alive(path: str) -> None:
             if client.connect_ex(path):
                 break
             assert len(waiting) < 100
-        with pytest.raises(SocketAlive, match="serves it"):
+        with pytest.raises(SocketAlive, match="uses it"):
             claim(path)
         for client in waiting:
             client.close()
@@ -129,7 +129,9 @@ def test_a_listener_whose_queue_is_full_is_alive(path: str) -> None:
 def test_a_socket_of_another_kind_is_left_alone(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(path)
-        with pytest.raises(SocketAlive, match="cannot find out whether it is served: Protocol"):
+        with pytest.raises(
+            SocketAlive, match="cannot check whether another agent uses it: Protocol"
+        ):
             claim(path)
         assert os.path.lexists(path)
 
@@ -140,14 +142,14 @@ def test_a_socket_of_another_kind_is_left_alone(path: str) -> None:
         (lambda path: Path(path).write_text("precious"), "a file"),
         (lambda path: Path(path).mkdir(), "a directory"),
         (lambda path: Path(path).symlink_to("elsewhere"), "a symbolic link"),
-        (lambda path: os.mkfifo(path), "something that is no socket"),
+        (lambda path: os.mkfifo(path), "a file of another type"),
     ],
 )
 def test_what_is_no_socket_is_never_deleted(path: str, make: object, what: str) -> None:
     assert callable(make)
     make(path)
     before = os.lstat(path)
-    with pytest.raises(SocketPathUnusable, match=f"there is {what}"):
+    with pytest.raises(SocketPathUnusable, match=f"the path is {what}"):
         claim(path, takeover=True)
     assert os.path.samestat(before, os.lstat(path))
 
@@ -167,7 +169,7 @@ def test_the_path_s_length_is_limited(directory: Path) -> None:
     with closing(claim(fits)) as file:
         assert probe(fits) == 0
         assert file.remove()
-    with pytest.raises(SocketPathUnusable, match="108 bytes long, the system's limit is 107"):
+    with pytest.raises(SocketPathUnusable, match="108 bytes, but at most 107 are allowed"):
         claim(fits + "x")
 
 

@@ -94,7 +94,7 @@ def test_the_largest_frame_fits_for_any_lengths(long_values: int, count: int, se
 def test_a_batch_above_the_limit_is_refused() -> None:
     with pytest.raises(RecordTooLarge, match="the limit is 1000 bytes"):
         encode_opaque(frame([bytes(1000)]), now_ms=NOW_MS, message_bytes_max=1000)
-    with pytest.raises(InvalidRecord, match="no room"):
+    with pytest.raises(InvalidRecord, match="too small"):
         frame_bytes_max(1000)
 
 

@@ -200,10 +200,10 @@ def damaged(at: int) -> bytes:
 BAD = {
     "records damaged": (damaged(65), "checksum"),
     "header damaged": (damaged(30), "checksum"),
-    "cut short": (batch([b"one", b"two"])[:-1], "bytes, the batch in it says"),
-    "followed by more": (batch([b"one", b"two"]) + b"!", "the batch in it says"),
-    "no header": (b"x" * 60, "a batch header alone"),
-    "empty": (b"", "a batch header alone"),
+    "cut short": (batch([b"one", b"two"])[:-1], "bytes, but its batch states"),
+    "followed by more": (batch([b"one", b"two"]) + b"!", "but its batch states"),
+    "no header": (b"x" * 60, "shorter than a batch header"),
+    "empty": (b"", "shorter than a batch header"),
     "old magic": (spoiled(magic=1), "magic 1"),
     "unknown magic": (spoiled(magic=3), "magic 3"),
     "too many records": (spoiled(record_count=3), "last offset delta"),
@@ -252,7 +252,7 @@ async def test_events_and_records_must_be_as_many(log_broker: Broker, topic: Top
     )
     verdict = await refused(log_broker, chunks)
     assert not verdict.retryable
-    assert "3 events holds 2 records" in verdict.reason
+    assert "3 events has 2 records" in verdict.reason
 
 
 @pytest.mark.parametrize(

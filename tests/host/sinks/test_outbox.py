@@ -85,7 +85,7 @@ async def test_the_same_frame_waits_with_the_one_under_way() -> None:
         assert isinstance(other, Failed)
         assert not other.retryable
         reason = other.reason
-    assert f"CRC32C {crc32c(b'x'):08x}, and came again" in reason
+    assert f"CRC32C {crc32c(b'x'):08x}, but was sent again" in reason
     assert f"CRC32C {crc32c(b'y'):08x}" in reason
     sender.gate.set()
     assert [await first.of(), await again.of()] == [ACCEPTED, ACCEPTED]

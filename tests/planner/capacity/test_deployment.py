@@ -146,22 +146,22 @@ def test_no_partition_fills_a_disk_while_brokers_idle() -> None:
     assert found.value("partition_disk_bytes") <= 4e12 * 0.6 / 10
     assert found.value("fullest_disk_bytes") <= 4e12 * 0.6
     assert found.value("idle_brokers") == 0
-    assert not {"bytes on a disk", "bytes of a partition", "brokers without work"} & set(
+    assert not {"used space of a disk", "size of a partition", "brokers without partitions"} & set(
         subjects(found)
     )
 
 
 def test_partitions_too_large_for_disks_and_too_few_for_brokers_are_findings() -> None:
     said = {finding.subject: finding for finding in plan(**README, partitions=8).findings}
-    assert said["bytes on a disk"].severity == "warn"
-    assert "1 of 8 partitions, 3.872 TB of" in said["bytes on a disk"].cause
-    assert "the busiest keeps 3.872 TB" in said["bytes of a partition"].cause
-    assert "8 of 16 brokers have no partition" in said["brokers without work"].cause
-    assert "16 partitions or more" in said["brokers without work"].fix
-    assert subjects(plan(**README, partitions=7))["bytes on a disk"] == "fail"
+    assert said["used space of a disk"].severity == "warn"
+    assert "1 of 8 replicas with 3.872 TB" in said["used space of a disk"].cause
+    assert "the busiest partition has 3.872 TB" in said["size of a partition"].cause
+    assert "8 of 16 brokers have no partition" in said["brokers without partitions"].cause
+    assert "16 partitions or more" in said["brokers without partitions"].fix
+    assert subjects(plan(**README, partitions=7))["used space of a disk"] == "fail"
     skewed = plan(**README, keys=1_000, hottest_key_share=0.5)
     fixes = {finding.subject: finding.fix for finding in skewed.findings}
-    assert fixes["bytes of a partition"] == "key by something finer"
+    assert fixes["size of a partition"] == "use a key with more distinct values"
 
 
 def test_settings_too_small_for_the_load_are_findings() -> None:

@@ -191,13 +191,16 @@ def test_salting_brings_a_key_below_what_is_allowed(share: float, allowed: float
     [
         (
             {"keys": 10, "zipf_exponent": 1.0, "top_percent_share": 0.5},
-            "skew has more than one input",
+            "at most one input",
         ),
-        ({"zipf_exponent": 1.0}, "skew needs keys"),
-        ({"keys": 10, "hottest_key_share": 0.05}, "at least the mean share"),
-        ({"storage": "tiered", "local_retention": 8.0}, "at most retention"),
+        ({"zipf_exponent": 1.0}, "skew of keys needs the number of keys"),
+        ({"keys": 10, "hottest_key_share": 0.05}, "at least the average share"),
+        (
+            {"storage": "tiered", "local_retention": 8.0},
+            "local-retention must not exceed retention",
+        ),
         ({"groups": 1, "lagging_groups": 2}, "lagging-groups"),
-        ({"put_p50": 5.0, "put_p99": 4.0}, "put-p99 is at least put-p50"),
+        ({"put_p50": 5.0, "put_p99": 4.0}, "put-p99 must be at least put-p50"),
         ({"commit_p50": 5.0, "commit_p99": 4.0}, "commit-p99"),
     ],
 )

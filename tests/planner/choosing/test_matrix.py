@@ -133,12 +133,12 @@ def test_not_to_pick(candidate: str, subject: str, given: Workload) -> None:
     ],
 )
 def test_usual_combinations(given: Workload, name: str) -> None:
-    assert plan_choice(given).figure(name).label == "usual together"
+    assert plan_choice(given).figure(name).label == "usual combination"
 
 
 def test_reasons_contain_the_thresholds() -> None:
     plan = plan_choice(workload(60_000, consumers=3))
-    assert plan.title == "what carries it: distributed log"
+    assert plan.title == "recommended for this workload: distributed log"
     fan_out = plan.figure("log_fan_out")
     assert fan_out.formula == "consumers ≥ 2"
     assert "consumers 3 ≥ 2" in str(fan_out.value)
@@ -159,7 +159,7 @@ def test_missing_parts_are_reported() -> None:
 
 def test_a_queue_names_share_groups_as_the_part_of_penstock() -> None:
     plan = plan_choice(workload(20_000))
-    assert plan.title == "what carries it: queue"
+    assert plan.title == "recommended for this workload: queue"
     assert "share groups" in str(plan.value("queue_part"))
     assert not [finding for finding in plan.findings if finding.subject == "queue"]
 
@@ -178,7 +178,7 @@ def test_nothing_fits() -> None:
     changes = {
         figure.label: figure.value
         for figure in plan.figures
-        if figure.group == "which single answer would change it"
+        if figure.group == "single answers that would change the recommendation"
     }
     assert changes == {
         "latency: at least 50 ms": "queue",

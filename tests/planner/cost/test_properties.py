@@ -180,11 +180,20 @@ def test_diskless_requests_come_from_the_brokers_settings() -> None:
 @pytest.mark.parametrize(
     ("given_inputs", "said"),
     [
-        ({"rate": 1e6, "bytes_per_day": 5e12}, "give one of them"),
-        ({"zones": 1, "reads_cross_zone": 0.5}, "in one zone nothing crosses zones"),
-        ({"reads_cross_zone": -0.5}, "a share is from 0 to 1: reads-cross-zone = -0.5"),
-        ({"archive_share": -0.1}, "a share is from 0 to 1: archive-share = -0.1"),
-        ({"archive_share": 0.6, "infrequent_share": 0.6}, "the sum of both shares is at most 1"),
+        ({"rate": 1e6, "bytes_per_day": 5e12}, "set only one of them"),
+        ({"zones": 1, "reads_cross_zone": 0.5}, "with one zone, no bytes can cross zones"),
+        (
+            {"reads_cross_zone": -0.5},
+            "to be computed: reads-cross-zone = -0.5",
+        ),
+        (
+            {"archive_share": -0.1},
+            "to be computed: archive-share = -0.1",
+        ),
+        (
+            {"archive_share": 0.6, "infrequent_share": 0.6},
+            "the sum of infrequent-share",
+        ),
     ],
 )
 def test_contradictions_name_the_rule_and_the_fix(given_inputs: dict[str, Any], said: str) -> None:

@@ -144,7 +144,7 @@ FLAWS: dict[str, tuple[HostFacts, str, str, str]] = {
     ),
     "small control group": (
         replace(HOST, group=replace(GROUP, memory_max_bytes=1 * GIB)),
-        "broker_memory_bytes", "fail", "memory.max of 1635778560 or more",
+        "broker_memory_bytes", "fail", "memory.max to 1635778560 or more",
     ),
     "small host": (
         replace(HOST, memory=replace(HOST.memory, total_bytes=GIB, available_bytes=2 * GIB)),
@@ -152,11 +152,11 @@ FLAWS: dict[str, tuple[HostFacts, str, str, str]] = {
     ),
     "full host": (
         replace(HOST, memory=replace(HOST.memory, available_bytes=GIB)),
-        "broker_memory_available_bytes", "warn", "what else runs here",
+        "broker_memory_available_bytes", "warn", "stop other processes",
     ),
     "killed before": (
         replace(HOST, group=replace(GROUP, kills=2)),
-        "memory_kills", "warn", "more memory",
+        "memory_kills", "warn", "memory limit",
     ),
     "swapping": (
         replace(HOST, memory=replace(HOST.memory, swap_bytes=GIB, swap_used_bytes=1 << 20)),
@@ -187,7 +187,7 @@ FLAWS: dict[str, tuple[HostFacts, str, str, str]] = {
     ),
     "stolen": (
         replace(HOST, processors=replace(HOST.processors, steal_ratio=0.05)),
-        "cpu_steal_ratio", "warn", "CPUs of its own",
+        "cpu_steal_ratio", "warn", "dedicated CPUs",
     ),
     "slow disk": (
         replace(HOST, disk=replace(DISK, sync_p50_ms=12.0, sync_p99_ms=18.0)),
@@ -211,7 +211,7 @@ FLAWS: dict[str, tuple[HostFacts, str, str, str]] = {
     ),
     "disk over a network": (
         replace(HOST, disk=replace(DISK, file_system="nfs4")),
-        "file_system", "warn", "a disk of this host",
+        "file_system", "warn", "disk of this host",
     ),
     "read-only disk": (
         replace(HOST, disk=replace(DISK, options=("ro",))),
@@ -219,7 +219,7 @@ FLAWS: dict[str, tuple[HostFacts, str, str, str]] = {
     ),
     "no barriers": (
         replace(HOST, disk=replace(DISK, options=("rw", "nobarrier"))),
-        "file_system", "warn", "mount without it",
+        "file_system", "warn", "mount it without",
     ),
     "layer of a container": (
         replace(HOST, disk=replace(DISK, file_system="overlay")),
@@ -346,7 +346,7 @@ def test_the_outermost_failure_comes_first_and_warnings_only_without_any() -> No
     assert checked(warned).value("first_broken_layer") == "file descriptors of the broker"
     assert "breaks first" in checked(warned).findings[0].cause
     only = checked(replace(HOST, interface=replace(NIC, mtu_bytes=1400)))
-    assert "is the first warning" in only.findings[0].cause
+    assert "has the first warning" in only.findings[0].cause
     assert first_broken(host_layers(HOST, DEFAULTS, ALL)) is None
 
 
@@ -383,7 +383,7 @@ def test_a_sync_says_where_it_was_timed() -> None:
         for finding in checked(above).findings
         if finding.subject == "sync of the data directory"
     ]
-    assert "of 100 in /var/lib, since /var/lib/penstock does not exist" in told
+    assert "of 100 in /var/lib, because /var/lib/penstock does not exist" in told
 
 
 def test_the_tightest_layer_has_the_least_room() -> None:

@@ -43,14 +43,14 @@ def test_ten_times_with_skew_is_one_hot_partition() -> None:
     # more partitions do not help
     for partitions in (32, 64, 128, 256):
         assert plan.value(f"partitions_{partitions}_hottest_percent") >= 50
-    assert plan.value("counts_that_do") == "none: more partitions do not divide a key"
+    assert plan.value("counts_that_do") == "none; more partitions do not divide the load of a key"
     # salting does
     assert plan.value("salts") > 1
     assert plan.value("hottest_salted_rate") < 20_000
     (hot,) = [finding for finding in plan.findings if finding.subject == "hot keys"]
     assert hot.severity == "warn"
-    assert "the hottest leaves 50 % (50,000 messages/s) to one partition" in hot.cause
-    assert hot.fix == f"salt hot keys by {plan.value('salts')}"
+    assert "The hottest key gives one partition 50 % (50,000 messages/s)" in hot.cause
+    assert hot.fix == f"salt hot keys with {plan.value('salts')} salts"
     assert any([finding.subject == "salted keys" for finding in plan.findings])
     assert f"sequence % {plan.value('salts')}" in plan.snippets[0].text
     assert not plan.failed
@@ -63,14 +63,14 @@ def test_partitions_are_provided_four_to_ten_times() -> None:
     assert plan.value("provision_max_partitions") == 200
     assert {20, 80, 200} <= {
         int(figure.name.split("_")[1]) for figure in plan.figures
-        if figure.group == "if there were other numbers of partitions"
+        if figure.group == "with other numbers of partitions"
     }  # fmt: skip
 
 
 def test_insufficient_salts_are_reported() -> None:
     plan = planned({b"a": 1000, b"b": 10}, 64, rate=1_000_000, **{"salts-max": 4})
     (finding,) = [finding for finding in plan.findings if finding.subject == "salting"]
-    assert "leave" in finding.cause
+    assert "still has" in finding.cause
     assert plan.value("salts") in (2, 4)
 
 
@@ -143,7 +143,7 @@ def test_keys_as_people_read_them() -> None:
 def test_topics_without_keys_are_refused() -> None:
     census = Census(8, (8,), 5)
     census.add(batch([None, None], partitions=8))
-    with pytest.raises(NothingToPlan, match=r"2 records without a key \(all of it\); read"):
+    with pytest.raises(NothingToPlan, match=r"2 records without a key \(all of it\)\. "):
         plan_keys(scope(), census.result(), KeysInputs())
 
 

@@ -20,7 +20,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
         (
             {"window_bytes": MIB, "so_rcvbuf_bytes": 128 * KIB},
             C,
-            "SO_RCVBUF of 128 KiB is below the window of 1 MiB, the driver refuses to start",
+            "SO_RCVBUF of 128 KiB is below the window of 1 MiB, so the driver refuses to start",
             "set aeron.socket.so_rcvbuf to 2 MiB",
         ),
         (
@@ -32,13 +32,13 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
         (
             {"mtu_bytes": 8192, "window_bytes": 4096},
             B,
-            "a window of 4 KiB is below the MTU of 8 KiB, the driver refuses to start",
+            "a window of 4 KiB is below the MTU of 8 KiB, so the driver refuses to start",
             "set aeron.rcv.initial.window.length to 8 KiB or more",
         ),
         (
             {"rate": 1e7, "message_bytes": 992, "rtt_us": 100_000},
             A,
-            "is a window of 2 GiB, which needs a term above 1 GiB",
+            "needs a window of 2 GiB (twice the BDP), and that a term above 1 GiB",
             "split the stream",
         ),
         (
@@ -50,24 +50,39 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
         (
             {"rate": 1e6, "message_bytes": 992, "stall_ms": 1_000},
             "Stall headroom",
-            "1 s of 1.024 GB need a term above 1 GiB",
-            "plan for a stall of at most 524.3 ms",
+            "a stall of 1 s with 1.024 GB of data needs a term above 1 GiB",
+            "set stall to at most 524.3 ms",
         ),
-        ({"mtu_bytes": 1400}, "Frame alignment", "an MTU of 1400 is none", "set mtu to 1376"),
-        ({"mtu_bytes": 1420}, "Frame alignment", "an MTU of 1420 is none", "set mtu to 1408"),
-        ({"term_bytes": 3 * MIB}, "Term length", "a term of 3 MiB is none", "set term to 4 MiB"),
+        (
+            {"mtu_bytes": 1400},
+            "Frame alignment",
+            "an MTU of 1400 is not a multiple",
+            "set mtu to 1376",
+        ),
+        (
+            {"mtu_bytes": 1420},
+            "Frame alignment",
+            "an MTU of 1420 is not a multiple",
+            "set mtu to 1408",
+        ),
+        (
+            {"term_bytes": 3 * MIB},
+            "Term length",
+            "a term of 3 MiB is not allowed",
+            "set term to 4 MiB",
+        ),
         ({"term_bytes": 4 * KIB}, "Term length", "a term of 4 KiB", "set term to 64 KiB"),
         ({"term_bytes": 4 * GIB}, "Term length", "a term of 4 GiB", "set term to 1 GiB"),
         (
             {"term_bytes": 64 * KIB, "message_bytes": 10_000, "rate": 10},
             "Largest message",
-            "does not fit an eighth of a term of 64 KiB",
+            "exceeds an eighth of a term of 64 KiB",
             "set term to 128 KiB",
         ),
         (
             {"term_bytes": 64 * KIB, "mtu_bytes": 16_384, "rate": 10},
             "Largest message",
-            "an MTU of 16 KiB does not fit an eighth",
+            "an MTU of 16 KiB exceeds an eighth",
             "set term to 128 KiB",
         ),
         (
@@ -79,26 +94,26 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
         (
             {"nic_bandwidth": 1e9},
             "Bandwidth of the network interface",
-            "1.218 Gbit/s with all headers are above the 1 Gbit/s of this host",
+            "1.218 Gbit/s with all headers exceeds the 1 Gbit/s of this host",
             "lower rate",
         ),
         (
             {"family": "c7g", "vcpus": 64, "streams": 40},
             "Bandwidth of the network interface",
-            "above the 30 Gbit/s of c7g with 64 vCPUs (Graviton3)",
-            "take a larger instance",
+            "exceeds the 30 Gbit/s of c7g with 64 vCPUs (Graviton3)",
+            "use a larger instance",
         ),
         (
             {"family": "c7g", "vcpus": 3},
             "Instance size",
-            "c7g has no size of 3 vCPUs",
+            "c7g has no size with 3 vCPUs",
             "set vcpus to one of 1, 2, 4, 8, 16, 32, 48, 64, or to 0",
         ),
         (
             {"window_bytes": 4 * MIB, "streams": 1000, "streams_per_socket": 1000, "rate": 1},
             "SO_RCVBUF",
             "1000 windows of 4 MiB share a socket",
-            "give streams endpoints of their own",
+            "streams have their own endpoints",
         ),
     ],
 )

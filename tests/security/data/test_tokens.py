@@ -50,9 +50,9 @@ def test_forms_and_lengths(ring: FileKeyRing, form: str) -> None:
 @pytest.mark.parametrize(
     ("form", "length", "said"),
     [
-        ("uuid", 32, "'uuid' is none of hex, base64, digits"),
-        ("hex", 7, "from 8 to 64 characters, not 7"),
-        ("base64", 44, "from 8 to 43 characters, not 44"),
+        ("uuid", 32, "'uuid' must be one of hex, base64, digits"),
+        ("hex", 7, "from 8 to 64, not 7"),
+        ("base64", 44, "from 8 to 43, not 44"),
     ],
 )
 def test_forms_that_cannot_be(form: str, length: int, said: str) -> None:

@@ -27,7 +27,7 @@ def test_what_is_missing_is_said_in_a_sentence(
     driver.call(jobs.close_session)  # it has all cores
     try:
         bare_path = {"spark.executorEnv.PYTHONPATH": ""}
-        with pytest.raises(WorkersUnready, match=r"no penstock: install penstock\[spark\]"):
+        with pytest.raises(WorkersUnready, match=r"no penstock\. Install penstock\[spark\]"):
             driver.call(jobs.open_session, cluster.url, python=str(bare), settings=bare_path)
         gone = str(tmp_path / "gone")
         with pytest.raises(WorkersUnready, match=f"no Python at {gone}"):

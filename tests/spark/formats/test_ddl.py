@@ -20,7 +20,7 @@ from penstock.spark.formats.decoders import decoder
         ({"kind": "json", "schema": "a decimal(0,0)"}, "schema", "cannot be read from JSON"),
         ({"kind": "json", "schema": "a void"}, "schema", "cannot be read from JSON"),
         ({"kind": "json", "schema": "a map<int, int>"}, "schema", "must be strings"),
-        ({"kind": "json", "schema": "a int, a int"}, "schema", "comes twice"),
+        ({"kind": "json", "schema": "a int, a int"}, "schema", "occurs twice"),
         ({"kind": "avro", "schema_file": Path("/none.avsc")}, "schema_file", "cannot be read"),
     ],
 )

@@ -166,7 +166,7 @@ def test_infer_json(spark: SparkSession) -> None:
     )
     _, errors = decoded(spark, decoder(ValueFormat(kind="json", schema=ddl)), values)
     assert errors == [None, "not JSON", None, None]
-    with pytest.raises(InvalidFormat, match="no values to infer it from"):
+    with pytest.raises(InvalidFormat, match="no values yet to infer the schema from"):
         infer_json(frame(spark, [None]), rows_max=10)
     with pytest.raises(InvalidFormat, match="none of 1 sampled values"):
         infer_json(frame(spark, ["[1]"]), rows_max=10)

@@ -153,10 +153,10 @@ def test_exponents_without_bounds_take_no_memory() -> None:
 
 
 def test_what_does_not_fit_is_said_with_column_value_and_type() -> None:
-    digits = "has more digits behind the point than decimal(12,2)"
+    digits = "has more digits after the point than decimal(12,2)"
     finer = "has a finer fraction of a second than"
     nanos, short = "'2026-01-02T03:04:05.1234567Z'", "'2026-01-02 03:04:05.000000001'"
-    remedy = '; decimals = "round" keeps what fits'
+    remedy = '; decimals = "round" keeps the digits that fit'
     cases = {
         ("decimal(12,2)", "12.345"): f"12.345 {digits}{remedy}",
         ("decimal(12,2)", '"12.345"'): f"'12.345' {digits}{remedy}",
@@ -271,10 +271,10 @@ def test_what_is_left_to_spark_beside_what_the_reader_makes(spark: SparkSession)
     assert [row[0] for row in found[1:5]] == ["[]", "12.5", "null", None]
     assert found[5:] == [
         (*nothing, "field bytes: '*' is not binary"),
-        (*nothing, "field amount: 1.005 has more digits behind the point than decimal(20,2);"
-         ' decimals = "round" keeps what fits'),
-        (*nothing, "field list[].d: 1.001 has more digits behind the point than decimal(5,2);"
-         ' decimals = "round" keeps what fits'),
+        (*nothing, "field amount: 1.005 has more digits after the point than decimal(20,2);"
+         ' decimals = "round" keeps the digits that fit'),
+        (*nothing, "field list[].d: 1.001 has more digits after the point than decimal(5,2);"
+         ' decimals = "round" keeps the digits that fit'),
         (*nothing, "field more{}: '*' is not binary"),
         (*nothing, "not JSON"), (*nothing, "not JSON"),
         ("[" * 450 + "]" * 450, *nothing[1:], None), (*nothing, None),

@@ -163,7 +163,7 @@ def test_rules_that_need_rows_one_by_one_are_not_for_stateful_steps(
         expect = {"few" = {that = "n < 10", otherwise = "fail"}}"""
     (found,) = problems(load(write(folder, steps)), spark)
     assert found.line == FIRST_STEP_LINE + 3
-    assert "put the rule on a step behind it" in str(found)
+    assert "move the rule to a later step" in str(found)
     assert problems(load(write(folder, steps.replace("fail", "drop"))), spark) == ()
 
 
@@ -248,6 +248,6 @@ def test_a_schema_that_cannot_be_inferred(spark: SparkSession, tmp_path: Path) -
     )
     (found,) = problems(load(path, bootstrap="127.0.0.1:1"), spark)
     assert str(found).startswith(
-        f"{path}:4: source.a.schema: schema = 'infer': no broker of 127.0.0.1:1 answers; "
+        f"{path}:4: source.a.schema: schema = 'infer': no broker of 127.0.0.1:1 responds; "
     )
     assert found.fix

@@ -224,7 +224,7 @@ def test_a_rule_that_says_fail_ends_the_run_and_nothing_is_written(pipeline: Pip
         on_invalid = "drop"
     """
     pipeline.send(topic, [{"n": 1}, {"n": 11}])
-    with pytest.raises(QueryFailed, match=rf"rule 'small' is broken.*{topic}-0 offset 1"):
+    with pytest.raises(QueryFailed, match=rf"breaks rule 'small'.*{topic}-0 offset 1"):
         pipeline.run(text)
     assert not [*(pipeline.folder / "lake").rglob("*.*")]
     assert pipeline.run(text.replace("n < 10", "n < 100"))["strict"].counts["written.lake"] == 2

@@ -88,7 +88,7 @@ def test_refusal(directory: Path, text: str, said: str) -> None:
         ("[run]\nx = [1, 2\n\n", ":2: end of file: unclosed array; close the bracket"),
         ("[run\nx = 1", ":1: column 5: expected ']' at the end of a table declaration; close"),
         ('[run]\nx = "a\\d"', ":2: column 9: unescaped '\\' in a string; write \\\\ for a backsl"),
-        ("x = " + "[" * 5000, ":1: end of file: lists nested too deep; write TOML, as toml.io"),
+        ("x = " + "[" * 5000, ":1: end of file: lists nested too deep; write valid TOML"),
     ],
 )  # fmt: skip
 def test_what_is_no_toml(directory: Path, text: str, said: str) -> None:

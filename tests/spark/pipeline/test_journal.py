@@ -59,11 +59,11 @@ def test_old_entries_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ran", "batch_id", "query_id", "says"),
     [
-        ((), 7, "q", "no entry of any batch before it"),
-        ((0, 1), 5, "q", "the last that ran here is 1"),
-        ((4, 5), 0, "q", "the last that ran here is 5"),
-        ((0, 1), 2, "other", "is now that of other"),
-        ((0, 1), 1, "other", "is now that of other"),
+        ((), 7, "q", "but the journal is empty"),
+        ((0, 1), 5, "q", "but the last batch of the journal is 1"),
+        ((4, 5), 0, "q", "but the last batch of the journal is 5"),
+        ((0, 1), 2, "other", "is now that of query other"),
+        ((0, 1), 1, "other", "is now that of query other"),
     ],
 )
 def test_a_checkpoint_that_does_not_belong_is_refused(

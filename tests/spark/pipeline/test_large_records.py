@@ -160,7 +160,7 @@ def test_a_topic_too_small_for_any_dead_letter_is_named(pipeline: Pipeline) -> N
     source, dead = pipeline.topic("in"), pipeline.topic("dead")
     pipeline.client.alter_configs("topic", dead, {"max.message.bytes": "100"})
     pipeline.send(source, [b"not json", {"n": 1}])
-    with pytest.raises(QueryFailed, match=rf"topic {dead}, partition 0: a record is too large"):
+    with pytest.raises(QueryFailed, match=rf"topic {dead}, partition 0: a record exceeds"):
         pipeline.run(
             f"""
             name = "small-{pipeline.number}"

@@ -87,7 +87,7 @@ def test_columns_of_any_name_reach_every_sink(pipeline: Pipeline, spark: SparkSe
     path.write_text(text(", `a b`"))
     (problem,) = validated(path, spark)
     assert (problem.where, problem.line) == ("sink.changed.table", 27)
-    assert "has no column a b; add_columns = true adds it" in problem.message
+    assert "has no column a b. Set add_columns = true to add it" in problem.message
     pipeline.send(topic, [("1", sent[1])])
     pipeline.client.write_arrow(topic, _tombstone("2"))
     pipeline.run(text(", `a b`", 'evolve = "add"'))
@@ -120,4 +120,4 @@ def test_a_field_cannot_have_the_name_of_the_record(tmp_path: Path, spark: Spark
     )
     (problem,) = validated(path, spark)
     assert (problem.where, problem.line) == ("source.a.schema", 4)
-    assert "field _Record has the name of the column with the record" in problem.message
+    assert "field _Record has the reserved name of the record column" in problem.message

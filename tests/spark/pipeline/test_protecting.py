@@ -173,9 +173,9 @@ def test_what_does_not_decrypt_is_rejected_with_its_reason(
     assert counts["rejected.undecodable"] == counts["dead_letters"] == 4
     reasons = [header(record, "reason") for record in pipeline.records(dead)]
     assert reasons[:3] == [
-        "note: it is damaged: its tag does not fit",
+        "note: it is damaged: its tag does not match",
         "note: it was encrypted for another subject",
-        "note: it has 8 bytes, an encrypted value has 37 and more",
+        "note: it has 8 bytes, but an encrypted value has at least 37",
     ]
 
 
@@ -285,7 +285,7 @@ def test_keys_are_not_in_spark_plans(
     ("mode", "said"),
     [
         (None, "No such file or directory"),
-        (0o755, "has mode 0755, so that others may use it: chmod 0700"),
+        (0o755, "its mode 0755 gives other users access. Run: chmod 0700"),
     ],
 )
 def test_a_ring_that_cannot_be_used_ends_the_start(
@@ -338,12 +338,12 @@ def test_rejected_protections_are_reported_at_once(spark: SparkSession, tmp_path
     }
     assert found.keys() == {8, 9, 10, 11, 12, 18, 19}
     assert found[8] == (
-        "source.orders.protect.id: is bigint; to mask, it must be string; cast it in a step before"
+        "source.orders.protect.id: is bigint, but mask requires string; cast it in an earlier step"
     )
     assert "there is no column missing; there are id, at, note, sealed" in found[9]
-    assert "is timestamp; to tokenize, it must be string or binary or" in found[10]
+    assert "is timestamp, but tokenize requires string or binary or" in found[10]
     assert "source.orders.protect.sealed.subject: [UNRESOLVED_COLUMN" in found[11]
-    assert "note.subject: is timestamp; to be subjects, it must be string or" in found[12]
+    assert "note.subject: is timestamp, but a subject requires string or" in found[12]
     assert "step.safe.protect.note.subject: [PARSE_SYNTAX_ERROR]" in found[18]
     assert "there is no column _record" in found[19]
 

@@ -113,7 +113,7 @@ def test_the_queries_that_decode_the_values(pipeline: Pipeline) -> None:
     """
     found = plan(pipeline.write(text), pipeline.spark).queries
     (said,) = found[0].values
-    assert said == "the source, where it reads them (n); of the record: topic"
+    assert said == "the source's workers (n); columns of the record: topic"
     other = avro(pipeline, "other")
     spec = pipeline.write(
         text.replace(f'topic = "two"\n        {opened}', f'topic = "two"\n{other}')
@@ -122,7 +122,7 @@ def test_the_queries_that_decode_the_values(pipeline: Pipeline) -> None:
     assert (read.value_format, "several formats" in str(read)) == (None, True)
     plain = replace(spec.sources["two"], value_format=ValueFormat(kind="text"))
     spec = replace(spec, sources={**spec.sources, "two": plain})
-    assert "only Spark opens" in str(look(spec))
+    assert "only Spark decodes" in str(look(spec))
 
 
 FILE = """
@@ -212,7 +212,7 @@ def test_a_batch_that_is_half_written_is_read_for_both_definitions(pipeline: Pip
     journal.begin(entry)
     assert now.read(query, query.sources).value_format is not None
     journal.write(entry)
-    assert "batch 0 is finished by an older file" in str(now.read(query, query.sources))
+    assert "batch 0 is finished with an older file" in str(now.read(query, query.sources))
     assert replace(now, definition="before").read(query, query.sources).value_format is not None
     done = PipelinePaths(spec).committed(query.name, 0)
     done.parent.mkdir(parents=True)

@@ -126,24 +126,27 @@ def both(says: str, **more: Any) -> list[Case]:
 
 CASES = [
     # what is there
-    *both("column name is long in the table and", table=made(FIELDS[0], ("name", "long"))),
-    *both("no column name; add_columns = true adds it", table=made(FIELDS[0])),
-    *both("lacks the column more, which", table=made(*FIELDS, ("more", "long"), nullable=False)),
-    *both("column name is called Name in the table", table=made(FIELDS[0], ("Name", "string"))),
+    *both("column name has type long in the table, but", table=made(FIELDS[0], ("name", "long"))),
+    *both("no column name. Set add_columns = true to add it", table=made(FIELDS[0])),
+    *both("lacks column more, which", table=made(*FIELDS, ("more", "long"), nullable=False)),
     *both(
-        "column s.b is integer in the table and string in",
+        "column name differs only in case from the table's column Name",
+        table=made(FIELDS[0], ("Name", "string")),
+    ),
+    *both(
+        "column s.b has type integer in the table, but type string in",
         sql="select id, named_struct('b', name) as s from a",
         table=made(FIELDS[0], ("s", {"type": "struct", "fields": [
             {"name": "b", "type": "integer", "nullable": False, "metadata": {}}]})),
     ),
     *both(
-        "column s is struct<b: string, c: string> in the table and struct<b: string> in",
+        "column s has type struct<b: string, c: string> in the table, but type struct<b: string>",
         sql="select id, named_struct('b', name) as s from a",
         table=made(FIELDS[0], ("s", {"type": "struct", "fields": [
             {"name": name, "type": "string", "nullable": True, "metadata": {}} for name in "bc"]})),
     ),
     *both(
-        "column l.element is long in the table and string in",
+        "column l.element has type long in the table, but type string in",
         sql="select id, list as l from a",
         table=made(FIELDS[0], ("l", LONGS)),
     ),
@@ -161,10 +164,10 @@ CASES = [
         table=made(*FIELDS, features=["appendOnly"], configuration={"delta.appendOnly": "true"}),
     ),
     Case(
-        says="is partitioned by nothing, the sink by ('name',)",
+        says="is partitioned by no column, but partition_by of the sink is ('name',)",
         sink=APPEND + '\npartition_by = "name"', table=made(*FIELDS),
     ),
-    *both("committed under another checkpoint", table=committed_elsewhere, by_sink=False),
+    *both("committed with another checkpoint", table=committed_elsewhere, by_sink=False),
     *both("", table=broken_log, by_sink=False),
     *both("", table=lambda folder: folder.write_text(""), by_sink=False),
     # names
@@ -175,13 +178,13 @@ CASES = [
         where="step.s",
     ),
     *both(
-        "column _record is string, and this is the name", by_sink=False,
+        "column _record is string, but its name is reserved", by_sink=False,
         sql="select id, name as _record from a", where="step.s",
     ),
     # types
-    *both("column x is void, which Delta", sql="select id, null as x from a"),
-    *both("column x is interval", sql="select id, interval 1 day as x from a"),
-    *both("column x is interval", sql="select id, make_interval(1, 2) as x from a"),
+    *both("column x has type void, which Delta", sql="select id, null as x from a"),
+    *both("column x has type interval", sql="select id, interval 1 day as x from a"),
+    *both("column x has type interval", sql="select id, make_interval(1, 2) as x from a"),
     Case(says="map: is or has a map", sink=UPSERT.replace("id", "map"), sql="select id, map from a",
          where="sink.out.keys"),
     Case(says="x: is or has a map", sink=UPSERT.replace("id", "x"), where="sink.out.keys",
@@ -194,23 +197,23 @@ CASES = [
          sql="select id, name collate UTF8_LCASE as x from a"),
     Case(says="id is one of the keys", sink=UPSERT + '\norder_by = "id"', where="sink.out.order_by",
          by_sink=False),
-    Case(says="every column is a partition's", sink=APPEND + '\npartition_by = ["id", "name"]',
+    Case(says="leaves no column for the", sink=APPEND + '\npartition_by = ["id", "name"]',
          where="sink.out.partition_by"),
-    Case(says="list: is array<string>", sink=APPEND + '\npartition_by = "list"',
+    Case(says="list: has type array<string>", sink=APPEND + '\npartition_by = "list"',
          sql="select id, list from a", where="sink.out.partition_by"),
     # expressions
     Case(says="boolean", sink=CDC + '"name"', sql="select id, name, at from a",
          where="sink.out.delete_when"),
     Case(says="WHERE clause", sink=CDC + '"max(id) > 1"', sql="select id, name, at from a",
          where="sink.out.delete_when"),
-    Case(says="column key is bigint", sink='topic = "t"\nkey = "id"', where="sink.out.topic",
+    Case(says="column key has type bigint", sink='topic = "t"\nkey = "id"', where="sink.out.topic",
          by_sink=False),
-    Case(says="column partition is bigint", sink='topic = "t"\npartition = "id"',
+    Case(says="column partition has type bigint", sink='topic = "t"\npartition = "id"',
          where="sink.out.topic", by_sink=False),
-    Case(says="column value is map", sink='topic = "t"\nvalue = "map"', by_sink=False,
+    Case(says="column value has type map", sink='topic = "t"\nvalue = "map"', by_sink=False,
          sql="select map from a", where="sink.out.topic"),
     # places
-    Case(says="a path with '[' in it", sink=UPSERT.replace('"t"', '"t[1]"')),
+    Case(says="cannot open paths with '['", sink=UPSERT.replace('"t"', '"t[1]"')),
     # streams
     Case(says="watermark", sql="select id, count(*) as n from a group by id", where="step.s",
          by_sink=False),

@@ -55,9 +55,9 @@ def test_the_earlier_source_of_a_topic_writes_the_dead_letter() -> None:
                      "timed": (*both, "like"), "like": (*both, "other")}  # fmt: skip
     assert described(spec, plans, one(plans, "a")) == ()
     assert described(spec, plans, one(plans, "b")) == (
-        "no dead letter for what a rejects too: query a writes it",
+        "no dead letter if a rejects the record too: query a writes it",
     )
-    assert described(spec, plans, one(plans, "other")) == ("nothing but dead letters, of other",)
+    assert described(spec, plans, one(plans, "other")) == ("dead letters only, of other",)
 
 
 @pytest.mark.spark
@@ -106,7 +106,7 @@ def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
     spec = pipeline.write(text)
     shown = {query.name: query.rejects for query in plan(spec, pipeline.spark).queries}
     ids, numbers = (
-        f"no dead letter for what {name} rejects too: query {name} writes it"
+        f"no dead letter if {name} rejects the record too: query {name} writes it"
         for name in ("ids", "numbers")
     )
     assert shown == {"times": (ids, numbers), "ids": (), "numbers": (ids,)}

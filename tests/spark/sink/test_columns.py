@@ -52,15 +52,15 @@ def test_leaves_other_columns_out() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("key string", "no column value, only key"),
+        ("key string", "no column named value; its columns: key"),
         (
             "value double",
-            r"column value is double; it must be string, binary, or a struct .*to_json\(value\)",
+            r"value has type double, but must be string, binary, or a struct .*to_json\(value\)",
         ),
-        ("value string;key bigint", r"column key is bigint.*cast\(key as string\)"),
-        ("value string;partition bigint", r"column partition is bigint; it must be int"),
-        ("value string;timestamp timestamp_ntz", r"column timestamp is timestamp_ntz.*bigint"),
-        ("value string;headers string", r"column headers is string; .*struct<key:string"),
+        ("value string;key bigint", r"column key has type bigint.*cast\(key as string\)"),
+        ("value string;partition bigint", r"partition has type bigint, but must be int"),
+        ("value string;timestamp timestamp_ntz", r"timestamp has type timestamp_ntz.*bigint"),
+        ("value string;headers string", r"column headers has type string, but .*struct<key:string"),
     ],
 )
 def test_names_the_column_and_the_fix(given: str, said: str) -> None:
@@ -69,6 +69,6 @@ def test_names_the_column_and_the_fix(given: str, said: str) -> None:
 
 
 def test_wants_a_topic() -> None:
-    with pytest.raises(InvalidRows, match="no topic given: set option topic"):
+    with pytest.raises(InvalidRows, match="no topic is set"):
         written_columns(schema("value string"), topic=None)
     assert written_columns(schema("value string;topic string"), topic=None) == ("value", "topic")

@@ -164,9 +164,7 @@ def test_ordered_by_holds_for_each_key(spark: SparkSession, target: Target) -> N
     assert sum(map(len, found.values())) == 6_000
     for values in found.values():
         assert values == sorted(values)
-    with pytest.raises(
-        InvalidOption, match="the batch has no column later; its columns: key, value, at"
-    ):
+    with pytest.raises(InvalidOption, match="the batch has no column later"):
         LogSink(
             application="x", topic=target.name, ordered_by=["later"], **target.addresses()
         ).write(frame, 0)
@@ -191,15 +189,15 @@ def test_an_empty_batch_is_a_batch(spark: SparkSession, target: Target) -> None:
 def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession, target: Target) -> None:
     frame = numbered(spark, 10)
     good = target.addresses()
-    with pytest.raises(UnknownTopics, match="no topic nowhere: create it"):
+    with pytest.raises(UnknownTopics, match="no topic nowhere, and"):
         LogSink(application="x", topic="nowhere", **good).write(frame, 0)
-    with pytest.raises(InvalidRows, match="no topic nowhere: create it"):
+    with pytest.raises(InvalidRows, match="no topic nowhere, and"):
         LogSink(application="x", **good).write(frame.withColumn("topic", F.lit("nowhere")), 0)
-    with pytest.raises(InvalidRows, match=f"has 5, but topic {target.name} has partitions 0 to 4"):
+    with pytest.raises(InvalidRows, match=f"value 5, but topic {target.name} has"):
         LogSink(application="x", topic=target.name, **good).write(
             frame.withColumn("partition", F.lit(5)), 0
         )
-    with pytest.raises(InvalidRows, match=r"column value is bigint.*to_json\(value\)"):
+    with pytest.raises(InvalidRows, match=r"column value has type bigint.*to_json\(value\)"):
         LogSink(application="x", topic=target.name, **good).write(
             spark.range(3).withColumnRenamed("id", "value"), 0
         )
@@ -215,7 +213,7 @@ def test_an_address_that_is_not_penstock_is_reported(
     listener = good["bootstrap"].replace("127.0.0.1", "http://localhost")
     for url, kind, said in (
         (listener, AdminUnavailable, "Apache Kafka has no admin address"),
-        (f"{good['admin_url']}/elsewhere", NotPenstock, "Apache Kafka does not have"),
+        (f"{good['admin_url']}/elsewhere", NotPenstock, "does not belong to a Penstock broker"),
     ):
         sink = LogSink(
             application="x", topic=target.name, bootstrap=good["bootstrap"], admin_url=url

@@ -70,9 +70,9 @@ def test_rows_without_a_key_go_round_in_full_runs() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, COUNT, 2**31 - 1])
 def test_names_a_partition_that_is_not_there(wrong: int) -> None:
-    with pytest.raises(InvalidRows, match=f"has {wrong}, but topic orders has partitions 0 to 4"):
+    with pytest.raises(InvalidRows, match=f"value {wrong}, but topic orders has partitions 0 to 4"):
         placed(chunk_of(value=[b"a", b"b"], partition=[0, wrong]))
-    with pytest.raises(InvalidRows, match=f"has {wrong}, but"):
+    with pytest.raises(InvalidRows, match=f"value {wrong}, but"):
         placed(chunk_of(value=[b"a", b"b"], key=[b"k", b"k"], partition=[None, wrong]))
 
 
@@ -86,5 +86,5 @@ def test_splits_by_topic_in_the_order_of_rows() -> None:
 
 def test_wants_a_topic_for_every_row() -> None:
     chunk = chunk_of(value=[b"a", b"b"], topic=["a", None])
-    with pytest.raises(InvalidRows, match="1 rows have a null in column topic"):
+    with pytest.raises(InvalidRows, match="column topic is null in 1 rows"):
         list(by_topic(chunk, None))

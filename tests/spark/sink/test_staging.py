@@ -177,7 +177,7 @@ def test_a_task_without_rows_makes_no_request() -> None:
     [
         (
             pa.RecordBatch.from_pydict({"value": ["a"], "partition": pa.array([9], pa.int32())}),
-            "has 9, but topic a has partitions 0 to 2",
+            "has the value 9, but topic a has partitions 0 to 2",
         ),
         (
             pa.RecordBatch.from_pydict(
@@ -189,7 +189,7 @@ def test_a_task_without_rows_makes_no_request() -> None:
                     ),
                 }
             ),
-            "a header whose key is null",
+            "a header with a null key",
         ),
     ],
 )

@@ -208,7 +208,7 @@ def test_what_the_log_lost_is_named(
     topic.client.delete_records(topic.name, {0: 14})
     state = once(materialiser(broker, spark, tmp_path))[topic.name]
     assert state.phase == "stopped"
-    assert "ends at offset 10 and the log starts at 14" in (state.problem or "")
+    assert "ends at offset 10, but the log starts at 14" in (state.problem or "")
     assert rows(tmp_path / topic.name).num_rows == 10
 
 
@@ -222,7 +222,7 @@ def test_a_deleted_checkpoint_is_reported(
     checkpoint = tmp_path / topic.name / "_penstock" / "checkpoint"
     checkpoint.rename(tmp_path / "away")
     state = once(materialiser(broker, spark, tmp_path))[topic.name]
-    assert "committed under another checkpoint" in (state.problem or "")
+    assert "committed with another checkpoint" in (state.problem or "")
     assert rows(tmp_path / topic.name).num_rows == 10
     checkpoint.rename(tmp_path / "useless")
     (tmp_path / "away").rename(checkpoint)
@@ -250,7 +250,7 @@ def test_another_schema_is_refused_with_its_column(
     topic.write(10)
     state = once(materialiser(broker, spark, tmp_path))[topic.name]
     assert state.phase == "stopped"
-    assert "column topic is" in (state.problem or "")
+    assert "column topic has type" in (state.problem or "")
 
 
 @pytest.mark.long

@@ -83,7 +83,7 @@ def test_topics_beyond_the_limit_wait_with_a_reason() -> None:
     assert names(kept.changes(wanted("b", "c"), 0)) == ([], ["b", "c"])
     assert names(kept.changes(wanted("a", "b", "c"), 1)) == ([], [])
     assert kept.states["a"].phase == "waiting"
-    assert "keeps 2 tables" in (kept.states["a"].problem or "")
+    assert "maintains 2 tables" in (kept.states["a"].problem or "")
     kept.failed("b", "disk full", by_hand=False, now=1)  # keeps its place
     assert names(kept.changes(wanted("a", "b", "c"), 100)) == ([], ["b"])
     kept.done("c")
@@ -95,7 +95,7 @@ def test_a_place_has_one_topic() -> None:
     both = wanted("a", "b", location="/lake/x")
     assert names(kept.changes(both, 0)) == ([], ["a"])
     assert kept.states["b"].phase == "blocked"
-    assert "table of topic a" in (kept.states["b"].problem or "")
+    assert "topic a already uses" in (kept.states["b"].problem or "")
     assert names(kept.changes({"b": both["b"]}, 1)) == (["a"], ["b"])
 
 

@@ -149,7 +149,7 @@ def test_removals_alone_make_an_empty_table(spark: SparkSession, table: Path) ->
     [
         ([(None, "x", 1, "c")], {}, "key column id is null"),
         ([(1, "x", 1, "c"), (1, "y", None, "u")], {}, "order column at is null"),
-        ([(1, "x", 1, "c"), (1, "y", 2, "u")], {"order_by": None}, "1 rows more than keys"),
+        ([(1, "x", 1, "c"), (1, "y", 2, "u")], {"order_by": None}, "1 more rows than"),
         ([(1, "x", 1, "c")], {"keys": ["nope"]}, "column nope is not in the batch"),
         ([(1, "x", 1, "c")], {"order_by": "nope"}, "column nope is not in the batch"),
     ],
@@ -167,7 +167,7 @@ def test_what_cannot_be_merged_is_refused(
 
 
 def test_the_order_is_no_key(table: Path) -> None:
-    with pytest.raises(InvalidOption, match="is one of the keys"):
+    with pytest.raises(InvalidOption, match="must not be one of the key columns"):
         upsert(table, order_by="id")
 
 
@@ -194,7 +194,7 @@ def test_changes_of_a_topic_by_offset(spark: SparkSession, topic: Topic, tmp_pat
     assert read["key"].to_pylist() == [b"k%d" % number for number in range(10) if number != 5]
     last = [b"value %d" % number for number in range(190, 200) if number != 195]
     assert read["value"].to_pylist() == last
-    with pytest.raises(StreamingQueryException, match="committed under another checkpoint"):
+    with pytest.raises(StreamingQueryException, match="committed with another checkpoint"):
         run("second")
 
 
@@ -384,7 +384,7 @@ def test_tables_of_others_may_forbid_nulls(
 
     write(0, "1L")
     write(1, "1L")
-    with pytest.raises(TableMismatch, match=f"{place} is null in the batch"):
+    with pytest.raises(TableMismatch, match=f"{place} is null in some rows"):
         write(2, "2L", **{column: value})
     write(2, "2L", **{column: f"if(id < 0, {FULL[column]}, null)" if column != "name" else "'n'"})
     write(3, "-1L", **{column: value})  # a row that is removed is not stored
@@ -407,7 +407,7 @@ def test_new_columns_are_added_where_that_is_asked_for(spark: SparkSession, tabl
     upsert(table).write(rows, 0)
     wider = rows.where("id = 2").withColumns({"tags": F.split("name", "w"), "at": F.lit(2)})
     wider = wider.withColumn("at", F.col("at").cast("long"))
-    with pytest.raises(TableMismatch, match="no column tags; add_columns = true adds it"):
+    with pytest.raises(TableMismatch, match=r"no column tags\. Set add_columns = true"):
         upsert(table).write(wider, 1)
     adding = upsert(table, add_columns=True)
     adding.write(wider, 1)

@@ -244,7 +244,7 @@ def test_lost_batches_are_found(root: Path) -> None:
     assert {finding.kind for finding in verified(root).findings} >= {"batch", "checkpoint"}
     segments[-1].unlink()
     (lost, *_) = [finding for finding in verified(root).findings if finding.kind == "checkpoint"]
-    assert "is gone" in lost.reason
+    assert "is missing" in lost.reason
     segments[1].unlink()
     gaps = [finding for finding in verified(root).findings if finding.kind == "offsets"]
     assert [gap.base_offset for gap in gaps] == [int(segments[1].stem)]
@@ -261,7 +261,7 @@ def test_a_crash_is_no_damage_and_is_not_repaired(tmp_path: Path) -> None:
     abandon(harness.store)
     found = verified(tmp_path)
     assert found.findings == []
-    with pytest.raises(NotRepaired, match="start its broker once"):
+    with pytest.raises(NotRepaired, match="Start its broker and stop it"):
         repair_store(str(tmp_path), everything, perform=True, report=lambda step: None)
 
 

@@ -194,7 +194,7 @@ def test_a_header_that_is_too_long_is_not_written() -> None:
     fits = Header(type="DATA_BATCH", lengths=bytes(HEADER_BYTES_MAX - 6))
     assert len(encode(fits)) == PRELUDE_BYTES + HEADER_BYTES_MAX
     fits.lengths += b"\0"
-    with pytest.raises(MalformedFrame, match="65536 bytes is over the limit of 65535"):
+    with pytest.raises(MalformedFrame, match="65536 bytes: must have 1 to 65535"):
         encode(fits)
 
 

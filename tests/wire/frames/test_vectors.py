@@ -47,7 +47,7 @@ from tests.wire.frames.vectors import (
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "host_vectors.py"
 MALFORMED = {
     "frame_length": "frame length .* over the limit",
-    "header_length": "header length .* does not fit",
+    "header_length": "header length .*: must be",
     "flags": "flags .* are known",
     "payload_crc_unannounced": "without its flag",
     "ring_payload_on_stream": "flagged as in the ring",

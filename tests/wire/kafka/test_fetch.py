@@ -92,11 +92,11 @@ def test_arbitrary_bytes_never_do_worse_than_an_error(version: int, junk: bytes)
 
 
 def test_claims_of_huge_arrays_are_refused() -> None:
-    with pytest.raises(MalformedRequest, match="claims"):
+    with pytest.raises(MalformedRequest, match="an array has"):
         decode_request(memoryview(bytes(25) + uvarint(2**31 - 1) + bytes(64)), 0, 12)
-    with pytest.raises(MalformedRequest, match="claims"):
+    with pytest.raises(MalformedRequest, match="an array has"):
         decode_request(memoryview(bytes(17) + b"\x7f\xff\xff\xff" + bytes(64)), 0, 4)
-    with pytest.raises(MalformedRequest, match="claims"):
+    with pytest.raises(MalformedRequest, match="an array has"):
         decode_request(memoryview(bytes(17) + b"\xff\xff\xff\xff" + bytes(64)), 0, 4)
 
 

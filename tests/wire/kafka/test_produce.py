@@ -96,10 +96,10 @@ def test_arbitrary_bytes_never_do_worse_than_an_error(version: int, junk: bytes)
 @pytest.mark.parametrize("claims", [2**31 - 1, ELEMENTS_MAX + 1])
 def test_claims_of_huge_arrays_are_refused(claims: int) -> None:
     head = b"\0" + bytes(6)
-    with pytest.raises(MalformedRequest, match="claims"):
+    with pytest.raises(MalformedRequest, match="has length"):
         decode_request(memoryview(head + uvarint(claims + 1) + bytes(64)), 0, 9)
     plain = b"\xff\xff" + bytes(6) + claims.to_bytes(4, "big") + bytes(64)
-    with pytest.raises(MalformedRequest, match="claims"):
+    with pytest.raises(MalformedRequest, match="has length"):
         decode_request(memoryview(plain), 0, 3)
 
 

@@ -222,7 +222,7 @@ def test_older_records_come_from_a_table(pipeline: Pipeline, spark: SparkSession
     assert only_log.records < 60
     with pytest.raises(CannotBackfill, match="by offsets"):
         backfill.look(parse("2026-01-01"), history=str(root / topic))
-    with pytest.raises(AnalysisException, match=r"offsets 0 to 4 are to be read"):
+    with pytest.raises(AnalysisException, match=r"offsets 0 to 4 were deleted"):
         Backfill(spec, spark, "newest").run(parse(f'{{"{topic}": {{"0": 0, "1": 0}}}}'), by="ada")
     done = backfill.run(Start(), by="ada", history=str(root / topic), chunk_records=25)
     assert done.records == 60
@@ -246,5 +246,5 @@ def test_a_stateful_sink_is_refused(pipeline: Pipeline) -> None:
         [errors]
         on_invalid = "drop"
     """
-    with pytest.raises(CannotBackfill, match="is of the stateful query"):
+    with pytest.raises(CannotBackfill, match="belongs to the stateful query"):
         Backfill(pipeline.write(text), pipeline.spark, "once")
