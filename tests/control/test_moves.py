@@ -147,9 +147,7 @@ async def test_a_broker_is_removed_that_is_off_and_holds_nothing(control: Contro
     with pytest.raises(BrokerInUse, match="broker 4 is registered"):
         await control.remove_broker(4)
     await control.unregister_broker(broker_id=4, incarnation=UUID(int=104))
-    with pytest.raises(
-        BrokerInUse, match=r"4 holds replicas of 1 .*, for example of repl"
-    ):
+    with pytest.raises(BrokerInUse, match=r"4 holds replicas of 1 .*, for example of repl"):
         await control.remove_broker(4)
     await order(control, None)
     await control.remove_broker(4)
