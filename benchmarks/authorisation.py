@@ -18,7 +18,7 @@ from typing import Any, cast
 from tests.security.access import allow
 
 from benchmarks.harness import Row
-from penstock.broker.access import granted
+from penstock.broker.requests.access import granted
 from penstock.security import AclAuthoriser, Principal
 from penstock.security.acls import AclBinding
 from penstock.wire.kafka.apis import BY_NAME

@@ -15,7 +15,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor
 
 from penstock.formats import ValueFormat
-from penstock.formats.protobuf.descriptors import load_message
+from penstock.formats.protobuf import load_message
 from penstock.formats.readers import Reader, avro_reader, protobuf_reader
 
 _AT: Final = {"type": "long", "logicalType": "timestamp-millis"}

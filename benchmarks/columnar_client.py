@@ -35,7 +35,7 @@ from benchmarks.harness import Row, figure, seconds
 from penstock.apps.loads.figures import cpu_seconds, interleaved
 from penstock.base.crc import crc32c
 from penstock.client import Client
-from penstock.client.limits import BATCH_BYTES
+from penstock.client.errors import BATCH_BYTES
 from penstock.client.partitioning import spread
 from penstock.records.columnar import decode_batches, encode_batches, read_input
 from penstock.testing import Broker

@@ -31,10 +31,8 @@ from tests.postgres import postgres_server
 
 from benchmarks.harness import Row
 from penstock.base.errors import BugError
-from penstock.broker.coordination.core import Save, Saved
-from penstock.broker.coordination.ownership import Ownership
-from penstock.broker.coordination.rows import KeyRows
-from penstock.broker.coordination.saving import Outcome, Pending, Saver
+from penstock.broker.groups.runtime.core import Save, Saved
+from penstock.broker.groups.runtime.saving import KeyRows, Outcome, Ownership, Pending, Saver
 from penstock.control import ControlPlane, MetadataImage, SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
 

@@ -4,12 +4,12 @@ Latency: 200 requests a second of ten records of 1 KiB at random moments, on 16 
 directory of the broker they go to a diskless and to a local topic in turn; then to an S3 store that
 takes 50 and 200 ms longer per request. Throughput: the same client as beside other brokers.
 
-The model is the planner's (`penstock.planner.latency`): an object gathers for an interval from its
-first request on, then it is written, then it is committed when those before it are. Its inputs are
-distributions that are measured in the same run: PUTs by a client of its own beside the load, over
-the same network, of an object as large as those of the load; commits by the broker; and requests
-that the broker answers at once, made beside the load too. What a slow moment of the
-disk does to PUTs and commits at once is not in it: parts count as independent.
+The model is the planner's (`penstock.planner.capacity.inputs`): an object gathers for an interval
+from its first request on, then it is written, then it is committed when those before it are. Its
+inputs are distributions that are measured in the same run: PUTs by a client of its own beside the
+load, over the same network, of an object as large as those of the load; commits by the broker; and
+requests that the broker answers at once, made beside the load too. What a slow moment of the disk
+does to PUTs and commits at once is not in it: parts count as independent.
 
 Predicted, before the first run:
 
@@ -49,7 +49,7 @@ from benchmarks.peers.paced_load import paced, paced_echo
 from penstock.apps.loads.figures import percentile
 from penstock.diskless.writing.accumulator import WRITE_BOUNDS_SECONDS
 from penstock.objects import ObjectStore, open_store
-from penstock.planner.latency import DisklessLatency, Distribution, diskless_latency
+from penstock.planner.capacity.inputs import DisklessLatency, Distribution, diskless_latency
 
 PARTITIONS = 4
 RECORDS = 10

@@ -23,22 +23,17 @@ from uuid import UUID
 
 from benchmarks.harness import Row
 from penstock.base.errors import BugError
-from penstock.broker.coordination.assignors import (
+from penstock.broker.groups.consumer import ConsumerGroups, ConsumerHeartbeat, ConsumerLimits
+from penstock.broker.groups.modern.group import encode_partitions
+from penstock.broker.groups.runtime.assignors import (
     ASSIGNORS,
     NOTHING,
     GroupSpec,
     MemberSpec,
     Partitions,
 )
-from penstock.broker.coordination.consumer import (
-    ConsumerGroups,
-    ConsumerHeartbeat,
-    ConsumerLimits,
-)
-from penstock.broker.coordination.core import Compute, Computed, Effect, Save, Saved
-from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.targets import encode_partitions
-from penstock.broker.coordination.turn import Turn
+from penstock.broker.groups.runtime.core import Compute, Computed, Effect, Save, Saved
+from penstock.broker.groups.runtime.kinds import Groups, Turn
 from penstock.control import Partition, Topic
 
 MEMBERS: Final = 1_000

@@ -21,9 +21,9 @@ from uuid import UUID
 from benchmarks.harness import Row
 from penstock.base.ids import TopicPartition
 from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.partition_registry import PartitionRegistry
+from penstock.broker.partitions.registry import PartitionRegistry
 from penstock.control import MetadataImage
-from penstock.control.metadata import rules
+from penstock.control.rules import metadata
 
 TOPICS = 10_000
 NODE = 1
@@ -52,7 +52,7 @@ class Control:
         made = {}
         for number in range(topics):
             name = f"topic-{number:05}"
-            _, topic = rules.create_topic(
+            _, topic = metadata.create_topic(
                 image,
                 name=name,
                 topic_id=UUID(int=number),
@@ -85,7 +85,7 @@ class Bed:
         return time.perf_counter() - before
 
     async def configured(self) -> float:
-        image, _ = rules.set_topic_configs(
+        image, _ = metadata.set_topic_configs(
             self.control.now,
             topic_id=UUID(int=TOPICS // 2),
             configs={"retention.ms": str(self.control.now.version)},
@@ -95,7 +95,7 @@ class Bed:
 
     async def created(self) -> float:
         version = self.control.now.version
-        image, _ = rules.create_topic(
+        image, _ = metadata.create_topic(
             self.control.now,
             name=f"new-{version}",
             topic_id=UUID(int=TOPICS * 2 + version),
@@ -108,7 +108,7 @@ class Bed:
     async def deleted(self) -> float:
         name = list(self.control.now.topics)[-1]
         topic_id = self.control.now.topics[name].topic_id
-        image, _ = rules.delete_topic(self.control.now, topic_id)
+        image, _ = metadata.delete_topic(self.control.now, topic_id)
         return await self.refreshed(image)
 
 

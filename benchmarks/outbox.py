@@ -34,7 +34,7 @@ from benchmarks.columnar_client import scratch
 from benchmarks.harness import Row, seconds
 from penstock.apps.loads.figures import interleaved, write_plainly
 from penstock.client import Client
-from penstock.client.limits import BATCH_BYTES
+from penstock.client.errors import BATCH_BYTES
 from penstock.outbox.pointer import encode_pointer
 from penstock.outbox.settings import OutboxSettings
 from penstock.outbox.writer.writer import OutboxWriter

@@ -31,7 +31,7 @@ from penstock.apps.loads.figures import interleaved
 from penstock.records import Codec
 from penstock.records.columnar import encode_batches
 from penstock.storage import LogConfig
-from penstock.storage.batch_validation import validate_batches
+from penstock.storage.log.validation import validate_batches
 
 VALUE_BYTES: Final = 100
 NOW_MS: Final = 1_700_000_000_000

@@ -28,14 +28,18 @@ from benchmarks.harness import Row
 from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.share.partition import SharePartition
-from penstock.broker.share.record import encode_state
-from penstock.broker.share.settings import ShareSettings
 from penstock.broker.share.shares import Shares
-from penstock.broker.share.stored import StoredShare
-from penstock.broker.share.values import Acknowledge, Acknowledged, Batch, ShareLimits
+from penstock.broker.share.stored import StoredShare, encode_state
+from penstock.broker.share.values import (
+    Acknowledge,
+    Acknowledged,
+    Batch,
+    ShareLimits,
+    ShareSettings,
+)
 from penstock.control import ControlPlane, SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
-from penstock.records.positions import EARLIEST
+from penstock.records.extents import EARLIEST
 
 RECORDS = 500
 MEMBER = "qgBlPXq7TZKJ3mJ0vQ8b3A"

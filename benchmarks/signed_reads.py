@@ -49,14 +49,14 @@ from benchmarks.diskless_bed import (
 from benchmarks.harness import Row, seconds
 from benchmarks.peers.load import create_topic
 from penstock.apps.loads.figures import interleaved
-from penstock.archive.formats.extent_json import extent_to_json
+from penstock.archive.planning import extent_to_json
 from penstock.base.ids import TopicPartition
 from penstock.objects import signer_of
 from penstock.records.extents import Extent
-from penstock.spark.extents import HttpExtents
-from penstock.spark.planning import plan
-from penstock.spark.reading import TaskReader
-from penstock.spark.slices import Task
+from penstock.spark.reads.chunks import Task
+from penstock.spark.reads.extents import HttpExtents
+from penstock.spark.reads.planning import plan
+from penstock.spark.reads.reading import TaskReader
 
 TOPIC = "history"
 PARTITIONS = 4

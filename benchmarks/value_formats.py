@@ -33,7 +33,7 @@ from benchmarks.columnar_codec import rate
 from benchmarks.harness import Row, figure
 from penstock.apps.loads.figures import interleaved
 from penstock.formats.json.decode import JsonReader
-from penstock.formats.json.shapes import Field, Items, Leaf, Named, Record, Shape
+from penstock.formats.json.json_schema import Field, Items, Leaf, Named, Record, Shape
 from penstock.formats.readers import Reader
 
 ROWS: Final = 100_000

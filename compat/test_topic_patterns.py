@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from compat.conftest import missing
 from compat.parts import PartMissing, java_program
-from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
+from penstock.broker.groups.runtime.topic_regex import InvalidRegex, compile_regex
 
 ATOMS = [
     "a", "b", "-", ".", "[ab]", "[^b]", "[a-c]", "[]a]", "[a-]", r"[\d-z]", "[[:alpha:]]",

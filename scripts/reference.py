@@ -20,25 +20,24 @@ import click
 
 import penstock
 from penstock.apps.cli import root
-from penstock.apps.configuration import DirectorySettings, LocationSettings
+from penstock.apps.process.configuration import DirectorySettings, LocationSettings
 from penstock.base.metrics import Metric, Metrics
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
-from penstock.broker.apache_settings import IDLE
-from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
-from penstock.broker.security.settings import SecuritySettings
-from penstock.broker.settings import UNSET, BrokerSettings
-from penstock.control.schema import tables
+from penstock.broker.configuration.configs import DYNAMIC_BROKER_NAMES, IDLE, TOPIC_SYNONYMS
+from penstock.broker.configuration.settings import UNSET, BrokerSettings
+from penstock.broker.net.security_settings import SecuritySettings
+from penstock.control import schema
 from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, HttpSecuritySettings, SinkSettings
 from penstock.objects import FetchSettings
 from penstock.outbox.settings import OutboxSettings
-from penstock.partitions.tiering.settings import TierSettings
+from penstock.partitions.tiers.settings import TierSettings
 from penstock.security.audit import AuditSettings
 from penstock.spark import options as source_options
 from penstock.spark.pipeline import spec
 from penstock.spark.sink import options as sink_options
 from penstock.storage import StorageSettings
-from penstock.storage.config import LogConfig
+from penstock.storage.files.settings import LogConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -304,7 +303,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "pipeline-file.md": pipeline_page(),
         REFERENCE / "spark-options.md": spark_page(),
-        REFERENCE / "tables.md": tables.page(),
+        REFERENCE / "tables.md": schema.page(),
         ROOT / "README.md": readme(),
     }
 

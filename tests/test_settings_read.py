@@ -13,32 +13,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.configuration import DirectorySettings, LocationSettings
+from penstock.apps.process.configuration import DirectorySettings, LocationSettings
 from penstock.base.settings import describe, setting
-from penstock.broker.configs import TOPIC_SYNONYMS
-from penstock.broker.security.settings import SecuritySettings
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_defaults import TopicDefaults
+from penstock.broker.configuration.configs import TOPIC_SYNONYMS
+from penstock.broker.configuration.settings import BrokerSettings, TopicDefaults
+from penstock.broker.net.security_settings import SecuritySettings
 from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, HttpSecuritySettings, SinkSettings
 from penstock.objects.settings import FetchSettings
-from penstock.partitions.tiering.settings import TierSettings
+from penstock.partitions.tiers.settings import TierSettings
 from penstock.security.audit import AuditSettings
-from penstock.storage.config import LogConfig
-from penstock.storage.settings import StorageSettings
+from penstock.storage.files.settings import LogConfig, StorageSettings
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "penstock"
 ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     LogConfig: ("storage", "diskless", "partitions", "broker"),
-    BrokerSettings: ("broker", "apps/wiring.py"),
+    BrokerSettings: ("broker", "apps/process/wiring.py"),
     StorageSettings: ("storage",),
-    DirectorySettings: ("apps/configuration.py",),
-    LocationSettings: ("apps/wiring.py",),
-    DisklessSettings: ("diskless", "apps/wiring.py"),
+    DirectorySettings: ("apps/process/configuration.py",),
+    LocationSettings: ("apps/process/wiring.py",),
+    DisklessSettings: ("diskless", "apps/process/wiring.py"),
     FetchSettings: ("objects",),
     TierSettings: ("partitions/tiering",),
     SecuritySettings: ("broker/security", "security/listeners", "security/tls.py"),
-    AuditSettings: ("apps/wiring.py", "broker"),
+    AuditSettings: ("apps/process/wiring.py", "broker"),
     HostSettings: ("host/server", "apps/host/wiring.py"),
     HttpSecuritySettings: ("host/server", "security/listeners", "security/tls.py"),
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),

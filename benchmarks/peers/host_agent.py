@@ -19,7 +19,7 @@ from penstock.host.port import ChunkSink
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
 from penstock.host.sinks.log import LogSink, LogSinkOptions
-from penstock.host.sinks.null import NullSink
+from penstock.host.sinks.memory import NullSink
 
 
 def _sink(where: str) -> ChunkSink:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from penstock.broker.errors import error_name
+from penstock.broker.net.errors import error_name
 
 VERDICTS: Final = frozenset({
     "topic_authorization_failed", "group_authorization_failed", "cluster_authorization_failed",

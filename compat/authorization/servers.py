@@ -19,9 +19,9 @@ from compat.authorization.requests import OTHER, TOPIC, create
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import MemoryControlPlane
 from penstock.security import AclAuthoriser, Principal
 from penstock.security.acls import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from compat.kills.plan import ANYBODY, SELF, Plan, PlanFiles
-from penstock.broker.connection import RequestContext
-from penstock.broker.coordination.markers import Markers
-from penstock.broker.coordination.transactions.record import decode_transaction
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.transactions.coordinator import Markers
+from penstock.broker.transactions.events import decode_transaction
 from penstock.control import TRANSACTION
-from penstock.control.coordination.operations import CoordinationRecords
-from penstock.control.groups.operations import GroupOffsets
-from penstock.diskless.partition import DisklessPartition
+from penstock.control.operations.coordination import CoordinationRecords, GroupOffsets
+from penstock.diskless.topics.partition import DisklessPartition
 from penstock.partitions.local import LocalPartition
 from penstock.partitions.replicated import ReplicatedPartition
 from penstock.records import decode_header

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.flights import data
-from penstock.spark.outbox import read_outbox
+from penstock.spark.reads.outbox import read_outbox
 
 MPH_MAX: Final = 600
 WIND_MPH_MAX: Final = 230  # the strongest gust ever measured on the ground is 253

@@ -9,8 +9,7 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.coordination.assignors import NOTHING, fewer
-from penstock.broker.coordination.classic import (
+from penstock.broker.groups.classic import (
     Assignment,
     Heartbeat,
     Joined,
@@ -21,13 +20,14 @@ from penstock.broker.coordination.classic import (
     Synced,
     SyncGroup,
 )
-from penstock.broker.coordination.consumer.classic_requests import by_id
-from penstock.broker.coordination.consumer_protocol import (
+from penstock.broker.groups.consumer.classic_requests import (
+    by_id,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from penstock.broker.coordination.core import Refused
+from penstock.broker.groups.runtime.assignors import NOTHING, fewer
+from penstock.broker.groups.runtime.core import Refused
 from sim.consumer_groups.member import (
     HEARTBEAT_MS,
     REBALANCE_TIMEOUT_MS,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.coordination.assignors import NOTHING, Partitions, both, fewer
-from penstock.broker.coordination.consumer import ConsumerHeartbeat
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.modern.events import HeartbeatResponse
+from penstock.broker.groups.consumer import ConsumerHeartbeat
+from penstock.broker.groups.modern.core import HeartbeatResponse
+from penstock.broker.groups.runtime.assignors import NOTHING, Partitions, both, fewer
+from penstock.broker.groups.runtime.core import Refused
 
 if TYPE_CHECKING:
     from sim.consumer_groups.world import World

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from penstock.broker.coordination.assignors import overlap
-from penstock.broker.coordination.consumer import ConsumerGroups, reconciliation
-from penstock.broker.coordination.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer import ConsumerGroups
+from penstock.broker.groups.consumer import group as reconciliation
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.runtime.assignors import overlap
 
 Plant = Callable[[ConsumerGroups], None]
 Planted = tuple[object, str, Any] | Plant

@@ -18,16 +18,14 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from penstock.broker.coordination.assignors import Partitions, both
-from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
-from penstock.broker.coordination.classic import GroupState as ClassicState
-from penstock.broker.coordination.consumer import (
-    ConsumerGroups,
-    ConsumerLimits,
-)
-from penstock.broker.coordination.consumer.group import ConsumerGroup, GroupState
-from penstock.broker.coordination.conversion import Conversion
-from penstock.broker.coordination.core import (
+from penstock.broker.groups.classic import ClassicGroups, GroupLimits
+from penstock.broker.groups.classic import GroupState as ClassicState
+from penstock.broker.groups.consumer import ConsumerGroups, ConsumerLimits
+from penstock.broker.groups.consumer.group import ConsumerGroup, GroupState
+from penstock.broker.groups.coordinator import Conversion
+from penstock.broker.groups.modern.core import HeartbeatResponse
+from penstock.broker.groups.runtime.assignors import Partitions, both
+from penstock.broker.groups.runtime.core import (
     Compute,
     Computed,
     Effect,
@@ -38,10 +36,7 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import HeartbeatResponse
-from penstock.broker.coordination.modern.topics import NewTopics
-from penstock.broker.coordination.turn import Turn
+from penstock.broker.groups.runtime.kinds import Groups, NewTopics, Turn
 from penstock.control import Partition, Topic
 from sim.consumer_groups.classic import ClassicProcess
 from sim.consumer_groups.member import Process

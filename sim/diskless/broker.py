@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.base.errors import PenstockError
 from penstock.control import Broker as Registration
 from penstock.control import CommitAnswer, ObjectCommit, ObjectLease
-from penstock.diskless.reading.coordinates import Coordinates
-from penstock.diskless.writing.effects import (
+from penstock.diskless.reading.reader import Coordinates
+from penstock.diskless.writing.accumulator import (
     Answer,
     CommitObject,
     Effect,
@@ -22,7 +22,7 @@ from penstock.diskless.writing.effects import (
     LeaseKeys,
     PutObject,
 )
-from penstock.diskless.writing.submission import Submission
+from penstock.diskless.writing.objects import Submission
 from sim.diskless.plane import SkewedClock
 
 if TYPE_CHECKING:

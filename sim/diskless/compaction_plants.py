@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.control import DisklessPlane
-from penstock.control.batch_index.values import SegmentSwap
-from penstock.control.errors import StaleExtents
+from penstock.control.values.diskless import SegmentSwap
+from penstock.control.values.errors import StaleExtents
 from penstock.diskless.compaction import Compactor
-from penstock.diskless.consolidation.segment_work import SegmentWork
+from penstock.diskless.consolidation import SegmentWork
 from sim.diskless.compaction import Plant
 
 

@@ -18,16 +18,15 @@ from penstock.control import (
     SegmentSwap,
     Watermarks,
 )
-from penstock.control.batch_index import extents, objects, partitions
-from penstock.control.drivers.sqlite_statements import SqliteDatabase
+from penstock.control.drivers.sqlite_writer import SqliteDatabase
 from penstock.control.drivers.statements import Each, Lock, Operation
-from penstock.diskless.gc.sweeping import ForgetObjects, MarkForDeletion, SweepStep
-from penstock.diskless.writing.accumulator import Accumulator
-from penstock.diskless.writing.effects import Answer, CommitObject
+from penstock.control.operations import diskless_tables
+from penstock.diskless.gc.jobs import ForgetObjects, MarkForDeletion, SweepStep
+from penstock.diskless.writing.accumulator import Accumulator, Answer, CommitObject
 from penstock.diskless.writing.objects import WalObject
-from penstock.records.aborted import OFFSET_MAX
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
+from penstock.records.transactions import OFFSET_MAX
 from sim.diskless import upkeep
 from sim.diskless.ledger import ALL
 from sim.diskless.plane import run_now
@@ -235,7 +234,10 @@ class _Counting(SqliteDatabase):
                 statement, values = operation.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = yield (self._counting if statement is objects.release else statement), values
+            answer = yield (
+                (self._counting if statement is diskless_tables.release else statement),
+                values,
+            )
 
 
 class _ReleasesNothing(_Releases):
@@ -262,14 +264,14 @@ class _SwapsAnything(MemoryControlPlane):
         await self._database.change(lambda: self._swap(swap))
 
     def _swap(self, swap: SegmentSwap) -> Operation[None]:
-        found = yield from objects.lock([swap.object_id])
+        found = yield from diskless_tables.lock([swap.object_id])
         if swap.object_id not in found or found[swap.object_id].state != "pending":
             return
-        row = yield from partitions.lock_one((swap.topic_id, swap.partition))
-        yield from extents.drop(row.partition_id, swap.replaced)
-        yield extents.insert(extents.rows_of(row.partition_id, swap.extents))
+        row = yield from diskless_tables.lock_one((swap.topic_id, swap.partition))
+        yield from diskless_tables.drop(row.partition_id, swap.replaced)
+        yield diskless_tables.insert(diskless_tables.rows_of(row.partition_id, swap.extents))
         segment = (swap.object_id, "committed", "segment", swap.size_bytes, len(swap.extents))
-        yield objects.write_committed([segment])
+        yield diskless_tables.write_committed([segment])
 
 
 class _RetainsTooLittle(MemoryControlPlane):

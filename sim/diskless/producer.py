@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
 from penstock.control import PartitionKey
-from penstock.diskless.writing.submission import Submission
+from penstock.diskless.writing.objects import Submission
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult, Outcome
 from sim.diskless.batches import SEQUENCES, Batch, Identity, make, renumbered

@@ -22,12 +22,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.control import PartitionKey, Watermarks
-from penstock.diskless.writing.submission import Submission
+from penstock.diskless.writing.objects import Submission
 from penstock.records import split_batches
-from penstock.records.aborted import OFFSET_MAX
 from penstock.records.appends import AppendResult, Done, Outcome
 from penstock.records.header import TRANSACTIONAL_FLAG
-from penstock.records.transactions import EPOCH_VERSION, AbortedTransaction, Marker, encode_marker
+from penstock.records.transactions import (
+    EPOCH_VERSION,
+    OFFSET_MAX,
+    AbortedTransaction,
+    Marker,
+    encode_marker,
+)
 from sim.diskless.batches import Batch, Identity, make
 from sim.host.scheduler import Violation
 

@@ -12,14 +12,14 @@ from penstock.archive.assembly import Result, assemble
 from penstock.archive.planning import trim
 from penstock.base.errors import PenstockError
 from penstock.control import Backlog, ControlUnavailable, ObjectLease, PartitionKey, SegmentSwap
-from penstock.diskless.gc.orphans import Comparison
-from penstock.diskless.gc.sweeping import (
+from penstock.diskless.gc.jobs import (
     DeleteObjects,
     ForgetObjects,
     MarkForDeletion,
     Sweep,
     SweepStep,
 )
+from penstock.diskless.gc.orphans import Comparison
 from penstock.objects import ObjectInfo
 from penstock.records.extents import Extent
 from sim.diskless.ledger import ALL

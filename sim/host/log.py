@@ -8,7 +8,7 @@ Of every producer a partition remembers the epoch and the last five batches. A b
 - of a producer that the partition does not know: appended, whatever its sequence;
 - anything else: out of order.
 
-Written from Kafka's rules, apart from `penstock.storage.producers`, so that both are tried.
+Written from Kafka's rules, apart from `penstock.storage.files.producers`, so that both are tried.
 """
 
 from __future__ import annotations

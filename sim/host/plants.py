@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from penstock.host.client_machine import Event
 from penstock.host.credits import Credit, CreditWindow
-from penstock.host.delivery import Delivery
+from penstock.host.delivery import Delivery, ProducerPartition
 from penstock.host.port import ACCEPTED, NO_LOG_SEQUENCE, Chunks, Failed, FinalVerdict
-from penstock.host.producer_partitions import ProducerPartition
 from penstock.host.publication import Publication
-from penstock.host.ring_space import RingSpace
+from penstock.host.ring import RingSpace
 from penstock.host.server_machine import ServerMachine
 from penstock.wire.frames import Frame
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.client_machine import ClientState, Disconnect, Event, Started
 from penstock.host.credits import Credit, CreditWindow
 from penstock.host.errors import NoCredit, ProtocolViolation
@@ -51,7 +51,7 @@ class Producer:
         if self.cheats:
             self.idempotent = False  # lanes would keep it from sending much
         self.uses_ring = random.random() < 0.4
-        self.began_last = producer_epoch == limits.PRODUCER_EPOCH_MAX
+        self.began_last = producer_epoch == errors.PRODUCER_EPOCH_MAX
         self.dead = False
         self.skew_ms = 0.0
         self.link: Link | None = None
@@ -80,7 +80,7 @@ class Producer:
                 lane = self.delivery._producer_partitions.of(
                     single(b"", topic=target[0], partition=target[1])
                 )
-                lane._next = limits.LOG_SEQUENCES - 4
+                lane._next = errors.LOG_SEQUENCES - 4
 
     # The application
 

@@ -19,7 +19,7 @@ from penstock.base.retry import Backoff
 from penstock.host.client_machine import ClientTerms
 from penstock.host.credits import Credit
 from penstock.host.delivery import Delivery
-from penstock.host.limits import PRODUCER_EPOCH_MAX
+from penstock.host.errors import PRODUCER_EPOCH_MAX
 from penstock.host.server_machine import ServerMachine, ServerTerms
 from sim.host import plants, rude
 from sim.host.agent import Agent

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from penstock.replication.effects import (
-    Compare,
-    MoveStart,
-    PersistLimbo,
-    PersistPromise,
-    StartAt,
-    TruncateTo,
-    Write,
-)
 from penstock.replication.messages import (
     Ack,
     Append,
+    Compare,
     Fence,
     FenceAnswer,
     Fenced,
     Join,
     LogEnd,
     LogStart,
+    MoveStart,
+    PersistLimbo,
+    PersistPromise,
     Position,
+    StartAt,
+    TruncateTo,
+    Write,
 )
 from penstock.replication.replica import Disk, Effect, Effects, Replica
 from sim.replication.records import (

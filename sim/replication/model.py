@@ -27,9 +27,8 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from penstock.replication.chain import Chain, Link, parts_at
-from penstock.replication.effects import Committed
 from penstock.replication.epoch import Effects, Epoch, Phase, Terms
-from penstock.replication.messages import Ack, Fenced, Position
+from penstock.replication.messages import Ack, Committed, Fenced, Position
 from sim.replication import copies
 from sim.replication.bounds import Bounds
 from sim.replication.copies import Copies, Output

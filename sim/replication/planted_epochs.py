@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.replication.effects import Committed, EndFound
-from penstock.replication.epoch import Claim, Effects, Epoch, Follower, Phase, ToSend
-from penstock.replication.messages import Ack, Fenced, JoinFirst, LogEnd, LogStart, Position
-from penstock.replication.quorum import Quorum
+from penstock.replication.epoch import Claim, Effects, Epoch, Follower, Phase, Quorum, ToSend
+from penstock.replication.messages import (
+    Ack,
+    Committed,
+    EndFound,
+    Fenced,
+    JoinFirst,
+    LogEnd,
+    LogStart,
+    Position,
+)
 
 
 class CountsRefusals(Epoch):

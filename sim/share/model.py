@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.broker.share.partition import SharePartition
-from penstock.broker.share.record import decode_state, encode_state
+from penstock.broker.share.stored import decode_state, encode_state
 from penstock.broker.share.values import (
     Acknowledge,
     Acknowledged,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.base.settings import LONG_MAX
-from penstock.partitions.replica_state import ReplicaState
-from penstock.storage.producers import OpenTransactions
+from penstock.partitions.local import ReplicaState
+from penstock.storage.files.producers import OpenTransactions
 from sim.stable.world import Kinds
 
 

@@ -14,11 +14,11 @@ import random
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.partitions.replica_state import ReplicaState
+from penstock.partitions.local import ReplicaState
 from penstock.records import BatchHeader
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
-from penstock.storage.producers import OpenTransactions, ProducerStates, Undo
+from penstock.storage.files.producers import OpenTransactions, ProducerStates, Undo
 
 PRODUCERS: Final = 3
 STEPS: Final = 120

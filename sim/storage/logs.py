@@ -12,7 +12,7 @@ from tests.storage.transactions import history_of
 
 from penstock.records import BatchHeader, split_batches
 from penstock.storage import PartitionLog
-from penstock.storage.names import TXN_INDEX
+from penstock.storage.files.values import TXN_INDEX
 
 PRODUCER = 7
 """The idempotent producer of the scripts."""

@@ -12,43 +12,37 @@ from typing import Any
 from penstock.base import files as base_files
 from penstock.base.files import Buffer, Files, Name, read_range, write_all
 from penstock.objects.directory import DirectoryStore
-from penstock.storage import (
-    checkpointing,
-    committing,
-    cutting,
-    loading,
-    maintenance,
-    recovery,
-    replaying,
-    segment_writing,
-    store,
-)
-from penstock.storage.checkpoint_files import write_checkpoint
-from penstock.storage.checkpointing import Checkpointer, Plan
-from penstock.storage.committing import Committer, Group
-from penstock.storage.compaction import cleaner, swapping
-from penstock.storage.compaction.choosing import PassPlan
+from penstock.storage import maintenance, store
+from penstock.storage.compaction import cleaner
 from penstock.storage.compaction.cleaner import LogCleaner
 from penstock.storage.compaction.rewriting import CleanedSegment
-from penstock.storage.config import LogConfig
-from penstock.storage.epoch_loading import load_epochs
-from penstock.storage.formats.index import Entry, SparseIndex
-from penstock.storage.formats.journal_entry import (
+from penstock.storage.files.checkpoint import write_checkpoint
+from penstock.storage.files.index import Entry, SparseIndex
+from penstock.storage.files.journal import (
     ALIGNMENT_BYTES,
     EntryHead,
+    Journal,
+    JournalFile,
     decode_rows,
     is_whole,
 )
-from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
-from penstock.storage.journal import Journal, JournalFile
+from penstock.storage.files.segment import Segment
+from penstock.storage.files.segment_files import SegmentFiles
+from penstock.storage.files.settings import LogConfig
+from penstock.storage.files.transaction_index import ENTRY_BYTES, TransactionIndex
+from penstock.storage.files.values import LOG, SWAP, offset_name
+from penstock.storage.log import loading, replaying, swapping
+from penstock.storage.log import replaying as cutting
+from penstock.storage.log.compaction import PassPlan
+from penstock.storage.log.loading import load_epochs
 from penstock.storage.log.replica import LogReplica
+from penstock.storage.log.rolling import kept_here
 from penstock.storage.log.state import LogState
-from penstock.storage.names import LOG, SWAP, offset_name
-from penstock.storage.rolling import kept_here
-from penstock.storage.segment import Segment
-from penstock.storage.segment_files import SegmentFiles
-from penstock.storage.segment_writing import Direct, SegmentWriter
 from penstock.storage.store import LogStore
+from penstock.storage.writing import checkpointing, committing, recovery, segment_writing
+from penstock.storage.writing.checkpointing import Checkpointer, Plan
+from penstock.storage.writing.committing import Committer, Group
+from penstock.storage.writing.segment_writing import Direct, SegmentWriter
 from sim.storage.exploring import Result, explore
 from sim.storage.scenarios import SCENARIOS
 

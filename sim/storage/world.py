@@ -21,7 +21,7 @@ from penstock.records import split_batches
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
 from penstock.storage import LogConfig, PartitionLog, StorageError
-from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
+from penstock.storage.files.producers import BATCHES_VERSION, SnapshotEntry, encode_snapshot
 from penstock.storage.log.tiering import SegmentCopy
 from sim.disk import Disk
 from sim.storage.archive import ROOT as ARCHIVE

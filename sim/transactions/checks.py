@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.coordination.transactions import TransactionState
+from penstock.broker.transactions import TransactionState
 from sim.transactions.logs import Tag, Violation
 from sim.transactions.model import Model, State
 

@@ -6,7 +6,7 @@ import time
 from typing import Final, NamedTuple
 
 from penstock.base.errors import BugError
-from penstock.broker.coordination.transactions import Transactions
+from penstock.broker.transactions import Transactions
 from sim.transactions.bounds import Bounds
 from sim.transactions.checks import check, check_rest
 from sim.transactions.logs import Violation

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from penstock.base.ids import TopicPartition
-from penstock.broker.coordination.transactions import (
-    TransactionLimits,
-    Transactions,
-)
-from penstock.broker.coordination.transactions.metadata import TransactionMetadata
-from penstock.broker.coordination.transactions.transaction import Pending, Request
+from penstock.broker.transactions import TransactionLimits, Transactions
+from penstock.broker.transactions.metadata import TransactionMetadata
+from penstock.broker.transactions.rules import Pending, Request
 
 KEY = "id"
 TIMEOUT_MS = 60_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.broker.coordination.transactions import ProducerIdentity
+from penstock.broker.transactions import ProducerIdentity
 from penstock.records.transactions import EPOCH_VERSION
 
 

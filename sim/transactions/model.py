@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from penstock.base.ids import TopicPartition
-from penstock.broker.coordination.core import (
+from penstock.broker.groups.runtime.core import (
     NO_TOKEN,
     Effect,
     Refused,
@@ -36,7 +36,7 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.transactions import (
+from penstock.broker.transactions import (
     NO_PRODUCER,
     PRODUCER_EPOCH_MAX,
     Added,
@@ -55,12 +55,9 @@ from penstock.broker.coordination.transactions import (
     VerifyPartitions,
     WriteMarkers,
 )
-from penstock.broker.coordination.transactions.record import (
-    decode_transaction,
-    encode_transaction,
-)
+from penstock.broker.transactions.events import decode_transaction, encode_transaction
 from penstock.control import GROUP_MEMBER
-from penstock.control.coordination.values import producer_of_group_row
+from penstock.control.values.coordination import producer_of_group_row
 from penstock.records.transactions import EPOCH_VERSION
 from sim.transactions.bounds import Bounds
 from sim.transactions.frozen import KEY, NOTHING, TIMEOUT_MS, FrozenCore, freeze, thaw

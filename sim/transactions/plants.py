@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.broker.coordination.core import Effect, Saved, SaveFailed, Stored
-from penstock.broker.coordination.transactions import (
+from penstock.broker.groups.runtime.core import Effect, Saved, SaveFailed, Stored
+from penstock.broker.transactions import (
     Added,
     AddToTransaction,
     Ended,
@@ -22,9 +22,8 @@ from penstock.broker.coordination.transactions import (
     Verified,
     VerifyPartitions,
 )
-from penstock.broker.coordination.transactions.responses import WriteMarkers
-from penstock.broker.coordination.transactions.rules import Change, Decision
-from penstock.broker.coordination.transactions.transaction import Pending, Request, Transaction
+from penstock.broker.transactions.events import WriteMarkers
+from penstock.broker.transactions.rules import Change, Decision, Pending, Request, Transaction
 from sim.transactions.bounds import Bounds
 
 CRASH = Bounds(crashes=1)

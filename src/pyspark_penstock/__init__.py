@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.spark.daemon import hush_planner
+from penstock.spark.reads.daemon import hush_planner
 
 if TYPE_CHECKING:
-    from penstock.spark.source import PenstockSource
+    from penstock.spark.sessions.source import PenstockSource
 
 __all__ = ["DefaultSource"]
 
@@ -30,11 +30,11 @@ hush_planner()
 
 
 class DefaultSource(DataSource):
-    """`penstock.spark.source.PenstockSource`, loaded when it is needed."""
+    """`penstock.spark.sessions.source.PenstockSource`, loaded when it is needed."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        from penstock.spark.source import PenstockSource
+        from penstock.spark.sessions.source import PenstockSource
 
         self._source: PenstockSource = PenstockSource(options)
 

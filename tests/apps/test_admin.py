@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.apps.admin import ask_admin, hides_causes
-from penstock.apps.session import State
+from penstock.apps.client.admin import ask_admin, hides_causes
+from penstock.apps.client.session import State
 from penstock.testing import Broker
 from tests.broker.security.secured import PASSWORD, users_file
 

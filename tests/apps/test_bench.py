@@ -19,14 +19,13 @@ import asyncpg
 import pytest
 
 from penstock.apps.bench.broker import Bed, look_for
-from penstock.apps.bench.log import load_steps
+from penstock.apps.bench.log import WARM_UP_REQUESTS, load_steps, request_step
 from penstock.apps.bench.machine import filesystem
-from penstock.apps.bench.requests import WARM_UP_REQUESTS, request_step
 from penstock.apps.bench.steps import Step, measure, ratios, runs_of
 from penstock.apps.bench.target import SPACE_BYTES, check_space
-from penstock.apps.daemon import deferred, interruptible, run_async
 from penstock.apps.loads.figures import percentile, quantiles_ms
-from penstock.apps.wiring import DirectoryUnusable
+from penstock.apps.process.daemon import deferred, interruptible, run_async
+from penstock.apps.process.wiring import DirectoryUnusable
 from penstock.base.errors import PenstockError
 from penstock.objects import open_store
 from penstock.planner.calibration import Calibration, Measured, read_calibration

@@ -18,8 +18,8 @@ import pytest
 from compat.conftest import missing
 from compat.parts import PartMissing, kcat
 
-from penstock.apps.doctor.brokers import clock_skew_ms
-from penstock.apps.session import counted
+from penstock.apps.checks.brokers import clock_skew_ms
+from penstock.apps.client.session import counted
 from penstock.base.errors import PenstockError
 from penstock.client import Client
 from penstock.testing import Broker

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.configuration import (
+from penstock.apps.process.configuration import (
     Given,
     InvalidConfiguration,
     LocationSettings,
@@ -19,8 +19,8 @@ from penstock.apps.configuration import (
     parse_override,
     read_environment,
 )
-from penstock.apps.wiring import store_options, url_signer
-from penstock.broker.settings import BrokerSettings
+from penstock.apps.process.wiring import store_options, url_signer
+from penstock.broker.configuration.settings import BrokerSettings
 
 
 def test_precedence(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from penstock.apps.daemon import FORMATS, set_up
+from penstock.apps.process.daemon import FORMATS, set_up
 
 URL = "https://user:SECRET@keys.example/jwks?sig=SECRET"
 

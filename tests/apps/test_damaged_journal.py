@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.configuration import Given, configure
-from penstock.apps.wiring import opened, start
+from penstock.apps.process.configuration import Given, configure
+from penstock.apps.process.wiring import opened, start
 from penstock.base.ids import TopicPartition
 from penstock.broker.server import BrokerServer
 from penstock.storage import CorruptLog, PartitionLog
-from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, MAGIC
+from penstock.storage.files.journal import ALIGNMENT_BYTES, MAGIC
 from tests.broker.test_lost_copies import is_whole
 from tests.broker.test_replicated import Cluster, everything, until
 from tests.broker.wire_client import WireClient

@@ -15,8 +15,8 @@ from penstock.apps.diskless.command import _object
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control import SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
-from penstock.diskless.formats.store_properties import KEY
 from penstock.diskless.gc import ObjectIdMarkers
+from penstock.diskless.identity import KEY
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
 from penstock.objects import DirectoryStore, open_store

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.log.formats import parse_format, render, render_json
-from penstock.apps.log.positions import At, parse_position
+from penstock.apps.log.formats import At, parse_format, parse_position, render, render_json
 from penstock.records.columnar import HEADERS_TYPE
 
 

@@ -440,7 +440,7 @@ def test_an_outbox_whose_disk_is_full(path: str, folder: Path, bare: Run) -> Non
 
 def test_a_second_signal_ends_it_at_once() -> None:
     text = (
-        "import asyncio; from penstock.apps.daemon import _on_signal;"
+        "import asyncio; from penstock.apps.process.daemon import _on_signal;"
         "stop = asyncio.Event(); _on_signal(stop); assert stop.is_set(); _on_signal(stop)"
     )
     done = subprocess.run([sys.executable, "-c", text], timeout=TIMEOUT_SECONDS, check=False)

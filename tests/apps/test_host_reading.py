@@ -13,12 +13,12 @@ import pytest
 
 from penstock.apps.host_reading import Reading, Request, Tree, existing, quantile, read_host
 from penstock.apps.host_reading.files import cpu_list, mount_of
-from penstock.apps.host_reading.groups import read_group
 from penstock.apps.host_reading.host import (
     ask_clock,
     file_system,
     read_clock,
     read_disk,
+    read_group,
     read_limits,
     read_memory,
     read_processors,

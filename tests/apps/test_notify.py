@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.daemon import VARIABLE, notify, notify_ready, notify_stopping
+from penstock.apps.process.daemon import VARIABLE, notify, notify_ready, notify_stopping
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.cli import main
+from penstock.apps.client.session import BadInput
 from penstock.apps.host.send import LINE_BYTES_MAX, cut
 from penstock.apps.log.redrive import LETTER_PREFIX, dead_letters_of
-from penstock.apps.session import BadInput
 from tests.apps.conftest import Run
 from tests.formats.drawn import drawn
 

@@ -17,10 +17,10 @@ from deltalake import DeltaTable
 from penstock.apps.pipeline.replay import whoami
 from penstock.client import Client
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.replay.dead_letter_rows import Filters
+from penstock.spark.pipeline.replay.dead_letters import Filters
 from penstock.spark.pipeline.replay.refusals import NoSuchDeadLetters, check_filters
 from penstock.spark.pipeline.retry_store import SCHEMA, RetryStore
+from penstock.spark.pipeline.state import PipelinePaths
 from penstock.testing import Broker
 from tests.apps.conftest import Run
 from tests.apps.test_serve import environment

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.planner.calibration import Calibration, Measured, calibration_document
 from penstock.storage import LogConfig
 from tests.apps.conftest import Run

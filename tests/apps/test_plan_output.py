@@ -11,10 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from penstock.apps.client.session import State, write_table
 from penstock.apps.plan.output import plan_inputs
-from penstock.apps.session import State, write_table
 from penstock.base.settings import setting
-from penstock.planner.inputs import ImpossiblePlan
+from penstock.planner.quantities import ImpossiblePlan
 from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet
 
 

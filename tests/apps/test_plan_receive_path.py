@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.base.settings import describe
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
 
 Run = Callable[..., Any]
 

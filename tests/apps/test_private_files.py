@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.apps.private_files import protect
+from penstock.apps.process.private_files import protect
 from penstock.client import Client
 from tests.apps.test_serve import LOCAL, READY, serving
 

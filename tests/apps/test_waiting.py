@@ -17,6 +17,8 @@ from queue import Queue
 import click
 import pytest
 
+from penstock.apps.client.session import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, State
+from penstock.apps.client.waiting import LOOK_SECONDS, Silence
 from penstock.apps.host.probe import TIMEOUT_SECONDS
 from penstock.apps.host.send import NOTICE_SECONDS as NOTICE_BEFORE_SENDING
 from penstock.apps.log.consume import consume
@@ -24,11 +26,9 @@ from penstock.apps.log.groups import group
 from penstock.apps.log.produce import produce
 from penstock.apps.log.topics import config
 from penstock.apps.log.topics import topic as topic_commands
-from penstock.apps.session import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, State
-from penstock.apps.waiting import LOOK_SECONDS, Silence
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.client import Waits
-from penstock.client.pool import Unanswered
+from penstock.client.session import Unanswered
 from penstock.testing import Broker
 from tests.apps.conftest import Run
 from tests.ports import free_port

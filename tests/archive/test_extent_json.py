@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.archive.formats.extent_json import NoExtent, extent_from_json, extent_to_json
+from penstock.archive.planning import NoExtent, extent_from_json, extent_to_json
 from penstock.records.extents import Extent
 
 WHOLE = Extent(1, "k", "wal", 1, 1, 1, 1, 1, 1, b"layout")

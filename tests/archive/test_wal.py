@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.archive.errors import CorruptObject, CutFooter
-from penstock.archive.formats.wal import (
+from penstock.archive.wal import (
     FOOTER_PARTITIONS_MAX,
     HEADER_BYTES,
     OBJECT_BATCHES_MAX,

@@ -13,10 +13,10 @@ import uvloop
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.security.settings import Security
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.net.security_settings import Security
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import MemoryControlPlane
 from penstock.storage import LogStore, StorageSettings
 from tests.broker.fake_store import FakeStore

@@ -18,9 +18,9 @@ from penstock.records.header import (
     validate_batch,
     verify_crc,
 )
-from penstock.storage.config import LogConfig
-from penstock.storage.producers import ProducerStates
-from penstock.storage.values import OffsetAndTimestamp
+from penstock.storage.files.producers import ProducerStates
+from penstock.storage.files.settings import LogConfig
+from penstock.storage.files.values import OffsetAndTimestamp
 
 
 class FakeLog:

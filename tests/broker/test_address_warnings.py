@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.address_warnings import WARNED_ADDRESSES_MAX, WARNING_SECONDS, AddressWarnings
+from penstock.broker.net.connection import WARNED_ADDRESSES_MAX, WARNING_SECONDS, AddressWarnings
 
 
 def test_the_first_is_due_and_the_next_says_how_many_were_not() -> None:

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.admin_errors import InvalidReplicaAssignment, InvalidReplicationFactor
-from penstock.broker.assignments import check_assignment, check_factor
+from penstock.broker.net.errors import InvalidReplicaAssignment, InvalidReplicationFactor
+from penstock.broker.topics.plan import check_assignment, check_factor
 from penstock.control import Broker
 
 TWO = [

@@ -23,9 +23,8 @@ from confluent_kafka.admin import (
 )
 
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.audit_topic import AuditTopic
-from penstock.broker.own_appender import OwnAppender
 from penstock.broker.server import BrokerServer
+from penstock.broker.topics.audit_topic import AuditTopic, OwnAppender
 from penstock.client import Client
 from penstock.client.errors import TimedOut
 from penstock.client.producers import ProducerIdentity

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from penstock.broker.auditing import CHANGES, RequestAudit
+from penstock.broker.requests.access import CHANGES, RequestAudit
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER
 from penstock.testing import Broker

@@ -9,11 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.access import FIELDS, NAMES
 from penstock.broker.dispatch import HOT
-from penstock.broker.error_answers import element_answers
-from penstock.broker.errors import error_number
 from penstock.broker.fetch.operation import FETCH_WAIT_SECONDS_MAX
+from penstock.broker.net.errors import element_answers, error_number
+from penstock.broker.requests.access import FIELDS, NAMES
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser, Principal
 from penstock.security.acls import ALL

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.broker import connection as connection_module
 from penstock.broker.handlers.api_versions import TELEMETRY
+from penstock.broker.net import connection as connection_module
 from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import APIS, BY_NAME
 from tests.broker.conftest import StartBroker

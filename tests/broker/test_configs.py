@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.base.settings import describe, load
-from penstock.broker.admin_errors import BadRequest, InvalidConfig
-from penstock.broker.configs import (
+from penstock.broker.configuration.configs import (
     TOPIC_SYNONYMS,
     Change,
     ConfigSource,
@@ -23,8 +22,9 @@ from penstock.broker.configs import (
     describe_topic,
     topic_config,
 )
-from penstock.broker.settings import BrokerSettings
-from penstock.storage.config import LogConfig
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.net.errors import BadRequest, InvalidConfig
+from penstock.storage.files.settings import LogConfig
 
 
 def levels(

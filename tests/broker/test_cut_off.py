@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.replicas import Replicas
+from penstock.broker.partitions.replicas import Replicas
 from penstock.control import ControlUnavailable, MetadataImage
 from penstock.replication.links import Links
 from tests.broker.test_replicated import SECONDS, Cluster, has, until

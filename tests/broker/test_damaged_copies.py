@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.records import split_batches
-from penstock.storage.names import QUARANTINED
+from penstock.storage.files.values import QUARANTINED
 from tests.broker.test_lost_copies import follower, is_whole
 from tests.broker.test_replicated import Cluster, everything, has, until
 from tests.broker.wire_client import WireClient

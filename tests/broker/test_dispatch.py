@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.handlers.table import HANDLERS, Handlers
 from penstock.broker.server import BrokerServer
+from penstock.broker.table import HANDLERS, Handlers
 from penstock.wire.kafka.apis import BY_NAME
 from tests.broker.conftest import StartBroker
 from tests.broker.wire_client import WireClient, batch, fetch_request

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.session import counted
+from penstock.apps.client.session import counted
 from tests.broker.test_replicated import Cluster, knows, until
 from tests.broker.test_replicated_moves import check, four, holds, moved, row
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.base.errors import PenstockError
-from penstock.broker.error_answers import error_answer
-from penstock.broker.errors import error_name, error_number, error_of
+from penstock.broker.net.errors import error_answer, error_name, error_number, error_of
 from penstock.wire.kafka.apis import APIS, BY_NAME, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -126,13 +125,12 @@ def test_elements_are_named_as_in_the_request(name: str) -> None:
 
 
 def test_every_error_of_the_project_has_a_kafka_code() -> None:
-    import penstock.broker.admin_errors
-    import penstock.broker.errors
+    import penstock.broker.net.errors
     import penstock.control
     import penstock.records.errors
-    import penstock.storage.errors
+    import penstock.storage.files.errors
 
-    assert penstock.broker.errors
+    assert penstock.broker.net.errors
 
     def subclasses(kind: type[PenstockError]) -> list[type[PenstockError]]:
         return [kind, *(deep for sub in kind.__subclasses__() for deep in subclasses(sub))]

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.admin_errors import InvalidConfig
-from penstock.broker.configs import ConfigSource
-from penstock.broker.group_configs import (
+from penstock.broker.configuration.configs import ConfigSource
+from penstock.broker.configuration.groups import (
     check_group_configs,
     describe_group,
     duration_ms,
     group_configs,
 )
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.net.errors import InvalidConfig
 from tests.broker.wire_client import WireClient
 
 GROUP = 32

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.in_sync import InSync
-from penstock.control.epochs.values import InSyncReplicas
+from penstock.broker.partitions.leadership import InSync
+from penstock.control.values.epochs import InSyncReplicas
 from penstock.replication.epoch import Phase
 from penstock.replication.peer_format import PartitionKey
 from tests.replication.cluster import Leader, Node, first_leader

@@ -14,8 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.broker.leader_balance import BATCH_MAX, BATCH_SECONDS, LeaderBalance, imbalanced
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.partitions.leadership import (
+    BATCH_MAX,
+    BATCH_SECONDS,
+    LeaderBalance,
+    imbalanced,
+)
 from penstock.control import MetadataImage, Partition, Topic
 from tests.broker.test_cluster_status import asked, facts
 from tests.broker.test_replicated import Cluster, until

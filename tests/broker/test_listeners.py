@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.base.errors import InvalidSetting
-from penstock.broker.listeners import Listener, advertised, parse_listeners, shown
+from penstock.broker.net.listeners import Listener, advertised, parse_listeners, shown
 from tests.broker.conftest import StartBroker
 from tests.broker.wire_client import WireClient
 

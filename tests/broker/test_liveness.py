@@ -9,11 +9,11 @@ import pytest
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import load
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.groups.runtime.core import Refused
+from penstock.broker.groups.runtime.saving import CoordinatorNotAvailable, owner_of
 from penstock.broker.liveness import Liveness, Session
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
 from penstock.control import ControlUnavailable, MemoryControlPlane
 from tests.broker.handlers.conftest import broker as broker  # the fixture
 from tests.broker.handlers.conftest import give

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.control.errors import ControlUnavailable
 from penstock.control.postgres import PostgresControlPlane
+from penstock.control.values.errors import ControlUnavailable
 from penstock.replication.service import ReplicatedLog
 from tests.broker.test_replicated import Cluster, everything, until
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.opener import Opener
-from penstock.broker.opening import OPENED_NEARBY_BYTES_MAX
+from penstock.broker.requests.opening import OPENED_NEARBY_BYTES_MAX, Opener
 from penstock.broker.server import BrokerServer
 from penstock.records import HEADER_BYTES, Codec, decode_header, decompress
 from penstock.records.columnar.validation import VALIDATED_BATCH_BYTES_MAX

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from penstock.broker.opening import (
+from penstock.broker.requests.opening import (
     OPENED_NEARBY_BYTES_MAX,
     Opened,
     OpeningProcess,
@@ -16,9 +16,9 @@ from penstock.broker.opening import (
     open_batches,
 )
 from penstock.records import Codec
-from penstock.records.allowance import Allowance
 from penstock.records.columnar.validation import VALIDATED_BATCH_BYTES_MAX
-from penstock.storage.config import LogConfig
+from penstock.records.compression import Allowance
+from penstock.storage.files.settings import LogConfig
 from tests.records.nonsense import GOOD, KEYLESS, TIME_MS, framed, sealed
 from tests.records.reference import varint
 

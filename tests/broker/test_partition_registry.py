@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.broker.errors import NotLeader, UnknownTopicOrPartition
 from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.partition_registry import PartitionRegistry
+from penstock.broker.net.errors import NotLeader, UnknownTopicOrPartition
+from penstock.broker.partitions.registry import PartitionRegistry
 from penstock.control import MemoryControlPlane
 from penstock.partitions import GroupCommits, LocalPartition
 from tests.broker.fake_store import FakeStore

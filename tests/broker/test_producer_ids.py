@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.producer_ids import PRODUCER_ID_BLOCK, ProducerIds
+from penstock.broker.transactions.coordinator import PRODUCER_ID_BLOCK, ProducerIds
 from penstock.control import ControlUnavailable, MemoryControlPlane
 
 

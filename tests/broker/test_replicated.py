@@ -15,14 +15,14 @@ from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.broker.handlers import metadata
-from penstock.broker.replicas import Replicas
+from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.client import Client
 from penstock.control.postgres import PostgresControlPlane
-from penstock.diskless.service import DisklessService
+from penstock.diskless.topics.service import DisklessService
 from penstock.records import split_batches
 from penstock.replication.service import ReplicatedLog
 from penstock.storage import LogStore, StorageSettings

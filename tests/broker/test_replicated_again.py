@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from penstock.broker.migration.filler import FillingParticipant
-from penstock.control.batch_index.values import Watermarks
+from penstock.broker.migration.participant import FillingParticipant
+from penstock.control.values.diskless import Watermarks
 from penstock.records import split_batches
 from tests.broker.diskless.test_transactions import producer
 from tests.broker.test_replicated import SECONDS, everything, has, until
@@ -340,7 +340,7 @@ async def test_a_disk_without_room_is_named(
         free = 10
 
     monkeypatch.setattr(
-        "penstock.broker.migration.filler.shutil.disk_usage",
+        "penstock.broker.migration.participant.shutil.disk_usage",
         lambda directory: Usage() if directory == room else type("", (), {"free": 1 << 40})(),
     )
     answer = await cluster.switch(1, diskless=False)

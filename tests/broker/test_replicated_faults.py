@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.replicas import Replicas
-from penstock.control.errors import ControlUnavailable
+from penstock.broker.partitions.replicas import Replicas
+from penstock.control.values.errors import ControlUnavailable
 from penstock.partitions import replicated
 from penstock.records import split_batches
 from penstock.replication.leadership import CHUNK_BYTES
@@ -422,7 +422,7 @@ async def test_a_leader_with_a_full_disk_leads_again_if_the_successor_does_not(
 async def test_a_copy_that_was_away_for_more_epochs_than_a_claim_knows(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.control.epochs.operations.CHAIN_EPOCHS_MAX", 2)
+    monkeypatch.setattr("penstock.control.operations.epochs.CHAIN_EPOCHS_MAX", 2)
     leader = await cluster.create()
     other = others(leader)[0]
     await cluster.produce(b"with all")

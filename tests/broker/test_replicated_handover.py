@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from penstock.broker.replicas import Replicas
+from penstock.broker.partitions.replicas import Replicas
 from penstock.control import Partition
 from penstock.replication.service import ReplicatedLog
 from tests.broker.test_replicated import Cluster, everything, has, until

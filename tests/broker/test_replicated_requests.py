@@ -14,8 +14,8 @@ from urllib.request import urlopen
 import pytest
 
 from penstock.base.crc import crc32c
-from penstock.broker import topic_admin
-from penstock.broker.replicas import Replicas
+from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.topics import admin
 from penstock.client.appender import Appender
 from penstock.client.producer_partitions import ProducerPartition
 from tests.broker.test_replicated import SECONDS, Cluster, has, until
@@ -64,7 +64,7 @@ async def test_the_first_epoch_of_a_new_topic_is_the_one_that_serves(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka's 0054_offset_time asks for offsets right after the creation, with that epoch."""
-    monkeypatch.setattr(topic_admin, "LED_SECONDS", SECONDS)
+    monkeypatch.setattr(admin, "LED_SECONDS", SECONDS)
     for topic in ("a", "b", "c"):
         spec: dict[str, Any] = {
             "name": topic, "num_partitions": 1, "replication_factor": 3, "assignments": [],

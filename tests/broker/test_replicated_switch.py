@@ -11,11 +11,11 @@ import pytest
 
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.configuration.configs import TopicConfigs
 from penstock.broker.migration.leader import MigrationLeader
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.control.postgres import PostgresControlPlane
-from penstock.diskless.service import DisklessService
 from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.topics.service import DisklessService
 from penstock.objects import FetchSettings, MemoryStore
 from penstock.records import split_batches
 from tests.broker.diskless.conftest import QUICK

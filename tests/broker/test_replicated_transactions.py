@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.broker.errors import NotLeader
+from penstock.broker.net.errors import NotLeader
 from penstock.client import Client
 from tests.broker.test_replicated import Cluster, until
 from tests.broker.transactions import committed_values

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.coordination.ownership import owner_of
+from penstock.broker.groups.runtime.saving import owner_of
 from penstock.broker.server import BrokerServer
 from tests.broker.test_cluster_status import asked, facts
 from tests.broker.test_drain import facts as said

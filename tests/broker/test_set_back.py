@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from penstock.broker.seen_database import FILE
+from penstock.broker.liveness import FILE
 from penstock.control import DatabaseSetBack
 from penstock.control.postgres import PostgresControlPlane
 from penstock.storage import CorruptFile

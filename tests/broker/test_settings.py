@@ -4,7 +4,7 @@ import pytest
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import describe, load
-from penstock.broker.settings import UNSET, BrokerSettings
+from penstock.broker.configuration.settings import UNSET, BrokerSettings
 
 
 def test_defaults_are_within_their_own_bounds() -> None:

@@ -13,10 +13,10 @@ from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.coordination.ownership import NotCoordinator, owner_of
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.groups.runtime.saving import NotCoordinator, owner_of
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.client import Client
 from penstock.control import CommittedOffset, StaleClusterEpoch
 from penstock.control.access import ClusterUsers, change_acls, change_credentials

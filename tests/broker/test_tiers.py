@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.base.errors import PenstockError
 from penstock.base.settings import load
-from penstock.broker.admin_errors import InvalidConfig
-from penstock.broker.tiers import check_tiers
+from penstock.broker.net.errors import InvalidConfig
+from penstock.broker.topics.admin import check_tiers
 from penstock.partitions import LocalPartition
-from penstock.records.positions import EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST_TIERED
+from penstock.records.extents import EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST_TIERED
 from penstock.storage import LogConfig
 from penstock.testing import Broker
 from tests.broker.handlers.calls import names, versions

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
-from penstock.broker.configs import Levels, check_broker_configs
-from penstock.broker.listeners import REPLICATION
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_plan import TopicSpec, plan_partitions, plan_topic
+from penstock.broker.configuration.configs import Levels, check_broker_configs
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.net.listeners import REPLICATION
+from penstock.broker.topics.plan import TopicSpec, plan_partitions, plan_topic
 from penstock.control import Broker, MetadataImage, Partition, Topic
 
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.group_events import CommitCheck
-from penstock.broker.coordination.groups import GroupCoordinator
-from penstock.broker.coordination.ownership import owner_of
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.runtime.core import Refused
+from penstock.broker.groups.runtime.kinds import CommitCheck
+from penstock.broker.groups.runtime.saving import owner_of
 from penstock.broker.server import BrokerServer
 from penstock.control import GROUP_MEMBER, TRANSACTION
 from tests.broker.handlers.calls import names, versions

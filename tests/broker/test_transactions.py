@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from penstock.base.ids import TopicPartition
-from penstock.broker.coordination.ownership import owner_of
+from penstock.broker.groups.runtime.saving import owner_of
 from penstock.broker.server import BrokerServer
 from penstock.control import GROUP_MEMBER, TRANSACTION, OpenTransaction
 from penstock.records.transactions import Marker

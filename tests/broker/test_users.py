@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker.server import BrokerServer
 from penstock.control.access import ClusterUsers
-from penstock.control.values import SCRAM
+from penstock.control.values.topics import SCRAM
 from penstock.security.credentials import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.acquired_records import Kind, LocksLost, Taken, piece_of, ranges_of
 from penstock.client.errors import InvalidArgument
-from penstock.client.metadata import TopicAndPartition
-from penstock.client.share_member import AckRange, Acquired
+from penstock.client.protocol import TopicAndPartition
+from penstock.client.share_member import (
+    AckRange,
+    Acquired,
+    Kind,
+    LocksLost,
+    Taken,
+    piece_of,
+    ranges_of,
+)
 from penstock.records import columnar
 
 

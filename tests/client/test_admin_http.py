@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.admin_http import AdminHttp
 from penstock.client.errors import AdminUnavailable, InvalidArgument
 
@@ -66,7 +66,7 @@ def test_a_kept_connection_that_was_closed_is_replaced() -> None:
 
 
 def test_of_a_long_answer_no_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ADMIN_ANSWER_BYTES_MAX", 10)
+    monkeypatch.setattr(errors, "ADMIN_ANSWER_BYTES_MAX", 10)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def talk() -> None:

@@ -18,13 +18,13 @@ from penstock.base.errors import PenstockError
 from penstock.client import BrokersUnreachable, Client, UnknownTopic
 from penstock.client.appender import Appender
 from penstock.client.errors import (
+    RETRY,
     ClientClosed,
     InvalidArgument,
     MessageTooLarge,
     TimedOut,
     UnsupportedByBroker,
 )
-from penstock.client.limits import RETRY
 from penstock.client.producer_partitions import Pieces, ProducerPartition
 from penstock.records.columnar import encode_batches
 from penstock.testing import Broker

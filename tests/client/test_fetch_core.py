@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.client.decoding import decoded, schema_of
+from penstock.client.columns import decoded, schema_of
 from penstock.client.errors import LogTruncated, MalformedResponse
 from penstock.client.fetch import (
     Asked,
@@ -23,8 +23,8 @@ from penstock.client.fetch import (
     walk_batches,
 )
 from penstock.records import BatchHeader, encode_header
-from penstock.records.aborted import OFFSET_MAX
 from penstock.records.columnar import encode_batches
+from penstock.records.transactions import OFFSET_MAX
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 

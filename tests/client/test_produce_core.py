@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.client.errors import BrokerFenced, Disconnected, MessageTooLarge, TimedOut
-from penstock.client.limits import RETRY
+from penstock.client.errors import RETRY, BrokerFenced, Disconnected, MessageTooLarge, TimedOut
 from penstock.client.produce import (
     Acknowledged,
     Batch,

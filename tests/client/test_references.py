@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import InvalidSetting
-from penstock.client.references import resolve
-from penstock.client.security import ClientSecuritySettings, settings_of
+from penstock.client.security import ClientSecuritySettings, resolve, settings_of
 from penstock.security.files import UnusableFile
 
 SCRAM = {"security.protocol": "SASL_SSL", "sasl.username": "admin"}

@@ -14,7 +14,7 @@ import pytest
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client import Client, InvalidArgument, MessageTooLarge, OffsetOutOfRange, UnknownTopic
 from penstock.client.partitioning import partitions_of_keys
-from penstock.client.pool import ConnectionPool
+from penstock.client.session import ConnectionPool
 from penstock.records.columnar import decode_batches
 
 MakeTopic = Callable[..., str]

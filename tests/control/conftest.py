@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from penstock.control import ControlPlane, MemoryControlPlane, SqliteControlPlane
-from penstock.control.drivers.socket_notices import Inbox, SocketNotices, new_inbox
+from penstock.control.drivers.notices import Inbox, SocketNotices, new_inbox
 from penstock.control.postgres import PostgresControlPlane
-from penstock.control.sqlite_shared import SharedSqliteControlPlane, prepare
+from penstock.control.sqlite import SharedSqliteControlPlane, prepare
 from tests.control.diskless import Plane, furnish
 from tests.postgres import PostgresServer
 

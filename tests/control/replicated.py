@@ -13,7 +13,7 @@ from penstock.control import (
     PartitionChain,
     PartitionEpoch,
 )
-from penstock.control.batch_index.values import PartitionKey
+from penstock.control.values.diskless import PartitionKey
 
 TOPIC, OTHER, SINGLE, DISKLESS = (UUID(int=number) for number in (71, 72, 73, 74))
 PROCESSES: Mapping[int, UUID] = {1: UUID(int=101), 2: UUID(int=102), 3: UUID(int=103)}

@@ -27,7 +27,7 @@ from penstock.control import (
     UnknownTopic,
 )
 from penstock.control.access import bindings_of, change_acls
-from penstock.control.metadata.rules import ENTITY_CONFIGS_MAX
+from penstock.control.rules.metadata import ENTITY_CONFIGS_MAX
 from penstock.security.acls import AclBinding
 from tests.security.access import allow
 

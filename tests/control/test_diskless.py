@@ -17,9 +17,9 @@ from penstock.control import (
     StaleBroker,
     TooLarge,
     Watermarks,
-    limits,
 )
-from penstock.objects.keys import check_key
+from penstock.control.values import errors as limits
+from penstock.objects.port import check_key
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
 from tests.control.diskless import (

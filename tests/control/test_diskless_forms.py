@@ -26,15 +26,15 @@ from penstock.control import (
     SegmentSwap,
     SqliteControlPlane,
     Watermarks,
-    limits,
 )
-from penstock.control.batch_index.formats import (
+from penstock.control.rules.diskless import object_key
+from penstock.control.values import errors
+from penstock.control.values.diskless import (
     decode_answer,
     decode_batches,
     encode_answer,
     encode_batches,
 )
-from penstock.control.batch_index.rules import object_key
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch
 from tests.control.diskless import (
@@ -279,7 +279,7 @@ async def test_answers_are_kept_for_an_hour(timed: tuple[Plane, SetClock]) -> No
     refused = written(keys[3], [entry(9)])
     for commit in [*commits, refused]:
         await plane.commit_object(commit)
-    clock.ms += limits.COMMIT_ANSWER_KEPT_MS - 1
+    clock.ms += errors.COMMIT_ANSWER_KEPT_MS - 1
     await condemned(plane, 10**9, 10**9)
     for commit in [*commits, refused]:
         await plane.commit_object(commit)

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control import FindRequest, Found, OffsetBeyondEnd, Retained, Watermarks, limits
+from penstock.control import FindRequest, Found, OffsetBeyondEnd, Retained, Watermarks
+from penstock.control.values import errors
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerState
 from tests.control.diskless import (
@@ -93,10 +94,10 @@ async def test_what_a_find_cannot_have(plane: Plane) -> None:
 
 async def test_a_find_has_so_many_extents(plane: Plane) -> None:
     [key] = await lease(plane)
-    count = limits.FIND_EXTENTS_MAX + 5
+    count = errors.FIND_EXTENTS_MAX + 5
     await plane.commit_object(written(key, [entry(0, (1, 1))] * count, spread=True))
     [answer] = await plane.find([found(2, 10**9)])
-    assert len(answer.extents) == limits.FIND_EXTENTS_MAX
+    assert len(answer.extents) == errors.FIND_EXTENTS_MAX
     assert (answer.extents[0].base_offset, answer.extents[-1].next_offset) == (2, count - 3)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.control import BatchEntry, CommitAnswer, FindRequest, InvalidCommit, SegmentSwap
-from penstock.control.batch_index.values import Watermarks
+from penstock.control.values.diskless import Watermarks
 from penstock.records.extents import Extent
 from penstock.records.transactions import AbortedTransaction, Marker
 from tests.control.diskless import TOPIC, Plane, Sequenced, bases, entry, errors, put

@@ -17,8 +17,8 @@ from penstock.control import (
     Resignation,
     StaleBroker,
     TooLarge,
-    limits,
 )
+from penstock.control.values import errors
 from tests.control.replicated import (
     DISKLESS,
     OTHER,
@@ -333,7 +333,7 @@ async def test_placements_that_are_none_are_refused(
 
 async def test_more_topics_than_an_image_notes_may_move_at_once(control: ControlPlane) -> None:
     await furnish(control, 1)
-    count = limits.CHANGES_KNOWN_MAX + 6
+    count = errors.CHANGES_KNOWN_MAX + 6
     ids = [UUID(int=1000 + number) for number in range(count)]
     for topic_id in ids:
         await create(control, f"t{topic_id.int}", topic_id, partitions=[REPLICAS])
@@ -474,7 +474,7 @@ async def test_a_broker_reads_what_it_should_hold(control: ControlPlane) -> None
 async def test_long_chains_are_read_in_parts(
     control: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.control.epochs.operations.CHAIN_EPOCHS_MAX", 3)
+    monkeypatch.setattr("penstock.control.operations.epochs.CHAIN_EPOCHS_MAX", 3)
     keys = await furnish(control, 2)
     for number in range(1, 6):
         assert await open_all(control, await claim(control, [FIRST]), end=number) == {}
@@ -489,7 +489,7 @@ async def test_long_chains_are_read_in_parts(
     assert [found_epoch.epoch for found_epoch in got.chains[FIRST].epochs] == [3, 4, 5]
 
 
-@pytest.mark.parametrize("count", [2, limits.EPOCH_PARTITIONS_PER_CALL_MAX + 1])
+@pytest.mark.parametrize("count", [2, errors.EPOCH_PARTITIONS_PER_CALL_MAX + 1])
 async def test_calls_are_bounded(control: ControlPlane, count: int) -> None:
     keys = [FIRST] * 2 if count == 2 else [(TOPIC, number) for number in range(count)]
     isr = [InSyncReplicas(*key, 0, (1,)) for key in keys]

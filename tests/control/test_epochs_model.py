@@ -20,7 +20,7 @@ from penstock.control import (
     MemoryControlPlane,
     PartitionChain,
 )
-from penstock.control.batch_index.values import PartitionKey
+from penstock.control.values.diskless import PartitionKey
 from tests.control.replicated import (
     PROCESSES,
     REPLICAS,

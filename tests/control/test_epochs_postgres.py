@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from penstock.control import ControlUnavailable, InSyncReplicas
-from penstock.control.batch_index.values import PartitionKey
 from penstock.control.postgres import PostgresControlPlane
+from penstock.control.values.diskless import PartitionKey
 from tests.control.postgres_proxy import Cut, proxy_to
 from tests.control.replicated import (
     OTHER,

@@ -14,6 +14,9 @@ def test_every_name_has_a_home() -> None:
 
 
 def test_the_source_of_spark_loads_no_database() -> None:
-    code = "import sys, penstock.spark.source; print({'sqlite3', 'asyncpg'} & set(sys.modules))"
+    code = (
+        "import sys, penstock.spark.sessions.source;"
+        " print({'sqlite3', 'asyncpg'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()", done.stdout

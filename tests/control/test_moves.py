@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from penstock.control import BrokerInUse, ControlPlane, Partition, Reassignment, UnknownBroker
-from penstock.control.batch_index.values import PartitionKey
+from penstock.control.values.diskless import PartitionKey
 from tests.control.replicated import (
     DISKLESS,
     PROCESSES,

@@ -25,7 +25,7 @@ from penstock.control import (
     StaleProducerEpoch,
     TooLarge,
 )
-from penstock.control.coordination.values import producer_of_group_row
+from penstock.control.values.coordination import producer_of_group_row
 from tests.control.conftest import ManualClock
 from tests.control.test_postgres import planes
 from tests.control.test_sqlite_shared import shared

@@ -28,16 +28,12 @@ from penstock.control import (
     TopicExists,
     UnstorableText,
 )
-from penstock.control.batch_index import extents
-from penstock.control.batch_index.values import Watermarks
+from penstock.control.drivers.notices import UNKNOWN_SIZE, decode_watermarks, watermark_notices
 from penstock.control.drivers.postgres_connections import IDLE_TRANSACTION_SECONDS
-from penstock.control.drivers.watermark_notices import (
-    UNKNOWN_SIZE,
-    decode_watermarks,
-    watermark_notices,
-)
 from penstock.control.migrations import migrations
+from penstock.control.operations import diskless_tables
 from penstock.control.postgres import PostgresControlPlane
+from penstock.control.values.diskless import Watermarks
 from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
 from tests.postgres import PostgresServer
 
@@ -520,7 +516,7 @@ async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: st
 
         async def explain(connection: Any) -> int:
             rows = await connection.fetch(
-                f"EXPLAIN (ANALYZE, BUFFERS) {extents.find.postgres}", *arguments
+                f"EXPLAIN (ANALYZE, BUFFERS) {diskless_tables.find.postgres}", *arguments
             )
             text = "\n".join(row[0] for row in rows)
             assert "actual time" in text

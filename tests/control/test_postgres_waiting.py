@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.control.drivers.postgres_waiting import when_answering
-from penstock.control.errors import ControlUnavailable
+from penstock.control.drivers.postgres_connections import when_answering
+from penstock.control.values.errors import ControlUnavailable
 
 
 async def test_the_line_about_a_wait_has_the_last_failure(caplog: pytest.LogCaptureFixture) -> None:

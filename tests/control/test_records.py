@@ -16,7 +16,7 @@ from penstock.control import (
     StaleRecord,
     TooLarge,
 )
-from penstock.control.coordination import operations
+from penstock.control.operations import coordination
 
 OFFSET = CommittedOffset(topic_id=UUID(int=1), topic="t", partition=0, offset=4)
 
@@ -97,7 +97,7 @@ async def test_a_stale_key_is_refused_alone(control: ControlPlane) -> None:
 async def test_a_row_that_is_too_large_is_refused_alone(
     control: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "RECORD_BYTES_MAX", 5)
+    monkeypatch.setattr(coordination, "RECORD_BYTES_MAX", 5)
     saved = await control.save_records([change("g", own=b"123456"), change("h", own=b"12345")])
     (refusal,) = saved.refused.values()
     assert isinstance(refusal, TooLarge)

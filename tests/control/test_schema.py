@@ -12,7 +12,7 @@ import pytest
 
 from penstock.control import SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
-from penstock.control.schema.tables import TABLES, Table
+from penstock.control.schema import TABLES, Table
 
 Tables = dict[str, tuple[list[str], set[str]]]
 """By a table's name: the columns of its key, in order, and all others."""

@@ -16,8 +16,8 @@ from penstock.control import (
     SeenDatabase,
     SqliteControlPlane,
 )
-from penstock.control.epochs.seen import look, set_back
-from penstock.control.values import MetadataImage
+from penstock.control.rules.epochs import look, set_back
+from penstock.control.values.topics import MetadataImage
 from tests.control.replicated import PROCESSES, create, furnish
 
 A, B = UUID(int=1), UUID(int=2)

@@ -20,8 +20,8 @@ from penstock.control import (
     StaleSink,
     TooLarge,
     Watermarks,
-    limits,
 )
+from penstock.control.values import errors
 from tests.control.diskless import (
     LOCAL,
     OTHER,
@@ -197,10 +197,10 @@ async def test_what_cannot_be_a_commit(plane: Plane, monkeypatch: pytest.MonkeyP
     bad = replace(commits[0], entries=(commits[0].entries[0]._replace(layout=b""),))
     with pytest.raises(InvalidCommit, match="do not add up"):
         await commit(plane, row(), [bad])
-    monkeypatch.setattr("penstock.control.sink_commits.rules.SINK_OBJECTS_MAX", 1)
+    monkeypatch.setattr("penstock.control.rules.commits.SINK_OBJECTS_MAX", 1)
     with pytest.raises(TooLarge, match="has 2 objects, the limit is 1"):
         await commit(plane, row(), commits)
-    assert limits.SINK_OBJECTS_MAX >= 2
+    assert errors.SINK_OBJECTS_MAX >= 2
     assert await ends(plane) == [0, 0, 0]
 
 

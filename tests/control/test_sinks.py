@@ -17,10 +17,10 @@ from penstock.control import (
     SqliteControlPlane,
     StaleSink,
     TooLarge,
-    limits,
 )
-from penstock.control.sink_commits import rules as sink_rules
-from penstock.control.sink_commits.statements import decode_targets, encode_targets
+from penstock.control.operations.commits import decode_targets, encode_targets
+from penstock.control.rules import commits as sink_rules
+from penstock.control.values import errors
 
 LANE = SinkTarget(
     topic="flights",
@@ -137,7 +137,7 @@ async def test_a_commit_has_a_size(control: ControlPlane) -> None:
     manifest = bytes(sink_rules.SINK_MANIFEST_BYTES_MAX + 1)
     with pytest.raises(TooLarge, match=str(sink_rules.SINK_MANIFEST_BYTES_MAX)):
         await control.save_sink_commit(commit(manifest=manifest), expected_version=0)
-    targets = (LANE,) * (limits.SINK_TARGETS_MAX + 1)
+    targets = (LANE,) * (errors.SINK_TARGETS_MAX + 1)
     with pytest.raises(TooLarge, match="50001 partitions"):
         await control.save_sink_commit(commit(targets=targets), expected_version=0)
     assert await control.sink_commits() == []

@@ -33,7 +33,7 @@ from penstock.control.drivers.sqlite_writer import (
     LONE_COMMIT_SECONDS_MAX,
     LONE_ROWS_MAX,
 )
-from penstock.control.limits import WAITING_OPERATIONS_MAX
+from penstock.control.values.errors import WAITING_OPERATIONS_MAX
 
 A = UUID(int=1)
 

@@ -13,11 +13,10 @@ from uuid import UUID
 import pytest
 
 from penstock.control import CommittedOffset, DatabaseLocked, StaleBroker
-from penstock.control.batch_index.values import Watermarks
-from penstock.control.drivers import sqlite_shared
-from penstock.control.drivers.socket_notices import Inbox, SocketNotices, new_inbox
-from penstock.control.drivers.watermark_notices import UNKNOWN_SIZE
-from penstock.control.sqlite_shared import SharedSqliteControlPlane, prepare
+from penstock.control.drivers import sqlite_writer
+from penstock.control.drivers.notices import UNKNOWN_SIZE, Inbox, SocketNotices, new_inbox
+from penstock.control.sqlite import SharedSqliteControlPlane, prepare
+from penstock.control.values.diskless import Watermarks
 from tests.control.conftest import ManualClock
 
 A, B = UUID(int=1), UUID(int=2)
@@ -132,8 +131,8 @@ import asyncio, sys
 from pathlib import Path
 from uuid import UUID
 from penstock.control import CommittedOffset
-from penstock.control.drivers.socket_notices import SocketNotices, new_inbox
-from penstock.control.sqlite_shared import SharedSqliteControlPlane
+from penstock.control.drivers.notices import SocketNotices, new_inbox
+from penstock.control.sqlite import SharedSqliteControlPlane
 
 async def main(path, group):
     plane = SharedSqliteControlPlane(path, notices=SocketNotices(new_inbox(), []))
@@ -186,7 +185,7 @@ async def test_writers_take_turns_and_a_killed_one_blocks_no_other(
 async def test_a_process_that_holds_on_to_its_turn_is_named(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_shared, "LOCK_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_writer, "LOCK_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "control.sqlite"
     code = (
         "import fcntl, sys; file = open(sys.argv[1], 'r+');"

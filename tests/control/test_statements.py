@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from penstock.control.drivers import postgres_connections, sqlite_statements
+from penstock.control.drivers import postgres_connections, sqlite_writer
 from penstock.control.drivers.statements import (
     Each,
     Operation,
@@ -70,7 +70,7 @@ async def run(request: pytest.FixtureRequest, postgres: PostgresServer) -> Any:
         connection = sqlite3.connect(":memory:")
 
         async def over_sqlite(operation: Operation[T]) -> T:
-            return sqlite_statements.run(connection, operation)
+            return sqlite_writer.run(connection, operation)
 
         yield over_sqlite
         connection.close()

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from penstock.control import ControlPlane, ObjectLeaseLost, StaleEpoch, UnknownTopic
-from penstock.control.errors import NotTiered, StaleTiers
-from penstock.control.tiers.values import SUFFIXES, TierBounds, TierLease, TierSegment
+from penstock.control.values.errors import NotTiered, StaleTiers
+from penstock.control.values.tiers import SUFFIXES, TierBounds, TierLease, TierSegment
 
 TOPIC, PLAIN = UUID(int=7), UUID(int=8)
 KEY = (TOPIC, 0)

@@ -26,7 +26,7 @@ from penstock.control import (
     UnknownTopic,
     Watermarks,
 )
-from penstock.control.epochs.values import PartitionEpoch
+from penstock.control.values.epochs import PartitionEpoch
 from tests.control.diskless import (
     BROKER,
     DISKLESS,

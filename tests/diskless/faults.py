@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from penstock.base.errors import PenstockError
 from penstock.control import ControlUnavailable, MemoryControlPlane
-from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
+from penstock.control.values.diskless import CommitAnswer, ObjectCommit
 from penstock.objects import MemoryStore, ObjectInfo, ObjectStore, StoreUnavailable
 from penstock.objects.port import Buffer
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
-from penstock.control.batch_index.values import ObjectLease
-from penstock.diskless.writing.submission import Submission
+from penstock.control.values.diskless import ObjectLease
+from penstock.diskless.writing.objects import Submission
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult, Outcome
-from penstock.storage.values import Lease
+from penstock.storage.files.values import Lease
 from tests.storage.batches import batch
 
 TOPIC = UUID(int=7)

@@ -14,7 +14,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control.postgres import PostgresControlPlane
 from penstock.diskless.gc import Collection, RetentionTarget
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.verification import Verifier
+from penstock.diskless.topics.verification import Verifier
 from penstock.diskless.writing import ObjectWriter
 from penstock.objects import ObjectStore, open_store
 from tests.diskless.submissions import TOPIC, Sent

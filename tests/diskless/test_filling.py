@@ -13,9 +13,9 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.control import MemoryControlPlane
 from penstock.diskless.consolidation import Consolidator
-from penstock.diskless.migration import FilledLog, TopicFilling, filling
-from penstock.diskless.migration.filling import GET_ATTEMPTS_MAX
 from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.topics import migration
+from penstock.diskless.topics.migration import GET_ATTEMPTS_MAX, FilledLog, TopicFilling
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
 from penstock.records import split_batches
 from penstock.storage import LogConfig, LogStore, PartitionLog, StorageError, StorageSettings
@@ -142,8 +142,8 @@ def closed(place: Place) -> Iterator[None]:
 async def test_passes_continue_and_the_end_is_durable(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "CHUNK_BYTES", 400)
-    monkeypatch.setattr(filling, "EXTENTS_PER_CHUNK", 3)
+    monkeypatch.setattr(migration, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(migration, "EXTENTS_PER_CHUNK", 3)
     await place.write(10)
     filled = place.filling()
     assert await filled.needed_bytes() == await filled.catch_up() == filled.copied_bytes

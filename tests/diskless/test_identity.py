@@ -18,13 +18,14 @@ from penstock.archive.errors import CorruptObject
 from penstock.base.errors import PenstockError
 from penstock.control import MemoryControlPlane, StoreIdentity
 from penstock.diskless.errors import StoreMismatch, StoreOfAnotherCluster
-from penstock.diskless.formats.store_properties import (
+from penstock.diskless.identity import (
     KEY,
+    GuardedStore,
     StoreProperties,
     decode_store_properties,
     encode_store_properties,
+    judge_store,
 )
-from penstock.diskless.identity import GuardedStore, judge_store
 from penstock.objects import (
     MemoryStore,
     ObjectNotFound,

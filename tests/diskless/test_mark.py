@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.archive.errors import CorruptObject
-from penstock.diskless.formats.mark import Mark, decode_mark, encode_mark, mark_key, marked_id
+from penstock.diskless.gc.id_markers import Mark, decode_mark, encode_mark, mark_key, marked_id
 
 
 def test_a_mark_comes_back_and_its_key_sorts_by_the_id() -> None:

@@ -7,9 +7,9 @@ from typing import Any, cast
 from uuid import UUID
 
 from penstock.base.ids import TopicPartition
-from penstock.control.batch_index.values import Watermarks
-from penstock.control.drivers.watermark_notices import UNKNOWN_SIZE
-from penstock.diskless.partition import DisklessPartition
+from penstock.control.drivers.notices import UNKNOWN_SIZE
+from penstock.control.values.diskless import Watermarks
+from penstock.diskless.topics.partition import DisklessPartition
 
 
 def partition() -> DisklessPartition:

@@ -11,9 +11,10 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.control import MigratedPartition, MigrationRefused
-from penstock.control.batch_index.migration_rules import check_partitions
-from penstock.diskless.migration import TopicCopy, copying
+from penstock.control.rules.migrations import check_partitions
 from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.topics import migration
+from penstock.diskless.topics.migration import TopicCopy
 from penstock.records import split_batches
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker
@@ -87,8 +88,8 @@ async def stored(world: World, part: MigratedPartition) -> list[int]:
 async def test_a_pass_continues_where_the_last_one_ended(
     logs: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "OBJECT_BYTES", 10_000)
-    monkeypatch.setattr(copying, "CHUNK_BYTES", 3_000)
+    monkeypatch.setattr(migration, "OBJECT_BYTES", 10_000)
+    monkeypatch.setattr(migration, "CHUNK_BYTES", 3_000)
     world, log = World(), log_of(logs, 40)
     copy = copy_of(world, log)
     first = await copy.catch_up()
@@ -125,7 +126,7 @@ async def test_a_copy_that_the_log_start_overtakes_restarts(logs: LogStore) -> N
 async def test_log_start_that_moves_while_an_object_is_made(
     logs: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "CHUNK_BYTES", 3_000)
+    monkeypatch.setattr(migration, "CHUNK_BYTES", 3_000)
     world, log = World(), log_of(logs, 10)
     waited: list[float] = []
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.archive.errors import CorruptObject
-from penstock.archive.footers import FOOTER_TAIL_BYTES, read_footer
-from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless import verification
-from penstock.diskless.verification import Finding, Verifier
+from penstock.archive.wal import FOOTER_TAIL_BYTES, read_footer
+from penstock.control.values.diskless import PartitionKey
+from penstock.diskless.topics import verification
+from penstock.diskless.topics.verification import Finding, Verifier
 from penstock.objects import MemoryStore
 from penstock.records.extents import Extent
 from tests.diskless.faults import CrashingPlane, Steps

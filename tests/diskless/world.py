@@ -8,9 +8,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from penstock.archive.formats.wal import decode_footer, decode_header
+from penstock.archive.wal import decode_footer, decode_header
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
-from penstock.control.batch_index.values import CommitAnswer, Watermarks
+from penstock.control.values.diskless import CommitAnswer, Watermarks
 from penstock.diskless.gc import Collection, RetentionTarget
 from penstock.diskless.identity import StoreGuard
 from penstock.diskless.settings import DisklessSettings

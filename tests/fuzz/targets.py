@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.security.authentication import AUTHENTICATE, HANDSHAKE, Authentication
-from penstock.security.certificate_names import PrincipalMapper, distinguished_name
+from penstock.broker.net.authentication import AUTHENTICATE, HANDSHAKE, Authentication
+from penstock.security.credentials import FileCredentials, parse_users
 from penstock.security.development_ca import common_name, new_authority
-from penstock.security.http_credentials import read_authorization
-from penstock.security.http_origin import check_meant
+from penstock.security.http_credentials import check_meant, read_authorization
+from penstock.security.listeners.certificate_names import PrincipalMapper, distinguished_name
 from penstock.security.sasl import Accepted, Challenge
 from penstock.security.sasl.oauthbearer import OAuthBearerServer
 from penstock.security.sasl.plain import PlainServer
 from penstock.security.sasl.scram import ScramClient, ScramServer
 from penstock.security.tokens import KeySet, TokenOwner, TokenRules, owner_of, parse_key_set
-from penstock.security.users_file import FileCredentials, parse_users
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.framing import check_length, read_request_header, request_frame

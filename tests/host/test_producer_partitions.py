@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.host.errors import InvalidChunks
-from penstock.host.limits import LOG_SEQUENCES
-from penstock.host.port import ChunkFormat
-from penstock.host.producer_partitions import (
+from penstock.host.delivery import (
     LANE_BATCHES_IN_FLIGHT_MAX,
     PARTITIONS_PER_PRODUCER_MAX,
     ProducerPartition,
     ProducerPartitions,
 )
+from penstock.host.errors import LOG_SEQUENCES, InvalidChunks
+from penstock.host.port import ChunkFormat
 from penstock.host.publication import Publication, batch, single
 
 

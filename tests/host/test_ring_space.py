@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.host.ring_space import RingSpace
+from penstock.host.ring import RingSpace
 
 
 def test_first_in_first_out_around_the_end() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.objects.cache import CACHE_BLOCK_OVERHEAD_BYTES, Block, BlockCache, Pending
+from penstock.objects.fetch_paths import CACHE_BLOCK_OVERHEAD_BYTES, Block, BlockCache, Pending
 
 A = Block("a", 0)
 B = Block("b", 0)

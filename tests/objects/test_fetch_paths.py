@@ -24,14 +24,20 @@ from penstock.objects import (
     StoreThrottled,
     StoreUnavailable,
 )
-from penstock.objects.cache import CACHE_BLOCK_OVERHEAD_BYTES
 from penstock.objects.fetch_paths import (
+    CACHE_BLOCK_OVERHEAD_BYTES,
     LAGGING_RANGE_BYTES_MAX,
     LAGGING_WAITING_PER_WORKER,
     bounding,
 )
-from penstock.objects.hedging import HEDGE_DELAY_MIN_SECONDS, HEDGE_SAMPLES_MIN, HEDGE_SHARE
-from penstock.objects.store_path import GET_ATTEMPTS_MAX, GET_BACKOFF, THROTTLED_PAUSES
+from penstock.objects.store_path import (
+    GET_ATTEMPTS_MAX,
+    GET_BACKOFF,
+    HEDGE_DELAY_MIN_SECONDS,
+    HEDGE_SAMPLES_MIN,
+    HEDGE_SHARE,
+    THROTTLED_PAUSES,
+)
 from tests.objects.fakes import Clock, Get, ScriptedStore, turns
 
 BLOCK = 1 << 12

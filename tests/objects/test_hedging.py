@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.objects.hedging import (
+from penstock.objects.store_path import (
     HEDGE_DELAY_MIN_SECONDS,
     HEDGE_SAMPLES_MIN,
     HEDGE_SHARE,

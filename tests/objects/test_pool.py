@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.objects.pool import Admission, Pool
+from penstock.objects.store_path import Admission, Pool
 
 START, WAIT, REJECT = Admission.START, Admission.WAIT, Admission.REJECT
 

@@ -18,10 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.base.crc import crc32c
-from penstock.outbox.gc.pointer_index import PointerIndex
-from penstock.outbox.gc.rules import SweepRules
-from penstock.outbox.gc.sweeper import Sweeper
-from penstock.outbox.gc.topic_pointers import TopicCounts
+from penstock.outbox.gc.pointer_index import PointerIndex, TopicCounts
+from penstock.outbox.gc.sweeper import Sweeper, SweepRules
 from penstock.outbox.gc.tree import Entry, TreeFiles
 from penstock.outbox.layout import data_path, temporary_name
 

@@ -21,13 +21,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.base.errors import RetriableError
-from penstock.outbox.gc.pointer_index import PointerIndex
-from penstock.outbox.gc.rules import SweepRules
-from penstock.outbox.gc.sweeper import Sweeper
-from penstock.outbox.gc.topic_pointers import TopicCounts
+from penstock.outbox.gc.pointer_index import PointerIndex, TopicCounts
+from penstock.outbox.gc.sweeper import Sweeper, SweepRules
 from penstock.outbox.layout import BATCH_PREFIX, data_path, hour_directory, temporary_name
-from penstock.outbox.writer.files import Tree
-from penstock.outbox.writer.safe_write import WritePlan
+from penstock.outbox.writer.safe_write import Tree, WritePlan
 from tests.outbox.sweep_kills import AT_MS, HOUR_MS, Killing
 
 KEPT_EVERY = 10

@@ -18,15 +18,14 @@ from msgspec.structs import replace
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
-from penstock.outbox import paths
+from penstock.outbox import layout
 from penstock.outbox.errors import InvalidPath, NotAFile, PathEscapes, PayloadMissing
 from penstock.outbox.gc.pointer_index import Window
 from penstock.outbox.gc.tree import TreeFiles, WalkCounts, walk
 from penstock.outbox.layout import batch_directory, hour_directory
 from penstock.outbox.pointer import Pointer
 from penstock.outbox.reader.reader import OutboxReader, check_file
-from penstock.outbox.writer.files import Tree
-from penstock.outbox.writer.safe_write import MODES, WritePlan
+from penstock.outbox.writer.safe_write import MODES, Tree, WritePlan
 from tests.faulty_files import FaultyFiles
 from tests.outbox.test_files import AT_MS, plan
 
@@ -97,7 +96,7 @@ def pointer(content: bytes, file_path: str) -> Pointer:
 
 @pytest.fixture(params=["openat2", "walk"])
 def opener(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "_works", request.param == "openat2")
+    monkeypatch.setattr(layout, "_works", request.param == "openat2")
 
 
 DATA = f"{batch_directory('p', 'b', AT_MS)}/data.bin"

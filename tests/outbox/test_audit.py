@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.gc.audit import Auditor, AuditReport
-from penstock.outbox.gc.topic_pointers import TopicPointers
+from penstock.outbox.gc.pointer_index import TopicPointers
 from penstock.outbox.layout import temporary_name
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf
 

@@ -19,8 +19,7 @@ from penstock.outbox.layout import HOUR_MS
 from penstock.outbox.pointer import Pointer, pointer_record
 from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
 from penstock.outbox.reader.consuming import ConsumerLimits
-from penstock.outbox.reader.errors import MountSuspected, PayloadUnreadable
-from penstock.outbox.reader.policy import ReadPolicy
+from penstock.outbox.reader.policy import MountSuspected, PayloadUnreadable, ReadPolicy
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.testing import Broker
 from tests.outbox.shelf import AT_MS, Shelf

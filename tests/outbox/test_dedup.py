@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidError
-from penstock.outbox.reader.dedup import DedupWindow
+from penstock.outbox.reader.consuming import DedupWindow
 
 
 def test_a_batch_is_seen_until_it_is_too_old() -> None:

@@ -31,9 +31,13 @@ from penstock.outbox.errors import (
     WriteFailed,
 )
 from penstock.outbox.layout import batch_directory, hour_directory, temporary_name
-from penstock.outbox.writer.files import Tree
-from penstock.outbox.writer.payload import as_buffers
-from penstock.outbox.writer.safe_write import CHECKSUM_ATTRIBUTE, WritePlan, Written
+from penstock.outbox.writer.safe_write import (
+    CHECKSUM_ATTRIBUTE,
+    Tree,
+    WritePlan,
+    Written,
+    as_buffers,
+)
 from tests.faulty_files import FaultyFiles, open_below
 
 AT_MS = 1_779_632_400_000

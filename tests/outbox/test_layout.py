@@ -13,6 +13,7 @@ from penstock.outbox.errors import InvalidBatchId, InvalidPartitionId, InvalidPa
 from penstock.outbox.layout import (
     AT_MS_MAX,
     HOUR_MS,
+    PATH_CHARS_MAX,
     PayloadLocation,
     batch_directory,
     check_batch_id,
@@ -24,7 +25,6 @@ from penstock.outbox.layout import (
     parse_path,
     temporary_name,
 )
-from penstock.outbox.paths import PATH_CHARS_MAX
 
 AT = datetime(2026, 5, 4, 7, 59, 59, 999000, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)

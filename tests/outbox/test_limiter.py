@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from penstock.base.errors import RetriableError
 from penstock.outbox.errors import OutboxBug, OutboxBusy
-from penstock.outbox.writer.limiter import Admission, Limiter
+from penstock.outbox.writer.writer import Admission, Limiter
 
 BYTES, OPERATIONS, PENDING = 100, 3, 4
 ADMITTED, QUEUED = Admission.ADMITTED, Admission.QUEUED

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.outbox import paths
+from penstock.outbox import layout
 from penstock.outbox.errors import NotAFile, PathEscapes, PayloadMissing, TooManyOpenFiles
-from penstock.outbox.paths import check_relative, open_beneath, raw_open_beneath, walk_beneath
+from penstock.outbox.layout import check_relative, open_beneath, raw_open_beneath, walk_beneath
 from tests.faulty_files import open_below
 from tests.outbox.forked import exit_code_of
 
@@ -39,14 +39,14 @@ def root(tmp_path: Path) -> Iterator[int]:
 @pytest.fixture(params=["openat2", "walk"])
 def opener(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Opener:
     """`open_beneath` with the kernel's call and without it."""
-    monkeypatch.setattr(paths, "_works", request.param == "openat2")
+    monkeypatch.setattr(layout, "_works", request.param == "openat2")
     return open_beneath
 
 
 def test_the_kernel_here_has_the_call(root: int) -> None:
     handle = raw_open_beneath(root, "a", os.O_RDONLY | os.O_DIRECTORY)
     os.close(handle)
-    assert paths._works is True
+    assert layout._works is True
 
 
 def test_files_and_directories_open(root: int, opener: Opener) -> None:

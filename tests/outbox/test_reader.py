@@ -21,15 +21,15 @@ from penstock.outbox.errors import (
 )
 from penstock.outbox.layout import data_path
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.reader.errors import (
+from penstock.outbox.reader.policy import (
     ChecksumMismatch,
     PayloadTooLarge,
     PayloadUnreadable,
     SizeMismatch,
+    Trouble,
     classify,
     open_error,
 )
-from penstock.outbox.reader.policy import Trouble
 from penstock.outbox.reader.reader import OutboxReader
 from tests.faulty_files import open_below
 from tests.outbox.forked import exit_code_of

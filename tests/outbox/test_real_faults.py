@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.outbox.writer.files import Tree
+from penstock.outbox.writer.safe_write import Tree
 from tests.machine import lacking, system_tool
 from tests.outbox.write_once import payload_of
 

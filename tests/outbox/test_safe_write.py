@@ -18,9 +18,16 @@ from penstock.base.errors import PenstockError
 from penstock.base.files import Buffer, Files, Name
 from penstock.outbox.errors import BatchConflict, InvalidPayload, OutboxBug
 from penstock.outbox.layout import hour_directory, temporary_name
-from penstock.outbox.writer import payload
-from penstock.outbox.writer.payload import as_buffers, checksum
-from penstock.outbox.writer.safe_write import MISSING_MAX, NO_HANDLE, SafeWrite, WritePlan, Written
+from penstock.outbox.writer import safe_write
+from penstock.outbox.writer.safe_write import (
+    MISSING_MAX,
+    NO_HANDLE,
+    SafeWrite,
+    WritePlan,
+    Written,
+    as_buffers,
+    checksum,
+)
 
 ERRNOS = [
     errno.EIO, errno.EEXIST, errno.ENOENT, errno.ESTALE, errno.EINVAL, errno.ENOSYS, errno.EPERM,
@@ -283,7 +290,7 @@ def test_what_is_no_payload(payload: bytes) -> None:
 
 
 def test_buffers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload, "PAYLOAD_BUFFERS_MAX", 3)
+    monkeypatch.setattr(safe_write, "PAYLOAD_BUFFERS_MAX", 3)
     as_buffers([b"x"] * 3)
     with pytest.raises(InvalidPayload, match="4 buffers; the limit is 3"):
         as_buffers([b"x"] * 4)

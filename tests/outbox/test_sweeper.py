@@ -20,10 +20,8 @@ from msgspec.structs import replace
 from penstock.base.errors import InvalidError
 from penstock.base.metrics import render
 from penstock.outbox.errors import RootUnavailable
-from penstock.outbox.gc.pointer_index import Looked
-from penstock.outbox.gc.rules import SweepRules, Verdict
-from penstock.outbox.gc.sweeper import Sweeper, SweepReport
-from penstock.outbox.gc.topic_pointers import TopicPointers
+from penstock.outbox.gc.pointer_index import Looked, TopicPointers
+from penstock.outbox.gc.sweeper import Sweeper, SweepReport, SweepRules, Verdict
 from penstock.outbox.gc.tree import TreeFiles
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer

@@ -19,9 +19,7 @@ from penstock.records import (
     split_batches,
 )
 from penstock.records.appends import AppendResult, Outcome
-from penstock.records.header import TRANSACTIONAL_FLAG
-from penstock.records.idempotence import ProducerState
-from penstock.records.positions import (
+from penstock.records.extents import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -29,8 +27,10 @@ from penstock.records.positions import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
+from penstock.records.header import TRANSACTIONAL_FLAG
+from penstock.records.idempotence import ProducerState
 from penstock.records.transactions import AbortedTransaction, Marker
-from penstock.storage.values import Later, OffsetAndTimestamp
+from penstock.storage.files.values import Later, OffsetAndTimestamp
 from tests.broker.diskless.conftest import Cluster
 from tests.storage.batches import batch
 from tests.storage.test_times import encoded

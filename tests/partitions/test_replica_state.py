@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.partitions.replica_state import ReplicaState
-from penstock.storage.producers import OpenTransactions
+from penstock.partitions.local import ReplicaState
+from penstock.storage.files.producers import OpenTransactions
 
 
 def marks(state: ReplicaState) -> tuple[int, int]:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.planner.inputs import ImpossiblePlan
-from penstock.planner.latency import (
+from penstock.planner.capacity.inputs import (
     ZERO,
     DisklessLatency,
     Distribution,
@@ -21,6 +20,7 @@ from penstock.planner.latency import (
     objects_per_second,
     waiting,
 )
+from penstock.planner.quantities import ImpossiblePlan
 
 PUT: Final = (1.8, 6.0)
 COMMIT: Final = (1.0, 3.0)

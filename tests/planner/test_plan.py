@@ -16,7 +16,7 @@ from penstock.planner.calibration import (
     calibration_document,
     read_calibration,
 )
-from penstock.planner.inputs import InvalidPlanFile, read_inputs
+from penstock.planner.quantities import InvalidPlanFile, read_inputs
 from penstock.planner.results import (
     Chart,
     Curve,

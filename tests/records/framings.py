@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import strategies as st
 
 from penstock.records import Codec
-from penstock.records.framing import XERIAL_MAGIC
+from penstock.records.compression import XERIAL_MAGIC
 
 EXAMPLES: Final = int(os.environ.get("PENSTOCK_EXAMPLES", "100"))
 """Batches that a generated test draws."""

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records.aborted import OFFSET_MAX, AbortedRange, ranges_until
 from penstock.records.columnar import decode_batches
+from penstock.records.transactions import OFFSET_MAX, AbortedRange, ranges_until
 from tests.records import reference
 from tests.records.reference import Batch, Record
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from penstock.records.errors import InvalidProducerEpoch, OutOfOrderSequence
+from penstock.records.header import PRODUCER_BATCHES_MAX
 from penstock.records.idempotence import SEQUENCES, Producer, ProducerBatch, appended, original
-from penstock.records.limits import PRODUCER_BATCHES_MAX
 
 LAST = SEQUENCES - 1
 

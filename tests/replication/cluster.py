@@ -6,22 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.replication.chain import Link
-from penstock.replication.effects import (
-    Committed,
-    Compare,
-    MoveStart,
-    PersistLimbo,
-    PersistPromise,
-    SealAndOpen,
-    StartAt,
-    TruncateTo,
-    Write,
-)
 from penstock.replication.epoch import Claim, Epoch, Terms, ToSend
 from penstock.replication.epoch import Effects as EpochEffects
 from penstock.replication.messages import (
     Ack,
     Append,
+    Committed,
+    Compare,
     Fence,
     FenceAnswer,
     Fenced,
@@ -29,7 +20,14 @@ from penstock.replication.messages import (
     JoinFirst,
     LogEnd,
     LogStart,
+    MoveStart,
+    PersistLimbo,
+    PersistPromise,
     Position,
+    SealAndOpen,
+    StartAt,
+    TruncateTo,
+    Write,
 )
 from penstock.replication.replica import Disk, Effect, Replica
 from penstock.replication.replica import Effects as ReplicaEffects

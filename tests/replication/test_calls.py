@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.base.errors import PenstockError
-from penstock.control.limits import EPOCH_PARTITIONS_PER_CALL_MAX
-from penstock.replication.calls import Calls
+from penstock.control.values.errors import EPOCH_PARTITIONS_PER_CALL_MAX
+from penstock.replication.service import Calls
 
 
 class Plane:

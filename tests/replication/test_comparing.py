@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.records import empty_batch
-from penstock.replication.comparing import differ
+from penstock.replication.copies import differ
 from tests.storage.batches import stamped
 
 FIRST = stamped(3, 0, 1, fill=1, producer_id=4, epoch=0, sequence=0)

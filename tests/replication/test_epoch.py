@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import BugError
 from penstock.replication.chain import Link
-from penstock.replication.effects import EndFound, SealAndOpen, Stopped
-from penstock.replication.epoch import Claim, Epoch, Phase, Terms
+from penstock.replication.epoch import Claim, Epoch, InvalidQuorum, Phase, Terms
 from penstock.replication.messages import (
     Ack,
     Append,
+    EndFound,
     Fence,
     FenceAnswer,
     Fenced,
     Join,
     LogEnd,
     Position,
+    SealAndOpen,
+    Stopped,
 )
-from penstock.replication.quorum import InvalidQuorum
 from tests.replication.cluster import Batch, Leader, Node, first_leader, next_leader
 
 

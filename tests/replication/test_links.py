@@ -30,7 +30,7 @@ from penstock.replication.peer_format import (
     encode_refusal,
     encode_row,
 )
-from penstock.security.peers import NONCE_BYTES, PeerSecret
+from penstock.security.sasl.peers import NONCE_BYTES, PeerSecret
 from penstock.wire.frames import PRELUDE_BYTES, decode_parts, encode_parts
 
 KEY = PartitionKey(bytes(range(16)), 3)

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from penstock.replication.quorum import InvalidQuorum, Quorum, quorum_of
+from penstock.replication.epoch import InvalidQuorum, Quorum, quorum_of
 
 
 @pytest.mark.parametrize("replicas", range(1, 8))

@@ -7,29 +7,27 @@ from typing import Any
 import pytest
 
 from penstock.replication.chain import Link
-from penstock.replication.effects import (
-    Compare,
-    Halt,
-    MarkMoved,
-    MoveStart,
-    PersistLimbo,
-    PersistPromise,
-    StartAt,
-    TruncateTo,
-    Write,
-)
 from penstock.replication.messages import (
     Ack,
     Append,
     AskChain,
+    Compare,
     Fence,
     FenceAnswer,
     Fenced,
+    Halt,
     Join,
     JoinFirst,
     LogEnd,
     LogStart,
+    MarkMoved,
+    MoveStart,
+    PersistLimbo,
+    PersistPromise,
     Position,
+    StartAt,
+    TruncateTo,
+    Write,
 )
 from penstock.replication.replica import Disk, Replica
 

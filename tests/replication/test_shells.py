@@ -23,12 +23,11 @@ from penstock.base.files import MACHINE_FILES, Files
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult
 from penstock.replication.chain import Chain, Link
-from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Terms
 from penstock.replication.links import Outgoing
+from penstock.replication.messages import SealAndOpen
 from penstock.replication.peer_format import PartitionKey, decode_rows
-from penstock.replication.register import Led, Reserved
-from penstock.replication.service import Replication
+from penstock.replication.service import Led, Replication, Reserved
 from penstock.storage import LogConfig
 from tests.faulty_files import SYNCS, FaultyFiles
 from tests.storage.batches import TOPIC_ID, FakeClock, Harness, abandon, batch, read_all

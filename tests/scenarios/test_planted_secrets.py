@@ -20,8 +20,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from penstock.apps.configuration import configure
 from penstock.apps.host.wiring import configure_host
+from penstock.apps.process.configuration import configure
 from penstock.client import Client
 from penstock.client.security import admin_security, client_security
 from penstock.security.credentials import SCRAM_SHA_512, derive

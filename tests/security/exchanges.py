@@ -10,9 +10,8 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from penstock.security import ScramCredential
-from penstock.security.credentials import HASHES, ITERATIONS, derive
+from penstock.security.credentials import HASHES, ITERATIONS, FileCredentials, derive
 from penstock.security.sasl import Accepted, Challenge, Later, Outcome, ServerExchange
-from penstock.security.users_file import FileCredentials
 
 SECRET = b"what decoys are made with"
 SALT = b"0123456789abcdef"

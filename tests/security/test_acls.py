@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.security import ANONYMOUS, EVERYTHING, PERMISSIVE, AclAuthoriser, Principal
-from penstock.security.acl_index import AclIndex, address_of
 from penstock.security.acls import (
     CLUSTER,
     NAME_CHARS_MAX,
@@ -19,7 +18,9 @@ from penstock.security.acls import (
     SUPPORTED,
     AclBinding,
     AclFilter,
+    AclIndex,
     InvalidAcl,
+    address_of,
     binding_of,
     checked,
 )

@@ -11,9 +11,17 @@ import pytest
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import load
-from penstock.security.audit import AuditEvent, AuditLog, AuditSettings, Line
-from penstock.security.audit.events import RESOURCES_MAX, TEXT_CHARS_MAX, line_of
-from penstock.security.audit.file import AuditFile, AuditFileUnusable
+from penstock.security.audit import (
+    RESOURCES_MAX,
+    TEXT_CHARS_MAX,
+    AuditEvent,
+    AuditFile,
+    AuditFileUnusable,
+    AuditLog,
+    AuditSettings,
+    Line,
+    line_of,
+)
 
 
 class Clock:

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from penstock.base.errors import InvalidSetting
-from penstock.security.certificate_names import (
+from penstock.security.development_ca import common_name
+from penstock.security.listeners.certificate_names import (
     NAME_CHARACTERS_MAX,
     PrincipalMapper,
     distinguished_name,
 )
-from penstock.security.development_ca import common_name
 from penstock.security.sasl import NobodysName
 from tests.security.certificates import authority, now_ms
 

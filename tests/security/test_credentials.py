@@ -23,6 +23,7 @@ from penstock.security.credentials import (
     SALT_BYTES_MIN,
     SCRAM_SHA_256,
     SCRAM_SHA_512,
+    FileCredentials,
     InvalidCredential,
     ScramCredential,
     Shape,
@@ -33,7 +34,6 @@ from penstock.security.credentials import (
     parse_credential,
     salted_password,
 )
-from penstock.security.users_file import FileCredentials
 
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 PASSWORD = "pencil"

@@ -11,13 +11,13 @@ import pytest
 from starlette.requests import Request
 
 from penstock.base.system import SYSTEM_RANDOMNESS
-from penstock.security.http_authentication import (
+from penstock.security.http_credentials import PasswordVerifier, TooManyFailures
+from penstock.security.listeners.http_authentication import (
     Authentication,
     Identities,
     NotAuthenticated,
     Shown,
 )
-from penstock.security.http_credentials import PasswordVerifier, TooManyFailures
 from tests.security.access import Noted
 from tests.security.exchanges import users
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.security import InvalidCredential
-from penstock.security.credentials import SCRAM_SHA_256, SCRAM_SHA_512, derive
-from penstock.security.users_file import parse_users
+from penstock.security.credentials import SCRAM_SHA_256, SCRAM_SHA_512, derive, parse_users
 
 ONE = derive(SCRAM_SHA_256, "one", salt=b"0123456789", iterations=4096)
 TWO = derive(SCRAM_SHA_512, "two", salt=b"0123456789", iterations=8192)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sim.host.log import MODULUS, Append, ModelLog
 
 from penstock.records import BatchHeader
-from penstock.storage.errors import InvalidProducerEpoch, OutOfOrderSequence
-from penstock.storage.producers import ProducerStates
+from penstock.storage.files.errors import InvalidProducerEpoch, OutOfOrderSequence
+from penstock.storage.files.producers import ProducerStates
 
 LANE = ("t", 0)
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from struct import pack
 
 from penstock.base.ids import TopicPartition
-from penstock.records.aborted import AbortedRange
-from penstock.records.extents import Extent, file_extent
-from penstock.records.positions import EARLIEST, LATEST
-from penstock.spark.extents import PartitionExtents
-from penstock.spark.log import TopicState
+from penstock.records.extents import EARLIEST, LATEST, Extent, file_extent
+from penstock.records.transactions import AbortedRange
+from penstock.spark.reads.extents import PartitionExtents
+from penstock.spark.reads.log import TopicState
 
 
 @dataclass
@@ -23,7 +22,7 @@ class FakeTopic:
 
 @dataclass
 class FakeLog:
-    """`penstock.spark.log.Log` over dictionaries; counts what it is asked.
+    """`penstock.spark.reads.log.Log` over dictionaries; counts what it is asked.
 
     `open_records` are those behind the end of a partition, of transactions that are open.
     """

@@ -19,11 +19,10 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from penstock.spark.batch import PenstockReader
+from penstock.spark.reads.stream import PenstockReader, PenstockStreamReader
+from penstock.spark.sessions.source import PenstockSource
 from penstock.spark.sink.options import parse as parse_sink
 from penstock.spark.sink.writer import LogStreamWriter
-from penstock.spark.source import PenstockSource
-from penstock.spark.stream import PenstockStreamReader
 
 FORMAT: Final = "stepped"
 SOURCE_STEPS: Final = ("load", "offsets", "planning", "read")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.source import PenstockSource
+from penstock.spark.sessions.source import PenstockSource
 from tests.compacted_topics import KINDS, LEFT, RANGES, compacting, fill, value
 from tests.spark.conftest import Topic
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.consolidation import (
+from penstock.spark.reads.consolidation import (
     ConsolidationRefused,
     Outcome,
     Run,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.source import PenstockSource
+from penstock.spark.sessions.source import PenstockSource
 from tests.sampling import sample
 from tests.spark.conftest import until
 
@@ -45,8 +45,8 @@ def folder() -> Iterator[Path]:
     ("daemon", "data_source"),
     [
         ("pyspark.daemon", "pyspark_penstock"),
-        ("pyspark.daemon", "penstock.spark.source"),
-        ("penstock.spark.daemon", "os"),
+        ("pyspark.daemon", "penstock.spark.sessions.source"),
+        ("penstock.spark.reads.daemon", "os"),
     ],
 )
 def test_a_worker_that_was_left(
@@ -105,8 +105,8 @@ def test_a_process_beside_a_stream_that_was_left(folder: Path, source: type, tol
 @pytest.mark.parametrize(
     ("loaded", "spared"),
     [
-        ("spark.source", {"numba", "pyarrow.compute", "penstock.spark.reading"}),
-        ("spark.formats.decoders", {"numba", "penstock.spark.reading"}),
+        ("spark.source", {"numba", "pyarrow.compute", "penstock.spark.reads.reading"}),
+        ("spark.formats.decoders", {"numba", "penstock.spark.reads.reading"}),
     ],
 )
 def test_planners_load_nothing_that_opens_records(loaded: str, spared: set[str]) -> None:
@@ -120,7 +120,7 @@ ROUNDS = """
 import resource
 import sys
 import numpy as np
-from penstock.spark.daemon import keep_memory
+from penstock.spark.reads.daemon import keep_memory
 
 def pages():
     for block in [np.empty(24 << 20, np.uint8) for _ in range(4)]:

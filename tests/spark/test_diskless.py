@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.source import PenstockSource
+from penstock.spark.sessions.source import PenstockSource
 from tests.spark.conftest import Topic
 from tests.spark.test_stream import Run, offsets
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.spark.errors import ExtentsUnavailable, InvalidOption
-from penstock.spark.extents import HttpExtents
+from penstock.spark.reads.extents import HttpExtents
 
 AT = TopicPartition("flights.dead-letters", 3)
 ANSWER = {

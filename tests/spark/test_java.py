@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark import java
+from penstock.spark.sessions import java
 
 
 def test_an_archive_is_used_when_it_is_there(

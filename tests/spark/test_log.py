@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from penstock.base.ids import TopicPartition
-from penstock.records.positions import LATEST
+from penstock.records.extents import LATEST
 from penstock.spark.errors import InvalidOption, OffsetWentBack, TopicRecreated, UnknownTopics
-from penstock.spark.log import caught_up, check_lineage, latest, resolve, written
 from penstock.spark.options import Bound, SourceOptions, parse
-from penstock.spark.positions import Position, Positions
+from penstock.spark.reads.log import caught_up, check_lineage, latest, resolve, written
+from penstock.spark.reads.positions import Position, Positions
 from tests.spark.fakes import FakeLog, FakeTopic
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

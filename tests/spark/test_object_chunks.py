@@ -15,15 +15,14 @@ import pytest
 
 from penstock.archive.errors import CorruptObject
 from penstock.base.ids import TopicPartition
-from penstock.spark import object_chunks
-from penstock.spark.broker_log import BrokerLog
-from penstock.spark.chunks import Fetched
 from penstock.spark.errors import DataLoss, ExtentsUnavailable, InvalidOption
-from penstock.spark.extents import HttpExtents
-from penstock.spark.planning import plan
-from penstock.spark.reading import TaskReader
+from penstock.spark.reads import object_chunks
+from penstock.spark.reads.broker_log import BrokerLog
+from penstock.spark.reads.chunks import Fetched, Task
+from penstock.spark.reads.extents import HttpExtents
+from penstock.spark.reads.planning import plan
+from penstock.spark.reads.reading import TaskReader
 from penstock.spark.schema import COLUMN_NAMES, arrow_schema
-from penstock.spark.slices import Task
 from tests.spark.conftest import KEEP, NUMBERS
 from tests.spark.test_reading import FakeFetcher
 
@@ -251,7 +250,7 @@ def test_pages_of_extents(topic: Diskless, monkeypatch: pytest.MonkeyPatch) -> N
     assert [task.slices for task in topic.tasks()] == [task.slices for task in whole]
     monkeypatch.setattr(extents, "OBJECT_LAYOUTS_PER_PAGE_BYTES", 1)
     assert [task.slices for task in topic.tasks()] == [task.slices for task in whole]
-    monkeypatch.setattr("penstock.spark.extents.PAGES_MAX", 2)
+    monkeypatch.setattr("penstock.spark.reads.extents.PAGES_MAX", 2)
     with pytest.raises(ExtentsUnavailable, match="more than 2 pages of extents"):
         topic.tasks()
 

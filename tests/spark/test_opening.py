@@ -16,8 +16,7 @@ from pyspark.sql.types import StructField, StructType, VariantType
 
 from penstock.formats import ValueFormat
 from penstock.spark.errors import InvalidOption
-from penstock.spark.formats.by_reader import ReaderDecoder
-from penstock.spark.formats.decoders import decoder, opening_of
+from penstock.spark.formats.decoders import ReaderDecoder, decoder, opening_of
 from penstock.spark.options import parse, value_options
 from penstock.spark.schema import spark_schema
 from tests.formats.avro.reference import encode

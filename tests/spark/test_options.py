@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from penstock.records.extents import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from penstock.spark.errors import InvalidOption
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from penstock.archive.planning import trimmed
 from penstock.base.ids import TopicPartition
-from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent, SignedRange, file_extent
-from penstock.spark.extents import PartitionExtents
-from penstock.spark.planning import (
+from penstock.records.transactions import AbortedRange
+from penstock.spark.reads.chunks import Slice, Task
+from penstock.spark.reads.extents import PartitionExtents
+from penstock.spark.reads.planning import (
     TASK_BYTES_MAX,
     TASK_BYTES_MIN,
     plan,
@@ -23,7 +24,6 @@ from penstock.spark.planning import (
     slices_of,
     task_bytes,
 )
-from penstock.spark.slices import Slice, Task
 from tests.spark.fakes import FakeExtents, object_extent
 
 AT = TopicPartition("t", 0)

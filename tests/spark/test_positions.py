@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
 from penstock.spark.errors import InvalidOption
-from penstock.spark.positions import Position, Positions, from_json
+from penstock.spark.reads.positions import Position, Positions, from_json
 
 PLACES = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "b", "c.d"]), st.integers(0, 120)),

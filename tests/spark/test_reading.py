@@ -19,18 +19,17 @@ from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.client import Client
 from penstock.client.client import RawFetch
-from penstock.records.aborted import AbortedRange
 from penstock.records.columnar import encode_batches
 from penstock.records.errors import CorruptBatch
 from penstock.records.extents import file_extent
 from penstock.records.header import decode_header
-from penstock.spark import broker_log, chunks
-from penstock.spark.broker_log import BrokerLog
-from penstock.spark.chunks import Fetched
+from penstock.records.transactions import AbortedRange
 from penstock.spark.errors import DataLoss, NotServed
-from penstock.spark.reading import TIME_MS_MAX, Fetcher, TaskReader
+from penstock.spark.reads import broker_log, chunks
+from penstock.spark.reads.broker_log import BrokerLog
+from penstock.spark.reads.chunks import Fetched, Slice, Task
+from penstock.spark.reads.reading import TIME_MS_MAX, Fetcher, TaskReader
 from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
-from penstock.spark.slices import Slice, Task
 from penstock.testing import Broker
 
 RECORDS = 5_000

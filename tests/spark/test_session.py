@@ -13,11 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark import JavaMissing, require_java, session
-from penstock.spark.connect_session import ConnectMissing
 from penstock.spark.errors import InvalidOption
-from penstock.spark.java import COMPILING
-from penstock.spark.session_settings import SETTINGS
-from penstock.spark.workers import (
+from penstock.spark.sessions.java import COMPILING
+from penstock.spark.sessions.session import SETTINGS, ConnectMissing
+from penstock.spark.sessions.workers import (
     NotShipped,
     WorkersUnready,
     check_workers,
@@ -131,7 +130,7 @@ def test_workers_come_from_our_daemon(spark: SparkSession) -> None:
 
         import pyarrow as pa
 
-        ready = "penstock.spark.reading" in sys.modules and gc.get_freeze_count() > 1_000
+        ready = "penstock.spark.reads.reading" in sys.modules and gc.get_freeze_count() > 1_000
         yield pa.RecordBatch.from_pydict({"ready": [ready]})
         yield from ()
 

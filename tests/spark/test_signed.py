@@ -19,13 +19,13 @@ from penstock.client.admin_http import AdminSecurity
 from penstock.client.security import admin_security
 from penstock.objects import UrlSigner, signer_of
 from penstock.records.extents import SignedRange
-from penstock.spark import object_chunks
 from penstock.spark.errors import ExtentsUnavailable
-from penstock.spark.extents import HttpExtents
 from penstock.spark.options import parse
-from penstock.spark.positions import from_json
-from penstock.spark.slices import Slice, Task
-from penstock.spark.stream import PenstockStreamReader
+from penstock.spark.reads import object_chunks
+from penstock.spark.reads.chunks import Slice, Task
+from penstock.spark.reads.extents import HttpExtents
+from penstock.spark.reads.positions import from_json
+from penstock.spark.reads.stream import PenstockStreamReader
 from tests.broker.security.secured import PASSWORD, users_file
 from tests.security.access import allow
 from tests.security.certificates import keystore, truststore

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock.spark import spark_home as module
-from penstock.spark.spark_home import FOLDER_VARIABLE, HOME_VARIABLE, spark_home
+from penstock.spark.sessions import java as module
+from penstock.spark.sessions.java import FOLDER_VARIABLE, HOME_VARIABLE, spark_home
 
 INSTALLED = Path(pyspark.__file__).parent
 LIBRARY = Path("python/lib/pyspark.zip")

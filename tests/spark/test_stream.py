@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.spark import wake
+from penstock.spark.reads import stream
 from tests.spark.conftest import KEEP, Topic, until
 
 pytestmark = pytest.mark.spark
@@ -131,7 +131,7 @@ def test_a_time_that_was_asked_for_is_a_batch_once_it_has_come(
     far = 1 << 42
     # The second time is earlier than the first: the clock was set back in between.
     for asked, batches in [(2_000, 2), (1_000, 3), (1_000, 3), (far, 3), (None, 3)]:
-        wake.write(path, asked, by="test")
+        stream.write(path, asked, by="test")
         run.drain(frame)
         assert len(run.batches) == batches, asked
     assert offsets(run, 2)["wake"] == 1_000

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
-from penstock.spark.stream import share_bytes, share_records, worth_waiting
+from penstock.spark.reads.stream import share_bytes, share_records, worth_waiting
 
 BACKLOGS = st.lists(st.integers(0, 10_000), min_size=1, max_size=12)
 

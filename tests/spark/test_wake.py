@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark import wake
+from penstock.spark.reads import stream
 
 WRITES = 2_000
 
@@ -15,17 +15,17 @@ WRITES = 2_000
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5"])
 def test_what_is_no_time_asks_for_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "wake"
-    assert wake.read(str(path)) is None
+    assert stream.read(str(path)) is None
     path.write_text(text)
-    assert wake.read(str(path)) is None
+    assert stream.read(str(path)) is None
 
 
 def test_a_wish_is_read_as_it_was_written_and_taken_back(tmp_path: Path) -> None:
     path = tmp_path / "wake"
-    wake.write(path, 1_790_000_000_000, by="test")
-    assert wake.read(str(path)) == 1_790_000_000_000
-    wake.write(path, None, by="test")
-    assert wake.read(str(path)) is None
+    stream.write(path, 1_790_000_000_000, by="test")
+    assert stream.read(str(path)) == 1_790_000_000_000
+    stream.write(path, None, by="test")
+    assert stream.read(str(path)) is None
 
 
 def test_two_writers_do_not_hinder_each_other(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_two_writers_do_not_hinder_each_other(tmp_path: Path) -> None:
     def write(by: str) -> set[int | None]:
         seen = set()
         for _ in range(WRITES):
-            wake.write(path, times[by], by=by)
-            seen.add(wake.read(str(path)))
+            stream.write(path, times[by], by=by)
+            seen.add(stream.read(str(path)))
         return seen
 
     with ThreadPoolExecutor(len(times)) as pool:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, seal, split_batches, validate_batch, verify_crc
 from penstock.storage import InvalidProducerEpoch, LogConfig, OutOfOrderSequence
-from penstock.storage.batch_validation import _check_timestamps, _plain, validate_batches
-from penstock.storage.epochs import EpochHistory
-from penstock.storage.errors import InvalidTimestamp
-from penstock.storage.names import (
+from penstock.storage.files.epochs import EpochHistory
+from penstock.storage.files.errors import InvalidTimestamp
+from penstock.storage.files.producers import ProducerStates
+from penstock.storage.files.values import (
     deleted_directory_name,
     directory_name,
     is_deleted_directory,
@@ -25,8 +25,8 @@ from penstock.storage.names import (
     parse_directory_name,
     parse_offset_name,
 )
-from penstock.storage.producers import ProducerStates
-from penstock.storage.rolling import Facts, expired_count
+from penstock.storage.log.rolling import Facts, expired_count
+from penstock.storage.log.validation import _check_timestamps, _plain, validate_batches
 from tests.storage.batches import batch
 
 LAST = 2**31 - 1

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.records import OffsetOutOfRange
 from penstock.storage import CorruptLog, LogConfig
-from penstock.storage.damage import DamagedRecords
-from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, decode_head
+from penstock.storage.files.journal import ALIGNMENT_BYTES, decode_head
+from penstock.storage.files.walk import DamagedRecords
 from tests.storage.batches import Harness, abandon, batch, offsets, read_all
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.records import split_batches
 from penstock.storage import CorruptLog, LogConfig, PartitionLog
-from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, MAGIC
-from penstock.storage.inspection.findings import BatchVerifier
+from penstock.storage.files.journal import ALIGNMENT_BYTES, MAGIC
+from penstock.storage.inspection.directories import BatchVerifier
 from penstock.storage.inspection.stores import verify_store
 from tests.storage.batches import Harness, abandon, batch, offsets, read_all
 from tests.storage.test_damage import BLOWS, SEEDS, Blow

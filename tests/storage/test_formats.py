@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.crc import crc32c
-from penstock.storage.errors import CorruptFile
-from penstock.storage.formats.checkpoint import (
+from penstock.storage.files.checkpoint import (
     RecoveryPoint,
     decode_checkpoint,
     encode_checkpoint,
     encode_recovery_point,
 )
-from penstock.storage.formats.epochs import decode_epochs, encode_epochs
-from penstock.storage.formats.index import SparseIndex
-from penstock.storage.formats.journal_entry import (
+from penstock.storage.files.epochs import decode_epochs, encode_epochs
+from penstock.storage.files.errors import CorruptFile
+from penstock.storage.files.index import SparseIndex
+from penstock.storage.files.journal import (
     ROW,
     decode_head,
     decode_key,
@@ -29,17 +29,17 @@ from penstock.storage.formats.journal_entry import (
     is_whole,
     padded,
 )
-from penstock.storage.formats.partition_metadata import (
-    decode_partition_metadata,
-    encode_partition_metadata,
-)
-from penstock.storage.formats.snapshot import (
+from penstock.storage.files.producers import (
     BATCHES_VERSION,
     SnapshotEntry,
     decode_snapshot,
     encode_snapshot,
 )
-from penstock.storage.values import Standing
+from penstock.storage.files.values import (
+    Standing,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 

@@ -11,8 +11,8 @@ import pytest
 from penstock.base.crc import crc32c
 from penstock.records import empty_batch, split_batches
 from penstock.storage import LogConfig, ReplicaOverlap
-from penstock.storage.formats.index import SparseIndex
-from penstock.storage.inspection.findings import BatchVerifier
+from penstock.storage.files.index import SparseIndex
+from penstock.storage.inspection.directories import BatchVerifier
 from penstock.storage.inspection.stores import verify_store
 from penstock.storage.log.tiering import SegmentCopy
 from tests.records.reference import Batch, Record, encode

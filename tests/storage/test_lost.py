@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.storage import CorruptLog
-from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES
+from penstock.storage.files.journal import ALIGNMENT_BYTES
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import WHERE, FakeClock, Harness, abandon, offsets, read_all, stamped
 

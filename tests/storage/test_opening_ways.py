@@ -14,9 +14,9 @@ from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
 from penstock.records import HEADER_BYTES, BatchHeader, Codec, encode_header
 from penstock.records.appends import NeedsOpening, Opening
-from penstock.records.limits import WALKED_BYTES_MAX
-from penstock.storage.batch_validation import prepared, validate_batches
-from penstock.storage.config import LogConfig
+from penstock.records.header import WALKED_BYTES_MAX
+from penstock.storage.files.settings import LogConfig
+from penstock.storage.log.validation import prepared, validate_batches
 from tests.records.nonsense import GOOD, KEYLESS, SPOILED, TIME_MS, framed, sealed
 from tests.records.reference import varint
 

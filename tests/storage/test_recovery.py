@@ -11,8 +11,7 @@ import pytest
 from penstock.base.settings import LONG_MAX
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED
-from penstock.storage.errors import DiskFull
-from penstock.storage.limits import REPLAYED_LOGS_MAX
+from penstock.storage.files.errors import REPLAYED_LOGS_MAX, DiskFull
 from tests.faulty_files import FaultyFiles, PowerLoss
 from tests.storage.batches import TOPIC_ID, WHERE, Harness, abandon, batch, offsets, read_all
 

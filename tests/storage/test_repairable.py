@@ -9,8 +9,8 @@ import pytest
 
 from penstock.base.files import MACHINE_FILES, Files
 from penstock.storage import LogConfig, PartitionLog
-from penstock.storage.damage import Damage, DamagedRecords
-from penstock.storage.names import QUARANTINED
+from penstock.storage.files.values import QUARANTINED
+from penstock.storage.files.walk import Damage, DamagedRecords
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, read_all, stamped
 

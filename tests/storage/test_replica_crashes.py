@@ -19,7 +19,7 @@ import pytest
 
 from penstock.records import split_batches
 from penstock.storage import LogConfig
-from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
+from penstock.storage.files.producers import BATCHES_VERSION, SnapshotEntry, encode_snapshot
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, offsets, read_all, stamped
 

@@ -10,7 +10,7 @@ from penstock.base.errors import BugError
 from penstock.records import OffsetOutOfRange, split_batches
 from penstock.records.errors import OutOfOrderSequence
 from penstock.storage import ReplicaOverlap, StorageError
-from penstock.storage.errors import CorruptFile
+from penstock.storage.files.errors import CorruptFile
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, stamped
 from tests.storage.test_replica import AFTER, BEFORE, Unsynced, content, filled, replicate

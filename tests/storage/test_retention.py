@@ -13,8 +13,8 @@ import pytest
 
 from penstock.base.files import MACHINE_FILES, MachineFiles, Name
 from penstock.storage import LogConfig, LogDeleted, StorageError, maintenance
-from penstock.storage.limits import HOUSEKEEPING_SEGMENTS_MAX
-from penstock.storage.segment import UNKNOWN
+from penstock.storage.files.errors import HOUSEKEEPING_SEGMENTS_MAX
+from penstock.storage.files.segment import UNKNOWN
 from tests.storage.batches import WHERE, Harness, abandon, batch, offsets, read_all
 
 SEGMENTS = 2 * HOUSEKEEPING_SEGMENTS_MAX + 100

@@ -17,7 +17,7 @@ from penstock.records.errors import (
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker, encode_marker
 from penstock.storage import LogConfig
-from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.files.transaction_index import TransactionIndex
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, batch, read_all
 from tests.storage.transactions import Transactional

@@ -15,11 +15,11 @@ from typing import Any, Final
 import click
 
 from penstock import __version__
-from penstock.apps.session import LazyGroup, State
+from penstock.apps.client.session import LazyGroup, State
 from penstock.base.errors import PenstockError
 
 _COMMANDS: Final = {
-    "serve": ("serve", "serve", "Run a broker."),
+    "serve": ("serve.command", "serve", "Run a broker."),
     "topic": ("log.topics", "topic", "Manage topics: create, list, alter, reassign, delete."),
     "produce": ("log.produce", "produce", "Write records to a topic."),
     "consume": ("log.consume", "consume", "Read records of a topic."),
@@ -34,9 +34,9 @@ _COMMANDS: Final = {
     "broker": ("log.replicas", "broker", "Drain and remove brokers."),
     "config": ("log.topics", "config", "Manage settings of topics, groups and brokers."),
     "quota": ("log.quotas", "quota", "Manage quotas of users, client ids and addresses."),
-    "acl": ("access.acls", "acl", "Manage access rules: list, add, remove."),
+    "acl": ("access", "acl", "Manage access rules: list, add, remove."),
     "tls": ("tls", "tls", "Create, check and reload certificates."),
-    "user": ("access.users", "user", "Manage users and passwords."),
+    "user": ("access", "user", "Manage users and passwords."),
     "log": ("log.command", "log", "Show, check and repair stored batches."),
     "diskless": ("diskless.command", "diskless", "Inspect and rewrite objects of diskless topics."),
     "host": ("host.command", "host", "Run or query the agent for producers of this host."),

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import BadInput, State, counted, default_option, output_option, say, show
+from penstock.apps.client.session import (
+    BadInput,
+    State,
+    counted,
+    default_option,
+    output_option,
+    say,
+    show,
+)
 
 if TYPE_CHECKING:
     from penstock.security.data.file_ring import KeyPlace

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.daemon import handled
+from penstock.apps.client.session import (
+    DEFAULT_BOOTSTRAP,
+    State,
+    client_options,
+    default_option,
+    show,
+)
 from penstock.apps.outbox.care import parse_duration, parse_size
-from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, default_option, show
+from penstock.apps.process.daemon import handled
 from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -70,7 +76,7 @@ def run(
     Topics may be created and deleted meanwhile. An error stops only the table that it concerns.
     With --once the command exits with status 1 if a table could not be updated.
     """
-    from penstock.spark.tables.materialise import Materialiser
+    from penstock.spark.tables.topic_table import Materialiser
 
     _log_to_stderr()
     bootstrap = state.setting("bootstrap", state.bootstrap, DEFAULT_BOOTSTRAP)
@@ -196,8 +202,8 @@ def _show_states(state: State, states: tuple[TableState, ...]) -> None:
 
 
 def _session(master: str | None) -> SparkSession:
-    from penstock.spark.java import require_java
-    from penstock.spark.spark_session import session
+    from penstock.spark.sessions.java import require_java
+    from penstock.spark.sessions.session import session
 
     require_java()
     if master is None:

@@ -8,8 +8,15 @@ from typing import Final
 
 import click
 
-from penstock.apps.admin import admin_addresses, admin_url, ask_admin
-from penstock.apps.session import BadInput, State, default_option, output_option, say, show_facts
+from penstock.apps.client.admin import admin_addresses, admin_url, ask_admin
+from penstock.apps.client.session import (
+    BadInput,
+    State,
+    default_option,
+    output_option,
+    say,
+    show_facts,
+)
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.errors import BrokerRefused
 

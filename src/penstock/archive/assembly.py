@@ -24,7 +24,7 @@ from penstock.records import (
     stamp_append_time,
     verify_crc,
 )
-from penstock.records.aborted import OFFSET_MAX
+from penstock.records.transactions import OFFSET_MAX
 
 LEADER_EPOCH = 0
 """Leader epoch of partitions that were always diskless; they have no leader, so it is constant."""

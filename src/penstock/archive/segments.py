@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 from penstock.archive.assembly import Result, Run, assemble, results_of
 from penstock.archive.planning import Piece, merge, trim
 from penstock.base.errors import BugError, PenstockError
-from penstock.control.batch_index.rules import LAYOUT
-from penstock.control.batch_index.values import ObjectLease, PartitionKey, SegmentSwap
+from penstock.control.rules.diskless import LAYOUT
+from penstock.control.values.diskless import ObjectLease, PartitionKey, SegmentSwap
 from penstock.objects import ObjectStore
 from penstock.records import BatchHeader, decode_header, empty_batches, verify_crc
 from penstock.records.extents import Extent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.server import BrokerServer
-    from penstock.broker.settings import BrokerSettings
 
 __all__ = ["BrokerServer", "BrokerSettings"]
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return BrokerServer
     if name == "BrokerSettings":
-        from penstock.broker.settings import BrokerSettings
+        from penstock.broker.configuration.settings import BrokerSettings
 
         return BrokerSettings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Assembly of a broker: constructs its services in order, each with the services that it uses.
 
-`BrokerServer` starts and stops them; `handlers/table.py` and `admin/app.py` construct handlers from
-them.
+`BrokerServer` starts and stops them; `broker/table.py` and `broker/admin_app.py` construct handlers
+from them.
 """
 
 from __future__ import annotations
@@ -11,27 +11,25 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.coordination.groups import GroupCoordinator
-from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
-from penstock.broker.coordination.transaction_link import TransactionLink
-from penstock.broker.end_offsets import EndOffsets
 from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
+from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.handlers.metadata import MetadataCache
-from penstock.broker.identity import Identity
+from penstock.broker.liveness import DatabaseWatch
 from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.metrics import RequestMetrics
 from penstock.broker.migration import MigrationContext, TopicMigrations
-from penstock.broker.opener import Opener
-from penstock.broker.partition_registry import PartitionRegistry
-from penstock.broker.peers import Peers
-from penstock.broker.producer_ids import ProducerIds
+from penstock.broker.net.listeners import Identity
+from penstock.broker.net.peers import Peers
+from penstock.broker.net.security import SecurityService
+from penstock.broker.partitions.registry import PartitionRegistry
 from penstock.broker.quotas.service import Quotas
-from penstock.broker.security.service import SecurityService
-from penstock.broker.seen_database import DatabaseWatch
+from penstock.broker.requests.metrics import RequestMetrics
+from penstock.broker.requests.opening import Opener
 from penstock.broker.share.service import ShareService
 from penstock.broker.telemetry.service import Telemetry
-from penstock.broker.topic_admin import TopicAdmin
+from penstock.broker.topics.admin import TopicAdmin
+from penstock.broker.transactions.coordinator import ProducerIds, TransactionCoordinator
+from penstock.broker.transactions.link import EndOffsets, TransactionLink
 from penstock.control.access import ClusterUsers
 from penstock.partitions import GroupCommits
 
@@ -41,14 +39,14 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.broker.admin.health import Readiness
     from penstock.broker.batch_commits import SinkService
-    from penstock.broker.connection import ConnectionOwner, Expiring
-    from penstock.broker.replicas import Replicas
-    from penstock.broker.security.settings import Security
-    from penstock.broker.settings import BrokerSettings
-    from penstock.broker.verifier import Verifier
+    from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.net.connection import ConnectionOwner, Expiring
+    from penstock.broker.net.security_settings import Security
+    from penstock.broker.partitions.replicas import Replicas
+    from penstock.broker.transactions.link import Verifier
     from penstock.control import ControlPlane
-    from penstock.diskless.service import DisklessService
-    from penstock.partitions.tiering.service import TierService
+    from penstock.diskless.topics.service import DisklessService
+    from penstock.partitions.tiering import TierService
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
     from penstock.storage import LogStore
@@ -145,7 +143,7 @@ class Assembly:
     def _make_replicas(self) -> Replicas | None:
         if not self.settings.replication_listener:
             return None
-        from penstock.broker.replicas import Replicas
+        from penstock.broker.partitions.replicas import Replicas
 
         return Replicas(
             settings=self.settings,

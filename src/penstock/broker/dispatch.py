@@ -2,13 +2,14 @@
 
 The contract of a handler
 -------------------------
-`broker/handlers/table.py` has the table of handlers. Each module of `handlers/` has a class, which
+`broker/table.py` has the table of handlers. Each module of `handlers/` has a class, which
 is constructed at the first request of one of its APIs. A handler is a method of this class:
 
     def handler(self, context: RequestContext, request: Any) -> Answer
     async def handler(self, context: RequestContext, request: Any) -> Answer
 
-- `context` (`broker/connection.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
+- `context` (`broker/net/connection.py`) has `api`, `version`, `client_id`, `client_host`,
+  `connection`.
 - `request` is kio's dataclass for that API and version, read by `wire/kafka/decoder.py`. Fields
   that the version lacks are absent: `getattr(request, "name", default)`. Durations are `timedelta`
   (`wire.kafka.primitives.milliseconds` converts them to an int). A zero UUID is None.
@@ -19,13 +20,13 @@ is constructed at the first request of one of its APIs. A handler is a method of
   times are ints in ms, error codes ints or kio's ErrorCode, UUIDs are `UUID`, 16 bytes or None.
   A handler may also return `bytes`, the response body encoded for this version. A response with
   records is a list of buffers, which together are the body and begin with the throttle time.
-- `broker/access.py` applies the `whole`, `each` and `listed` checks of the table of API keys before
-  the handler runs, so `request` contains only permitted elements. For checks with the scope
-  `asked` the handler calls `context.rights`.
+- `broker/requests/access.py` applies the `whole`, `each` and `listed` checks of the table of API
+  keys before the handler runs, so `request` contains only permitted elements. For checks with the
+  scope `asked` the handler calls `context.rights`.
 - Errors: a `PenstockError` fails the whole request. The response then has the error at its top
   level. A response without a top-level error code has it on every topic, partition, group or
-  resource of the request (`broker/error_answers.py`). The answer itself contains errors of single
-  elements: `error_of(exception)` in `broker/errors.py` returns their `(number, message)`. Other
+  resource of the request (`broker/net/errors.py`). The answer itself contains errors of single
+  elements: `error_of(exception)` in `broker/net/errors.py` returns their `(number, message)`. Other
   exceptions are logged and become UNKNOWN_SERVER_ERROR.
 - A plain function must not block. An `async` handler may wait. It delays later requests of its
   connection, as in Kafka. It finishes even if the connection is lost (`context.connection.closing`)
@@ -49,28 +50,26 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.access import granted
-from penstock.broker.auditing import CHANGES, RequestAudit
-from penstock.broker.connection import Connection, RequestContext
-from penstock.broker.error_answers import error_answer
-from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions
 from penstock.broker.handlers.metadata import throttled
-from penstock.broker.handlers.table import Answer, Handler, Handlers
+from penstock.broker.net.connection import Connection, RequestContext
+from penstock.broker.net.errors import ShuttingDown, error_answer, error_of
+from penstock.broker.requests.access import CHANGES, RequestAudit, granted
+from penstock.broker.table import Answer, Handler, Handlers
 from penstock.security.audit import NO_AUDIT
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
-from penstock.wire.kafka.errors import MalformedRequest, UnsupportedVersion
 from penstock.wire.kafka.fetch import throttled as throttled_records
 from penstock.wire.kafka.framing import read_request_header, response_prefix
+from penstock.wire.kafka.primitives import MalformedRequest, UnsupportedVersion
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
-    from penstock.broker.metrics import RequestMetrics
-    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
+    from penstock.broker.requests.metrics import RequestMetrics
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
 

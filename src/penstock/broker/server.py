@@ -12,44 +12,180 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry, Sample
 from penstock.base.pause import pause
-from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.assembly import Assembly
-from penstock.broker.audit_topic import AuditTopic
-from penstock.broker.connection import Connection
-from penstock.broker.coordination.ticking import HELD_UP_SECONDS
 from penstock.broker.dispatch import Dispatcher
-from penstock.broker.handlers.table import Handlers
-from penstock.broker.listeners import advertised, parse_listeners
+from penstock.broker.groups.runtime.runtime import HELD_UP_SECONDS
 from penstock.broker.liveness import Liveness
-from penstock.broker.metrics import log_samples
-from penstock.broker.security.listening import bind_all, link_transport
-from penstock.broker.security.settings import Security
-from penstock.broker.warmup import warm_up
+from penstock.broker.net.connection import AddressWarnings, Connection
+from penstock.broker.net.listeners import REPLICATION, advertised, parse_listeners
+from penstock.broker.net.security_settings import Security
+from penstock.broker.requests.metrics import log_samples
+from penstock.broker.table import Handlers
+from penstock.broker.topics.audit_topic import AuditTopic
 from penstock.control.access import bindings_of
-from penstock.control.cluster_secret import cluster_secret
+from penstock.control.plane import cluster_secret
+from penstock.replication.links import LinkServer, LinkTransport
 from penstock.security import PERMISSIVE, AclAuthoriser
 from penstock.security.addresses import counted
 from penstock.security.audit import NO_AUDIT
+from penstock.wire.kafka.apis import BY_NAME
+from penstock.wire.kafka.decoder import decoder
+from penstock.wire.kafka.encoder import encoder
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.base.system import Clock, Randomness
-    from penstock.broker.admin.server import AdminServer
-    from penstock.broker.security.listening import Server
-    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.admin_server import AdminServer
+    from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.net.connection import Connection
+    from penstock.broker.net.listeners import Address, Listener
+    from penstock.broker.net.security import SecurityService
     from penstock.control import ControlPlane
-    from penstock.control.batch_index.values import Watermarks
-    from penstock.diskless.service import DisklessService
-    from penstock.partitions.tiering.service import TierService
+    from penstock.control.values.diskless import Watermarks
+    from penstock.diskless.topics.service import DisklessService
+    from penstock.partitions.tiering import TierService
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
+    from penstock.security.files import Reloading
+    from penstock.security.listeners.files import TlsContexts
     from penstock.storage import LogStore
+
+
+# Preloading of the schemas of common requests after start, one in each turn of the event loop.
+
+
+logger = logging.getLogger(__name__)
+
+USUAL: Final[dict[str, tuple[int, ...]]] = {
+    "ApiVersions": (0, 3, 4),
+    "Metadata": (12, 13),
+    "FindCoordinator": (2, 6),
+    "InitProducerId": (4,),
+    "ListOffsets": (7,),
+    "JoinGroup": (9,),
+    "SyncGroup": (5,),
+    "Heartbeat": (4,),
+    "OffsetCommit": (9,),
+    "OffsetFetch": (9,),
+    "LeaveGroup": (5,),
+}
+
+
+def warm_up(loop: asyncio.AbstractEventLoop) -> None:
+    """Start preloading, and return immediately."""
+    _step(loop, _steps())
+
+
+def _steps() -> Iterator[tuple[str, int]]:
+    for name, versions in USUAL.items():
+        for version in versions:
+            if BY_NAME[name].serves(version):
+                yield name, version
+
+
+def _step(loop: asyncio.AbstractEventLoop, steps: Iterator[tuple[str, int]]) -> None:
+    following = next(steps, None)
+    if following is None or loop.is_closed():
+        return
+    name, version = following
+    try:
+        decoder(name, version, "request")
+        encoder(name, version, "response")
+    except PenstockError:
+        logger.exception("could not load the schema of %s version %d", name, version)
+    loop.call_later(0.001, _step, loop, steps)
+
+
+# Binding of a broker's listeners, with or without TLS.
+
+
+_LINKS_BACKLOG: Final = 128
+
+
+class Server(LinkServer, Protocol):
+    """Server that accepts connections after `start_serving`."""
+
+    async def start_serving(self) -> None: ...
+
+
+async def bind_all(
+    listeners: Sequence[Listener],
+    security_service: SecurityService,
+    connection: Callable[[str], Connection],
+    *,
+    backlog: int,
+    bound: dict[str, Address],
+) -> list[Server]:
+    """Bind the listeners without accepting connections yet; raises OSError.
+
+    `connection` constructs the protocol of a connection by its listener's name. The bound addresses
+    are added to `bound`.
+    """
+    loop = asyncio.get_running_loop()
+    servers: list[Server] = []
+    try:
+        for listener in listeners:
+            name, host, port = listener.name, listener.host or None, listener.port
+
+            def make(name: str = name) -> Connection:
+                return connection(name)
+
+            contexts = security_service.tls_of(name)
+            if contexts is None:
+                server: Server = await loop.create_server(
+                    make, host, port, backlog=backlog, start_serving=False
+                )
+            else:
+                server = made = security_service.listener_group.tls_server(name, contexts, make)
+                await made.bind(host, port, backlog)
+            servers.append(server)
+            address = server.sockets[0].getsockname()
+            bound.setdefault(name, (str(address[0]), int(address[1])))
+    except OSError:
+        for server in servers:
+            server.close()
+        raise
+    return servers
+
+
+class _TlsLinks(LinkTransport):
+    """Replication links over TLS, with the certificate of the inter-broker listener."""
+
+    def __init__(self, security_service: SecurityService, contexts: Reloading[TlsContexts]) -> None:
+        super().__init__()
+        self._security = security_service
+        self._contexts = contexts
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        return self._contexts.current.client
+
+    async def listen(
+        self, protocol: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
+    ) -> Server:
+        server = self._security.listener_group.tls_server(REPLICATION, self._contexts, protocol)
+        await server.bind(host, port, _LINKS_BACKLOG)
+        await server.start_serving()
+        return server
+
+
+def link_transport(security_service: SecurityService) -> LinkTransport:
+    """Return the transport of replication links: TLS if the inter-broker listener has TLS."""
+    contexts = security_service.tls_of(security_service.between_brokers)
+    if contexts is not None:
+        return _TlsLinks(security_service, contexts)
+    return LinkTransport(
+        proven=any(materials.listener.secured for materials in security_service.listeners.values())
+    )
+
 
 SCRATCH_BYTES: Final = 256 << 10
 """Size of the receive buffer that all connections share for complete frames."""
@@ -57,8 +193,6 @@ TICK_SECONDS: Final = 1.0
 """Interval of checks of connections, produce timeouts and the store's housekeeping."""
 FINISH_LOOK_SECONDS: Final = 0.005
 """Interval at which a stopping broker checks whether all requests are answered."""
-
-logger = logging.getLogger(__name__)
 
 
 class BrokerServer:
@@ -79,7 +213,9 @@ class BrokerServer:
         security: Security | None = None,
         front_secret: bytes = b"",
     ) -> None:
-        """`audit_topic` is a sink of `audit`. `front_secret` is for `security/forwarding.py`."""
+        """`audit_topic` is a sink of `audit`. `front_secret` is for
+        `security/listeners/http_authentication.py`.
+        """
         self.assembly = assembly = Assembly(
             settings,
             control=control,
@@ -289,7 +425,7 @@ class BrokerServer:
             self.replicas.registered(registered.epoch)
 
     async def _start_admin(self) -> None:
-        from penstock.broker.admin.server import AdminServer
+        from penstock.broker.admin_server import AdminServer
 
         self._admin = AdminServer(self.settings, self.assembly)
         _, self.identity.admin_port = await self._admin.start()

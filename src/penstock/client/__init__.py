@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.client.acquired_records import LocksLost, Record, Taken
     from penstock.client.admin import ConfigEntry
     from penstock.client.client import Client, RawFetch
     from penstock.client.errors import (
@@ -22,36 +21,37 @@ if TYPE_CHECKING:
     )
     from penstock.client.fetch import ReadPosition
     from penstock.client.groups import Committed, GroupDescription, GroupListing, GroupMember
-    from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+    from penstock.client.protocol import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
     from penstock.client.queue import Queue
     from penstock.client.reader import Subscription
+    from penstock.client.share_member import LocksLost, Record, Taken
     from penstock.client.transactions import TransactionalProducer
     from penstock.client.writer import WriteReport
 
 _HOMES = {
     "BrokersUnreachable": "errors",
     "Client": "client",
-    "ClusterMetadata": "metadata",
+    "ClusterMetadata": "protocol",
     "Committed": "groups",
     "ConfigEntry": "admin",
     "GroupDescription": "groups",
     "GroupListing": "groups",
     "GroupMember": "groups",
     "InvalidArgument": "errors",
-    "LocksLost": "acquired_records",
+    "LocksLost": "share_member",
     "LogTruncated": "errors",
     "MessageTooLarge": "errors",
-    "Node": "metadata",
+    "Node": "protocol",
     "OffsetOutOfRange": "errors",
-    "PartitionMetadata": "metadata",
+    "PartitionMetadata": "protocol",
     "Queue": "queue",
     "RawFetch": "client",
     "ReadPosition": "fetch",
-    "Record": "acquired_records",
+    "Record": "share_member",
     "Subscription": "reader",
-    "Taken": "acquired_records",
+    "Taken": "share_member",
     "TopicExists": "errors",
-    "TopicMetadata": "metadata",
+    "TopicMetadata": "protocol",
     "TransactionalProducer": "transactions",
     "UnknownTopic": "errors",
     "UnreadableBatch": "errors",

@@ -30,9 +30,9 @@ from penstock.client.errors import (
     broker_error,
     is_retriable,
 )
-from penstock.client.metadata import ClusterMetadata, Node, TopicMetadata
+from penstock.client.protocol import ClusterMetadata, Node, TopicMetadata
 from penstock.client.session import Session
-from penstock.records.positions import EARLIEST, LATEST, MAX_TIMESTAMP
+from penstock.records.extents import EARLIEST, LATEST, MAX_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 

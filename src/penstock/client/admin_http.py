@@ -24,7 +24,7 @@ from msgspec import Struct
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.base.urls import without_credentials
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class AdminHttp:
         """
         deadline = self._clock.monotonic() + timeout_seconds
         trouble = "the timeout passed before the first attempt"
-        for attempt in range(limits.ADMIN_ATTEMPTS_MAX):
+        for attempt in range(errors.ADMIN_ATTEMPTS_MAX):
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 break
@@ -211,7 +211,7 @@ class AdminHttp:
         pieces = None if body is None else body.pieces
         self._connection.request(method, self._prefix + path, body=pieces, headers=headers)
         response = self._connection.getresponse()
-        content = response.read(limits.ADMIN_ANSWER_BYTES_MAX)
+        content = response.read(errors.ADMIN_ANSWER_BYTES_MAX)
         if not response.isclosed():  # the rest would be read as the next response
             self.close()
         return Answer(

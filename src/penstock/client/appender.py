@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from penstock.base.errors import BugError, InvalidError, PenstockError
 from penstock.base.retry import RetryPolicy
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.errors import (
     BrokerBusy,
     ClientClosed,
@@ -137,10 +137,10 @@ class Appender:
         bootstrap: str | Sequence[str],
         *,
         client_id: str = "penstock",
-        retry: RetryPolicy = limits.RETRY,
-        request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+        retry: RetryPolicy = errors.RETRY,
+        request_timeout_ms: int = errors.REQUEST_TIMEOUT_MS,
         connect_timeout_ms: int = APPENDER_CONNECT_TIMEOUT_MS,
-        api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+        api_timeout_ms: int = errors.REQUEST_TIMEOUT_MS,
         randomness: Randomness = SYSTEM_RANDOMNESS,
         security: Mapping[str, str] | ClientSecurity | None = None,
     ) -> None:

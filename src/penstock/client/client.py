@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.settings import INT_MAX, LONG_MAX
-from penstock.client import limits
-from penstock.client.access import AccessCalls
+from penstock.client import errors
+from penstock.client.access import AccessCalls, QuotaCalls
 from penstock.client.arguments import (
     optional_whole,
     partition_list,
@@ -29,13 +29,7 @@ from penstock.client.arguments import (
     text,
     whole,
 )
-from penstock.client.decoding import (
-    DEFAULT_COLUMNS,
-    Isolation,
-    decoded,
-    isolation_level,
-    schema_of,
-)
+from penstock.client.columns import DEFAULT_COLUMNS, Isolation, decoded, isolation_level, schema_of
 from penstock.client.errors import InvalidArgument, OffsetOutOfRange
 from penstock.client.fetch import (
     Cursor,
@@ -45,16 +39,13 @@ from penstock.client.fetch import (
     walk_batches,
 )
 from penstock.client.groups import GroupCalls
-from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
 from penstock.client.queue import Queue, queue_topics
-from penstock.client.quotas import QuotaCalls
 from penstock.client.reader import Reader, ReadLimits, Subscription, fetch_once, too_large
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.security import ClientSecurity, read_security
-from penstock.client.session import Session
-from penstock.client.transaction_admin import TransactionCalls
-from penstock.client.transactions import TransactionalProducer
+from penstock.client.session import Session, Unanswered
+from penstock.client.transactions import TransactionalProducer, TransactionCalls
 from penstock.client.writer import (
     Progress,
     WriteReport,
@@ -62,7 +53,7 @@ from penstock.client.writer import (
     write_options,
     write_table,
 )
-from penstock.records.aborted import AbortedRange, ranges_until
+from penstock.records.transactions import AbortedRange, ranges_until
 
 CONNECT_TIMEOUT_MS: Final = 10_000
 """Maximum time in milliseconds for opening one TCP connection."""
@@ -121,10 +112,10 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         bootstrap: str | Sequence[str],
         *,
         client_id: str = "penstock",
-        request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+        request_timeout_ms: int = errors.REQUEST_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
-        delivery_timeout_ms: int = limits.DELIVERY_TIMEOUT_MS,
+        api_timeout_ms: int = errors.REQUEST_TIMEOUT_MS,
+        delivery_timeout_ms: int = errors.DELIVERY_TIMEOUT_MS,
         security: Mapping[str, str] | ClientSecurity | None = None,
     ) -> None:
         for name, value in (
@@ -141,7 +132,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
             api_timeout_ms=api_timeout_ms,
-            retry=replace(limits.RETRY, timeout_ms=delivery_timeout_ms),
+            retry=replace(errors.RETRY, timeout_ms=delivery_timeout_ms),
             security=read_security(security),
         )
         self._identities = ProducerIdentities(self._session)
@@ -176,8 +167,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         level: int | None = None,
         acks: str | int = "all",
         idempotent: bool = True,
-        max_in_flight: int = limits.IN_FLIGHT_MAX,
-        batch_bytes: int = limits.BATCH_BYTES,
+        max_in_flight: int = errors.IN_FLIGHT_MAX,
+        batch_bytes: int = errors.BATCH_BYTES,
         records_per_second: float | None = None,
         progress: Progress | None = None,
     ) -> WriteReport:
@@ -292,8 +283,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         max_records: int | None = None,
         isolation: Isolation = "read_uncommitted",
         views: bool = False,
-        max_bytes: int = limits.FETCH_BYTES,
-        max_wait_ms: int = limits.FETCH_WAIT_MS,
+        max_bytes: int = errors.FETCH_BYTES,
+        max_wait_ms: int = errors.FETCH_WAIT_MS,
         idle_timeout_ms: float | None = None,
     ) -> Generator[Any]:
         """Yield record batches as they arrive, in order within a partition.
@@ -324,8 +315,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         columns: Sequence[str] = DEFAULT_COLUMNS,
         isolation: Isolation = "read_uncommitted",
         views: bool = False,
-        max_bytes: int = limits.FETCH_BYTES,
-        max_wait_ms: int = limits.FETCH_WAIT_MS,
+        max_bytes: int = errors.FETCH_BYTES,
+        max_wait_ms: int = errors.FETCH_WAIT_MS,
         idle_timeout_ms: float | None = None,
     ) -> Subscription:
         """Follow a topic from `start` on; return an iterator of record batches, each of one
@@ -354,7 +345,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         partition: int,
         offset: int,
         *,
-        max_bytes: int = limits.FETCH_PARTITION_BYTES,
+        max_bytes: int = errors.FETCH_PARTITION_BYTES,
         max_wait_ms: int = 0,
         isolation: Isolation = "read_uncommitted",
     ) -> RawFetch:
@@ -365,7 +356,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
             OffsetOutOfRange: `offset` is outside the log.
             MessageTooLarge: the first batch exceeds `max_bytes`, and was not sent whole.
         """
-        whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
+        whole("max_bytes", max_bytes, 1, errors.RESPONSE_BYTES_MAX)
         cursor = Cursor(whole("offset", offset, 0, LONG_MAX), None)
         core = FetchCore(
             topic=text("topic", topic),
@@ -514,10 +505,10 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
 
 def _bounds(max_bytes: int, max_wait_ms: int, idle_timeout_ms: float | None) -> ReadLimits:
     positive("idle_timeout_ms", idle_timeout_ms)
-    whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
+    whole("max_bytes", max_bytes, 1, errors.RESPONSE_BYTES_MAX)
     return ReadLimits(
         max_bytes=max_bytes,
-        partition_max_bytes=min(max_bytes, limits.FETCH_PARTITION_BYTES),
+        partition_max_bytes=min(max_bytes, errors.FETCH_PARTITION_BYTES),
         max_wait_ms=whole("max_wait_ms", max_wait_ms, 0, INT_MAX),
         idle_timeout_ms=idle_timeout_ms,
     )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.errors import (
     ConnectionRefused,
     Disconnected,
@@ -341,10 +341,10 @@ class Connection:
             head = self._small[:4]
             self._read(head)
             length = _LENGTH.unpack(head)[0]
-            if not 4 <= length <= limits.RESPONSE_BYTES_MAX:
+            if not 4 <= length <= errors.RESPONSE_BYTES_MAX:
                 raise MalformedResponse(
                     f"{self.where} sent a response to {call.api.name} with a frame of"
-                    f" {length} bytes; the limit is {limits.RESPONSE_BYTES_MAX}. Check that"
+                    f" {length} bytes; the limit is {errors.RESPONSE_BYTES_MAX}. Check that"
                     " this address is a Kafka listener."
                 )
             frame = self._target(length, frames)

@@ -35,13 +35,12 @@ from uuid import UUID
 
 from msgspec import Struct, field
 
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.errors import LogTruncated, MalformedResponse
-from penstock.records.aborted import AbortedRange, ranges_until
+from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.records.header import CONTROL_FLAG
-from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
-from penstock.wire.kafka.errors import MalformedRequest
-from penstock.wire.kafka.primitives import read_uvarint, skip_tags
+from penstock.records.transactions import AbortedRange, ranges_until
+from penstock.wire.kafka.primitives import MalformedRequest, read_uvarint, skip_tags
 
 BY_ID_FROM: Final = 13
 """First version of Fetch that identifies a topic by its id."""
@@ -144,9 +143,9 @@ class FetchCore(Struct):
     cursors: dict[int, Cursor]
     topic_id: UUID | None = None
     isolation: int = READ_UNCOMMITTED
-    max_bytes: int = limits.FETCH_BYTES
-    partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
-    max_wait_ms: int = limits.FETCH_WAIT_MS
+    max_bytes: int = errors.FETCH_BYTES
+    partition_max_bytes: int = errors.FETCH_PARTITION_BYTES
+    max_wait_ms: int = errors.FETCH_WAIT_MS
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Leader of each partition (-1 for none), and its epoch."""
     _turn: int = field(default=0)

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from penstock.base.settings import LONG_MAX
 from penstock.client.arguments import text, topic_partition, whole
 from penstock.client.errors import UnsupportedByBroker, broker_error, is_retriable
-from penstock.client.metadata import TopicAndPartition
+from penstock.client.protocol import TopicAndPartition
 from penstock.client.session import Session
 
 DEAD: Final = "Dead"

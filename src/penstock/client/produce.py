@@ -30,7 +30,7 @@ from msgspec import Struct, field
 
 from penstock.base.errors import PenstockError
 from penstock.base.retry import RetryPolicy
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.errors import (
     TimedOut,
     broker_error,
@@ -115,8 +115,8 @@ class ProduceCore:
         *,
         retry: RetryPolicy,
         idempotent: bool,
-        in_flight_max: int = limits.IN_FLIGHT_MAX,
-        request_bytes: int = limits.PRODUCE_REQUEST_BYTES,
+        in_flight_max: int = errors.IN_FLIGHT_MAX,
+        request_bytes: int = errors.PRODUCE_REQUEST_BYTES,
     ) -> None:
         self.topic = topic
         self.error: PenstockError | None = None

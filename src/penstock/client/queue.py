@@ -6,7 +6,7 @@
         taken.ack(good)
         taken.reject(~good)
 
-The queue is the shell around `share_member.py` (requests) and `acquired_records.py` (records as
+The queue is the shell around `share_member.py` (requests) and `share_member.py` (records as
 columns). It has no thread of its own. The member sends heartbeats only during `take`. After an
 absence longer than `share.session.timeout.ms` it joins again, while its records stay acquired until
 their locks expire.
@@ -30,8 +30,7 @@ from typing import Any, Final
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.settings import INT_MAX
-from penstock.client import limits
-from penstock.client.acquired_records import Kind, Piece, Taken, piece_of
+from penstock.client import errors
 from penstock.client.arguments import whole
 from penstock.client.connection import Connection
 from penstock.client.errors import (
@@ -42,10 +41,18 @@ from penstock.client.errors import (
     code_name,
 )
 from penstock.client.errors import is_retriable as retriable
-from penstock.client.metadata import TopicAndPartition
-from penstock.client.protocol import make_call
+from penstock.client.protocol import TopicAndPartition, make_call
 from penstock.client.session import Session
-from penstock.client.share_member import SESSION_ERRORS, AckRange, Acquired, ShareMember
+from penstock.client.share_member import (
+    SESSION_ERRORS,
+    AckRange,
+    Acquired,
+    Kind,
+    Piece,
+    ShareMember,
+    Taken,
+    piece_of,
+)
 
 TAKE_RECORDS: Final = 500
 """Default maximum number of records that one `take` acquires, as in Kafka."""
@@ -91,7 +98,7 @@ class Queue:
         *,
         max_records: int = TAKE_RECORDS,
         wait_ms: int = TAKE_WAIT_MS,
-        max_bytes: int = limits.FETCH_BYTES,
+        max_bytes: int = errors.FETCH_BYTES,
     ) -> Taken:
         """Acquire up to `max_records` records; return without records if none arrive in `wait_ms`.
 
@@ -105,7 +112,7 @@ class Queue:
         self._check_open()
         whole("max_records", max_records, 1, TAKE_RECORDS_MAX)
         whole("wait_ms", wait_ms, 0, INT_MAX)
-        whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
+        whole("max_bytes", max_bytes, 1, errors.RESPONSE_BYTES_MAX)
         end_ms = self._session.now_ms() + wait_ms
         waits = 0.0
         while True:

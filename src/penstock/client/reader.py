@@ -20,7 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError, RetriableError
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.connection import Connection
 from penstock.client.errors import (
     BrokersUnreachable,
@@ -45,8 +45,7 @@ from penstock.client.fetch import (
     read_fetch,
 )
 from penstock.client.frames import Frames
-from penstock.client.metadata import TopicMetadata
-from penstock.client.protocol import make_call
+from penstock.client.protocol import TopicMetadata, make_call
 from penstock.client.session import Session
 
 FETCHES_UNDER_WAY: Final = 2
@@ -56,9 +55,9 @@ _MARGIN_MS: Final = 100.0
 
 
 class ReadLimits(Struct, frozen=True, kw_only=True):
-    max_bytes: int = limits.FETCH_BYTES
-    partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
-    max_wait_ms: int = limits.FETCH_WAIT_MS
+    max_bytes: int = errors.FETCH_BYTES
+    partition_max_bytes: int = errors.FETCH_PARTITION_BYTES
+    max_wait_ms: int = errors.FETCH_WAIT_MS
     idle_timeout_ms: float | None = None
     """Time in milliseconds without records after which the read ends; None means no limit."""
 

@@ -12,7 +12,7 @@ from penstock.base.settings import INT_MAX
 from penstock.client.admin import AdminCalls
 from penstock.client.arguments import text, whole
 from penstock.client.errors import TimedOut, broker_error
-from penstock.client.metadata import Node, TopicAndPartition
+from penstock.client.protocol import Node, TopicAndPartition
 
 LOOK_SECONDS: Final = 0.5
 SHORT_CALLS: Final[dict[str, Any]] = {

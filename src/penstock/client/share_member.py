@@ -17,14 +17,19 @@ Source: KIP-932, KIP-1206 (no more records than requested), KIP-1222 (renew).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from msgspec import Struct, field
 
-from penstock.client.errors import broker_error, code_name
-from penstock.client.metadata import TopicAndPartition, TopicMetadata
+from penstock.client.errors import BrokerRefused, InvalidArgument, broker_error, code_name
+from penstock.client.protocol import TopicAndPartition, TopicMetadata
+from penstock.records import columnar
 
 LEAVE: Final = -1
 INITIAL: Final = 0
@@ -243,3 +248,243 @@ class ShareMember:
             {"topic_id": topic_id, "partitions": partitions}
             for topic_id, partitions in topics.items()
         ]
+
+
+# Acquired records of a share group member, as columns; acknowledgements select rows by masks.
+#
+# `ranges_of` converts a mask to offset ranges per partition, so equal acknowledgements of adjacent
+# records take few bytes. An acquired offset may have no record, because compaction removed it. Such
+# offsets are sent as gaps, with the first acknowledgement for their partition.
+
+
+Flags = npt.NDArray[np.bool_]
+Offsets = npt.NDArray[np.int64]
+
+SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        *columnar.RECORD_SCHEMA,
+        ("deliveries", pa.int16()),
+    ]
+)
+"""Columns of `Taken.table`."""
+
+
+class Kind(IntEnum):
+    """Kind of an acknowledgement; `GAP` is for offsets without a record."""
+
+    GAP = 0
+    ACK = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class LocksLost(BrokerRefused):
+    """Acknowledgements were rejected: locks have expired, or other members hold the records.
+
+    `rows` flags the rejected rows; other rows were accepted. After a broken connection, some of the
+    flagged rows may have been accepted too. The group delivers the others again.
+    """
+
+    code: ClassVar[str] = "invalid_record_state"
+
+    def __init__(self, message: str, rows: Flags) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
+class Piece(Struct, frozen=True, kw_only=True):
+    """Acquired records of one partition, and the acquired offsets without a record."""
+
+    partition: TopicAndPartition
+    batch: Any
+    gaps: tuple[AckRange, ...] = ()
+
+
+def piece_of(partition: TopicAndPartition, data: Any, acquired: Sequence[Acquired]) -> Piece:
+    """Return the acquired records of fetched batches, which may also hold other records.
+
+    Raises:
+        CorruptBatch, RecordTooLarge, UnsupportedCodec: the batches cannot be decoded.
+    """
+    first, end = acquired[0].first, acquired[-1].last + 1
+    batch = columnar.decode_batches(data, start_offset=first, end_offset=end)
+    offsets = batch.column("offset").to_numpy()
+    firsts = np.array([run.first for run in acquired], np.int64)
+    lasts = np.array([run.last for run in acquired], np.int64)
+    counts = np.array([run.deliveries for run in acquired], np.int16)
+    run_of = np.searchsorted(firsts, offsets, side="right") - 1
+    keep = (run_of >= 0) & (offsets <= lasts[run_of])
+    batch, offsets = batch.filter(pa.array(keep)), offsets[keep]
+    size = len(offsets)
+    columns = [
+        pa.repeat(pa.scalar(partition[0]), size),
+        pa.repeat(pa.scalar(partition[1], pa.int32()), size),
+        *batch.columns,
+        pa.array(counts[run_of[keep]]),
+    ]
+    whole = int((lasts - firsts + 1).sum()) == size
+    return Piece(
+        partition=partition,
+        batch=pa.RecordBatch.from_arrays(columns, schema=SCHEMA),
+        gaps=() if whole else tuple(_gaps(offsets, acquired)),
+    )
+
+
+def _gaps(offsets: Offsets, acquired: Sequence[Acquired]) -> Iterator[AckRange]:
+    for run in acquired:
+        low, high = np.searchsorted(offsets, (run.first, run.last + 1))
+        there = np.concatenate(([run.first - 1], offsets[low:high], [run.last + 1]))
+        for at in np.flatnonzero(np.diff(there) > 1).tolist():
+            yield AckRange(int(there[at]) + 1, int(there[at + 1]) - 1, Kind.GAP)
+
+
+def ranges_of(numbers: Any, offsets: Offsets, rows: Flags, kind: Kind) -> dict[int, list[AckRange]]:
+    """Return the offset ranges of the selected rows, by piece number.
+
+    `numbers` and `offsets` have the piece number and the offset of each row, in ascending order.
+    """
+    at = np.flatnonzero(rows)
+    if not at.size:
+        return {}
+    cut = (np.diff(numbers[at]) != 0) | (np.diff(offsets[at]) != 1)
+    begins = at[np.concatenate(([0], np.flatnonzero(cut) + 1))]
+    ends = at[np.concatenate((np.flatnonzero(cut), [at.size - 1]))]
+    found: dict[int, list[AckRange]] = {}
+    for number, first, last in zip(
+        numbers[begins].tolist(), offsets[begins].tolist(), offsets[ends].tolist(), strict=True
+    ):
+        found.setdefault(number, []).append(AckRange(first, last, kind))
+    return found
+
+
+SendAcks = Callable[
+    [Mapping[TopicAndPartition, Sequence[AckRange]]], Mapping[TopicAndPartition, str]
+]
+"""Function that sends acknowledgements and returns the rejected partitions with their reasons."""
+
+RowSelection = Any
+"""Selection of rows: flags per row (NumPy, Arrow or a list), row numbers, or None for open rows."""
+
+
+class Taken:
+    """Acquired records, which the member holds until it acknowledges them or their locks expire.
+
+    `table` is sorted by partition and offset. Its columns are `topic`, `partition`, `offset`,
+    `timestamp` (ms), `key`, `value`, `headers` and `deliveries` (1 for the first delivery).
+    `lock_ms` is the duration of the locks from the acquisition on.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], send_acks: SendAcks, *, lock_ms: int) -> None:
+        self.table = pa.Table.from_batches([piece.batch for piece in pieces], schema=SCHEMA)
+        self.lock_ms = lock_ms
+        self._send_acks = send_acks
+        self._pieces = pieces
+        self._gaps = {piece.partition: piece.gaps for piece in pieces if piece.gaps}
+        sizes = [piece.batch.num_rows for piece in pieces]
+        self._piece_numbers = np.repeat(np.arange(len(pieces)), sizes)
+        self._offsets: Offsets = self.table.column("offset").to_numpy()
+        self.open: Flags = np.ones(len(self._offsets), np.bool_)
+        """Flags of the rows that have no final acknowledgement."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[Record]:
+        for row, values in enumerate(self.table.to_pylist()):
+            yield Record(self, row, **values)
+
+    def ack(self, rows: RowSelection = None) -> None:
+        """Accept records as processed; return when the broker has stored the acknowledgement.
+
+        Raises:
+            InvalidArgument: row numbers are invalid, or rows were acknowledged before.
+            LocksLost: the broker rejected some acknowledgements.
+            PenstockError: no broker responded; it is unknown whether the acknowledgement is stored.
+        """
+        self._acknowledge(rows, Kind.ACK)
+
+    def release(self, rows: RowSelection = None) -> None:
+        """Release records for another delivery, which increases their count; raise as `ack`."""
+        self._acknowledge(rows, Kind.RELEASE)
+
+    def reject(self, rows: RowSelection = None) -> None:
+        """Reject records; a dead-letter topic, if configured, gets copies; raise as `ack`."""
+        self._acknowledge(rows, Kind.REJECT)
+
+    def renew(self, rows: RowSelection = None) -> None:
+        """Extend the locks of records by another `lock_ms`; raise as `ack`."""
+        self._acknowledge(rows, Kind.RENEW)
+
+    def _acknowledge(self, rows: RowSelection, kind: Kind) -> None:
+        selected = self._selected(rows)
+        found = ranges_of(self._piece_numbers, self._offsets, selected, kind)
+        ranges = {self._pieces[number].partition: runs for number, runs in found.items()}
+        if kind != Kind.RENEW:
+            for partition in ranges:
+                ranges[partition] = sorted([*ranges[partition], *self._gaps.pop(partition, ())])
+            self.open &= ~selected
+        refused = self._send_acks(ranges) if ranges else {}
+        if refused:
+            numbers = [at for at, piece in enumerate(self._pieces) if piece.partition in refused]
+            lost = selected & np.isin(self._piece_numbers, numbers)
+            self.open &= ~lost
+            reasons = "; ".join(f"{topic}-{at}: {why}" for (topic, at), why in refused.items())
+            raise LocksLost(
+                f"{int(lost.sum())} records are no longer acquired by this member: {reasons}", lost
+            )
+
+    def _selected(self, rows: RowSelection) -> Flags:
+        if rows is None:
+            return self.open.copy()
+        given = np.asarray(rows)
+        selected = np.zeros(len(self), np.bool_)
+        if given.dtype == np.bool_:
+            if given.shape != selected.shape:
+                raise InvalidArgument(
+                    f"rows has {len(given)} flags: must be one flag for each of the {len(self)}"
+                    " records"
+                )
+            selected |= given
+        elif given.size:
+            if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= len(self):
+                raise InvalidArgument(
+                    f"rows: must be flags, or row numbers from 0 to {len(self) - 1}"
+                )
+            selected[given] = True
+        closed = int((selected & ~self.open).sum())
+        if closed:
+            raise InvalidArgument(
+                f"rows: {closed} of the selected rows were acknowledged before, or their locks"
+                " were lost"
+            )
+        return selected
+
+
+class Record(Struct, frozen=True):
+    """Acquired record; each method sends one acknowledgement, so masks of `Taken` cost less."""
+
+    _taken: Taken
+    _row: int
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Mapping[str, Any]]
+    deliveries: int
+
+    def ack(self) -> None:
+        self._taken.ack([self._row])
+
+    def release(self) -> None:
+        self._taken.release([self._row])
+
+    def reject(self) -> None:
+        self._taken.reject([self._row])
+
+    def renew(self) -> None:
+        self._taken.renew([self._row])

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.settings import INT_MAX
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.arguments import optional_whole, positive, text, whole
 from penstock.client.columns import ColumnNames, choose, chunks, normalise, open_stream, pick
 from penstock.client.connection import Connection
@@ -56,9 +56,9 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     level: int | None = None
     acks: int = -1
     partition: int | None = None
-    max_in_flight: int = limits.IN_FLIGHT_MAX
-    batch_bytes: int = limits.BATCH_BYTES
-    request_bytes: int = limits.PRODUCE_REQUEST_BYTES
+    max_in_flight: int = errors.IN_FLIGHT_MAX
+    batch_bytes: int = errors.BATCH_BYTES
+    request_bytes: int = errors.PRODUCE_REQUEST_BYTES
     buffer_bytes: int = BUFFER_BYTES
     records_per_second: float | None = None
 
@@ -134,7 +134,7 @@ def write_options(
         partition=None
         if isinstance(partition, str)
         else optional_whole("partition", partition, 0, INT_MAX),
-        max_in_flight=whole("max_in_flight", max_in_flight, 1, limits.IN_FLIGHT_MAX),
+        max_in_flight=whole("max_in_flight", max_in_flight, 1, errors.IN_FLIGHT_MAX),
         batch_bytes=whole("batch_bytes", batch_bytes, HEADER_BYTES + 1, INT_MAX),
         records_per_second=records_per_second,
     )
@@ -200,8 +200,8 @@ class Writer:
     def _rows_max(self) -> int:
         rate = self._options.records_per_second
         if rate is None:
-            return limits.CHUNK_ROWS_MAX
-        return max(1, min(limits.CHUNK_ROWS_MAX, int(rate / _RATE_STEPS_PER_SECOND)))
+            return errors.CHUNK_ROWS_MAX
+        return max(1, min(errors.CHUNK_ROWS_MAX, int(rate / _RATE_STEPS_PER_SECOND)))
 
     def _report(self) -> WriteReport:
         reports: dict[int, PartitionReport] = dict(sorted(self._core.reports.items()))
@@ -360,7 +360,7 @@ class Writer:
     def _wait_for_retry(self, wait_ms: float) -> None:
         left_ms = min(wait_ms, self._core.not_before_ms - self._session.now_ms())
         if left_ms <= 0 and self._core.metadata_stale and wait_ms > 0:
-            left_ms = limits.BACKOFF_FIRST_MS
+            left_ms = errors.BACKOFF_FIRST_MS
         if left_ms > 0:
             self._session.pause(left_ms / 1000)
 

@@ -7,34 +7,9 @@ starts worker processes with every query, and these need only the value types.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from penstock.control.batch_index.migration_values import (
-    MigratedObject,
-    MigratedPartition,
-    MigrationParticipant,
-    MigrationRequest,
-    RunningMigration,
-    TopicMigration,
-    TopicReplication,
-)
-from penstock.control.batch_index.values import (
-    Backlog,
-    BatchEntry,
-    CommitAnswer,
-    FindRequest,
-    Found,
-    MarkedObject,
-    ObjectCommit,
-    ObjectKind,
-    ObjectLease,
-    ObjectState,
-    ObjectTotals,
-    PartitionKey,
-    Retained,
-    SegmentSwap,
-    StoreIdentity,
-    Watermarks,
-)
-from penstock.control.coordination.values import (
+from penstock.control.rules.commits import SinkAnswer
+from penstock.control.rules.epochs import SeenDatabase
+from penstock.control.values.coordination import (
     GROUP_MEMBER,
     KEY_ROW,
     TRANSACTION,
@@ -45,8 +20,32 @@ from penstock.control.coordination.values import (
     RecordKey,
     SavedRecords,
 )
-from penstock.control.epochs.seen import SeenDatabase
-from penstock.control.epochs.values import (
+from penstock.control.values.diskless import (
+    Backlog,
+    BatchEntry,
+    CommitAnswer,
+    FindRequest,
+    Found,
+    MarkedObject,
+    MigratedObject,
+    MigratedPartition,
+    MigrationParticipant,
+    MigrationRequest,
+    ObjectCommit,
+    ObjectKind,
+    ObjectLease,
+    ObjectState,
+    ObjectTotals,
+    PartitionKey,
+    Retained,
+    RunningMigration,
+    SegmentSwap,
+    StoreIdentity,
+    TopicMigration,
+    TopicReplication,
+    Watermarks,
+)
+from penstock.control.values.epochs import (
     AssignedEpoch,
     ClaimedEpochs,
     EpochClaim,
@@ -59,7 +58,7 @@ from penstock.control.epochs.values import (
     Reservation,
     Resignation,
 )
-from penstock.control.errors import (
+from penstock.control.values.errors import (
     BrokerInUse,
     CommitForgotten,
     ControlBusy,
@@ -101,8 +100,7 @@ from penstock.control.errors import (
     UnknownTopic,
     UnstorableText,
 )
-from penstock.control.sink_commits.rules import SinkAnswer
-from penstock.control.values import (
+from penstock.control.values.topics import (
     Broker,
     CommittedOffset,
     MetadataImage,
@@ -115,15 +113,14 @@ from penstock.control.values import (
 )
 
 if TYPE_CHECKING:
-    from penstock.control.batch_index.operations import DisklessPlane
+    from penstock.control.operations.diskless import DisklessPlane
     from penstock.control.plane import ControlPlane
-    from penstock.control.sqlite import SqliteControlPlane
-    from penstock.control.sqlite_memory import MemoryControlPlane
+    from penstock.control.sqlite import MemoryControlPlane, SqliteControlPlane
 
 _FORMS = {
     "ControlPlane": "plane",
-    "DisklessPlane": "batch_index.operations",
-    "MemoryControlPlane": "sqlite_memory",
+    "DisklessPlane": "operations.diskless",
+    "MemoryControlPlane": "sqlite",
     "SqliteControlPlane": "sqlite",
 }
 

@@ -2,7 +2,7 @@
 
 Each method is written once, in the folder of its subject, as an operation
 (`drivers/statements.py`). The implementations open a database and run operations on it:
-`sqlite.py`, `sqlite_shared.py`, `sqlite_memory.py` and `postgres.py`. One contract suite
+`sqlite.py`, `sqlite.py`, `sqlite.py` and `postgres.py`. One contract suite
 (`tests/control/`) covers all of them.
 """
 
@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from penstock.control.batch_index.operations import DisklessPlane
-from penstock.control.coordination.operations import CoordinationRecords
-from penstock.control.epochs.operations import ReplicatedPartitions
-from penstock.control.groups.operations import GroupOffsets
-from penstock.control.sink_commits.operations import SinkCommits
-from penstock.control.tiers.operations import TieredPartitions
-from penstock.control.values import WatermarksListener
+from penstock.control.operations.commits import SinkCommits
+from penstock.control.operations.coordination import CoordinationRecords, GroupOffsets
+from penstock.control.operations.diskless import DisklessPlane
+from penstock.control.operations.epochs import ReplicatedPartitions
+from penstock.control.operations.tiers import TieredPartitions
+from penstock.control.values.errors import StaleConfigs
+from penstock.control.values.topics import BETWEEN_BROKERS, WatermarksListener
+from penstock.security.sasl.peers import SECRET_BYTES, PeerSecret
+
+if TYPE_CHECKING:
+    from penstock.base.system import Randomness
 
 
 class ControlPlane(
@@ -62,3 +67,29 @@ class ControlPlane(
         have been missed. `on_watermarks` gets diskless partitions to which others have committed.
         It is a hint, and may miss some. A database with one owner calls neither.
         """
+
+
+# The secret that all brokers of a cluster share, stored in the control plane.
+
+
+_NAME = ""
+_KEY = "key"
+
+
+async def cluster_secret(control: ControlPlane, randomness: Randomness) -> PeerSecret:
+    """Return the cluster's secret. The first broker of a cluster generates and stores it.
+
+    Raises:
+        PenstockError: the control plane does not answer.
+    """
+    row = (await control.image()).entity_configs.get((BETWEEN_BROKERS, _NAME))
+    if row is None:
+        made = {_KEY: randomness.bits(8 * SECRET_BYTES).to_bytes(SECRET_BYTES, "big").hex()}
+        try:
+            await control.set_entity_configs(
+                kind=BETWEEN_BROKERS, changes={_NAME: made}, expected={_NAME: {}}
+            )
+        except StaleConfigs:
+            made = dict((await control.image()).entity_configs[BETWEEN_BROKERS, _NAME])
+        row = made
+    return PeerSecret(bytes.fromhex(row[_KEY]))

@@ -11,7 +11,7 @@ unchanged. A given cluster epoch is compared under that lock.
 **Brokers** stay registered when a process opens the control plane, because they may be running.
 They renew their registrations, and expire by the database's clock.
 
-**Failures** are classified in `drivers/postgres_failures.py` and retried in
+**Failures** are classified in `drivers/postgres_connections.py` and retried in
 `drivers/postgres_connections.py`. A server with `synchronous_commit = off` may lose acknowledged
 changes, and so may a fail-over to an asynchronous standby.
 """
@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.control.drivers.postgres_connections import (
     Connections,
     database_name,
+    when_answering,
 )
 from penstock.control.drivers.postgres_notices import (
     Listener,
@@ -34,13 +34,13 @@ from penstock.control.drivers.postgres_notices import (
     channel_of,
     image_notice,
 )
-from penstock.control.drivers.postgres_waiting import when_answering
 from penstock.control.drivers.statements import Lock
-from penstock.control.errors import ControlUnavailable
-from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
+from penstock.control.operations.images import Images, StampedImage
 from penstock.control.plane import ControlPlane
-from penstock.control.values import MetadataImage, WatermarksListener
+from penstock.control.values.diskless import PartitionKey, Watermarks
+from penstock.control.values.errors import ControlUnavailable
+from penstock.control.values.topics import MetadataImage, WatermarksListener
 
 POSTGRES_CONNECTIONS_MAX: Final = 8
 """Connections of one broker for operations. One more receives change notices."""

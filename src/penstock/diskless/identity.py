@@ -1,7 +1,7 @@
 """Verification that the object store is the one that belongs to the control plane.
 
 A broker with a wrong URL would acknowledge records that no other broker can read. Therefore an
-empty store gets an object with a random id (`formats/store_properties.py`). The control plane
+empty store gets an object with a random id (`diskless/identity.py`). The control plane
 stores the id of the first store that it adopts. A broker compares both ids:
 
 | id in the control plane | id in the store       | result                                         |
@@ -25,20 +25,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from penstock.archive.errors import CorruptObject
-from penstock.control.batch_index.values import StoreIdentity
+from penstock.control.values.diskless import StoreIdentity
 from penstock.diskless.errors import StoreMismatch, StoreOfAnotherCluster
-from penstock.diskless.formats.store_properties import (
-    KEY,
-    STORE_PROPERTIES_BYTES_MAX,
-    StoreProperties,
-    decode_store_properties,
-    encode_store_properties,
-)
 from penstock.objects import (
     ObjectExists,
     ObjectInfo,
@@ -52,8 +47,47 @@ from penstock.objects import (
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
-    from penstock.control.batch_index.operations import DisklessPlane
+    from penstock.control.operations.diskless import DisklessPlane
     from penstock.objects import Buffer, ObjectStore
+
+
+# Format of `store.properties`: the identity of an object store, written once into an empty store.
+#
+# Text, in the manner of Kafka's `meta.properties`:
+#
+#     version=1\n
+#     cluster.id=<the id of the cluster that owns the objects>\n
+#     store.id=<a random UUID>\n
+#
+# It has no checksum, so that an administrator can write it by hand. Any other text is rejected.
+
+
+KEY: Final = "store.properties"
+STORE_PROPERTIES_BYTES_MAX: Final = 4096
+
+_TEXT: Final = re.compile(
+    r"version=1\ncluster\.id=([^\n]{1,1024})\nstore\.id=([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\n?"
+)
+
+
+class StoreProperties(NamedTuple):
+    cluster_id: str
+    store_id: UUID
+
+
+def encode_store_properties(properties: StoreProperties) -> bytes:
+    cluster_id, store_id = properties
+    return f"version=1\ncluster.id={cluster_id}\nstore.id={store_id}\n".encode()
+
+
+def decode_store_properties(data: bytes) -> StoreProperties:
+    found = _TEXT.fullmatch(data.decode(errors="replace"))
+    if found is None:
+        raise CorruptObject(
+            f"{KEY}: {len(data)} bytes that begin with {data[:40]!r} are not a store's identity"
+        )
+    return StoreProperties(found[1], UUID(found[2]))
+
 
 LISTED_ROWS_MAX: Final = 1_000
 """Rows of the control plane that are compared with one page of a listing."""

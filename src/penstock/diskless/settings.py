@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from penstock.base.errors import InvalidSetting
 from penstock.base.retry import Backoff
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
-from penstock.control.limits import OBJECT_LEASES_PER_CALL_MAX
+from penstock.control.values.errors import OBJECT_LEASES_PER_CALL_MAX
 
 BUFFER_BYTES_MAX: Final = 8 << 20
 """Size at which the open object closes."""

@@ -3,7 +3,6 @@
 Importing this package is fast. Its readers (`readers.py`) import NumPy and Arrow.
 """
 
-from penstock.formats.errors import InvalidFormat
-from penstock.formats.value_format import ValueFormat
+from penstock.formats.value_format import InvalidFormat, ValueFormat
 
 __all__ = ["InvalidFormat", "ValueFormat"]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
 from penstock.formats.columns import Column, narrow, validity
-from penstock.formats.limits import BATCH_BYTES_MAX
+from penstock.formats.value_format import BATCH_BYTES_MAX
 from penstock.kernels import columns as kernel
 
 Longs = npt.NDArray[np.int64]

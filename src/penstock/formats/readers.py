@@ -8,15 +8,23 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.formats import avro as avro_schema
 from penstock.formats import framing
-from penstock.formats.avro import schema as avro_schema
-from penstock.formats.avro.columns import column_of_schema
-from penstock.formats.errors import InvalidFormat
-from penstock.formats.protobuf.columns import column_of_message
-from penstock.formats.protobuf.descriptors import indexes_of, load_message
-from penstock.formats.protobuf.schema import Message, message_of
-from penstock.formats.schema_files import read_json, read_schema_file
-from penstock.formats.value_format import Framing, ValueFormat
+from penstock.formats.avro import column_of_schema
+from penstock.formats.protobuf import (
+    Message,
+    column_of_message,
+    indexes_of,
+    load_message,
+    message_of,
+)
+from penstock.formats.value_format import (
+    Framing,
+    InvalidFormat,
+    ValueFormat,
+    read_json,
+    read_schema_file,
+)
 from penstock.formats.values import Values
 
 
@@ -42,7 +50,7 @@ class AvroReader:
         return column_of_schema(self.record).type
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        from penstock.formats.avro.decode import decode
+        from penstock.formats.avro_decode import decode
 
         found = Values.of(values)
         if self.framed == "confluent":
@@ -61,7 +69,7 @@ class ProtobufReader:
         return column_of_message(self.message).type
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        from penstock.formats.protobuf.decode import decode
+        from penstock.formats.protobuf_decode import decode
 
         found = Values.of(values)
         if self.framed == "confluent":

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from penstock.formats.errors import InvalidFormat
+from penstock.base.errors import InvalidError
+
+# Errors of value formats with unusable settings or schemas.
+
+
+class InvalidFormat(InvalidError):
+    """Value format that is incomplete, or whose schema is malformed or not supported.
+
+    `name` is the setting (schema, schema_file, message, …), `value` its value.
+    """
+
+    code: ClassVar[str] = "invalid_config"
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"{name} = {str(value)!r}: {reason}")
+        self.name = name
+        self.value = value
+        self.reason = reason
+
 
 Kind = Literal["raw", "text", "json", "json-schema", "avro", "protobuf"]
 Framing = Literal["none", "confluent"]
@@ -93,3 +112,53 @@ def _check_needs(value_format: ValueFormat) -> None:
         raise InvalidFormat(
             "message", value_format.message, f"is for protobuf, but the format is {kind}"
         )
+
+
+# Limits of decoded values.
+
+
+DEPTH_MAX: Final = 32
+"""Deepest nesting of a schema."""
+BATCH_BYTES_MAX: Final = (1 << 31) - (1 << 16)
+"""Largest size of a batch of values in bytes, because Arrow's offsets have 32 bits."""
+JSON_DEPTH_MAX: Final = 500
+"""Deepest nesting of objects and arrays of a JSON value."""
+JSON_DIGITS_MAX: Final = 1_000
+"""Most digits of a number in a JSON value."""
+
+
+# Schema files of bounded size, read as bytes or as JSON.
+
+
+SCHEMA_FILE_BYTES_MAX: Final = 16 << 20
+
+
+def read_schema_file(path: Path) -> bytes:
+    """Return the bytes of a schema file.
+
+    Raises:
+        InvalidFormat: the file cannot be read, or is larger than `SCHEMA_FILE_BYTES_MAX`.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(SCHEMA_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidFormat("schema_file", path, f"cannot be read: {error.strerror}") from error
+    if len(content) > SCHEMA_FILE_BYTES_MAX:
+        raise InvalidFormat(
+            "schema_file", path, f"is larger than {SCHEMA_FILE_BYTES_MAX} bytes: not a schema"
+        )
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """Return the parsed content of a JSON file.
+
+    Raises:
+        InvalidFormat: the file cannot be read or is not JSON.
+    """
+    content = read_schema_file(path)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InvalidFormat("schema_file", path, f"is not JSON: {error}") from error

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base.errors import InvalidError
-from penstock.formats.limits import BATCH_BYTES_MAX
+from penstock.formats.value_format import BATCH_BYTES_MAX
 
 Longs = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@
 
     [[rule]]
     user = "web"                        # HTTP client with basic credentials
-    password = "SCRAM-SHA-256$4096:…"   # stored form, see `security/credentials.py`
+    password = "SCRAM-SHA-256$4096:…"   # stored form, see `net/security.py`
     principal = "User:web"
     topics = ["clicks"]
 
@@ -41,11 +41,11 @@ from msgspec import Struct
 from penstock.base.errors import InvalidError
 from penstock.security.credentials import (
     Credentials,
+    FileCredentials,
     InvalidCredential,
     ScramCredential,
     parse_credential,
 )
-from penstock.security.users_file import FileCredentials
 
 RULES_MAX: Final = 1000
 TOPICS_MAX: Final = 1000

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.credits import NO_CREDIT, Credit, CreditWindow
 from penstock.host.errors import (
     ClientClosed,
@@ -41,7 +41,7 @@ from penstock.host.errors import (
 )
 from penstock.host.port import NO_PRODUCER_ID
 from penstock.host.publication import NO_POSITION, NO_SEQUENCE, Publication
-from penstock.host.ring_space import RingSpace
+from penstock.host.ring import RingSpace
 from penstock.wire.frames import (
     ACCEPTED,
     CREDIT_UPDATE,
@@ -188,8 +188,8 @@ class ClientMachine:
         self._heard_ms = now_ms
         hello = Header(
             type=HELLO,
-            version_min=limits.VERSION_MIN,
-            version_max=limits.VERSION_MAX,
+            version_min=errors.VERSION_MIN,
+            version_max=errors.VERSION_MAX,
             producer_epoch=self.producer_epoch,
             topics=self.terms.topics,
             client_name=self.terms.client_name,
@@ -406,7 +406,7 @@ class ClientMachine:
         if not header.accepted:
             reason = header.reason or "the agent gave no reason"
             return [Disconnect(reason, refused=True, retryable=header.retryable)]
-        if not limits.VERSION_MIN <= header.version <= limits.VERSION_MAX:
+        if not errors.VERSION_MIN <= header.version <= errors.VERSION_MAX:
             raise ProtocolViolation(f"the agent chose version {header.version}")
         given = header.producer_id if header.HasField("producer_id") else NO_PRODUCER_ID
         if given < 0 or self.producer_id not in (NO_PRODUCER_ID, given):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TOPIC_NAME_CHARS_MAX
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.credits import Credit
 from penstock.host.errors import InvalidChunks
 from penstock.host.port import NO_LOG_SEQUENCE, NO_PARTITION, ChunkFormat
@@ -238,9 +238,9 @@ def _several(
     partition: int,
     format: ChunkFormat,  # noqa: A002
 ) -> Publication:
-    if not 0 < count <= limits.CHUNKS_PER_FRAME_MAX:
+    if not 0 < count <= errors.CHUNKS_PER_FRAME_MAX:
         raise InvalidChunks(
-            f"{count} chunks in one frame; 1 to {limits.CHUNKS_PER_FRAME_MAX} are allowed"
+            f"{count} chunks in one frame; 1 to {errors.CHUNKS_PER_FRAME_MAX} are allowed"
         )
     _check_target(topic, partition)
     packed, events = b"", count
@@ -266,9 +266,9 @@ def _several(
 
 
 def _check_events(events: Any) -> None:
-    if not _is_whole(events) or not 0 <= events <= limits.EVENTS_PER_FRAME_MAX:
+    if not _is_whole(events) or not 0 <= events <= errors.EVENTS_PER_FRAME_MAX:
         raise InvalidChunks(
-            f"{events!r} events in one frame; 0 to {limits.EVENTS_PER_FRAME_MAX} are allowed"
+            f"{events!r} events in one frame; 0 to {errors.EVENTS_PER_FRAME_MAX} are allowed"
         )
 
 
@@ -279,10 +279,10 @@ def _check_target(topic: Any, partition: Any) -> None:
             f"topic {str(topic)[:64]!r}: must be a text of at most"
             f" {TOPIC_NAME_CHARS_MAX} characters"
         )
-    if not _is_whole(partition) or not NO_PARTITION <= partition <= limits.PARTITION_MAX:
+    if not _is_whole(partition) or not NO_PARTITION <= partition <= errors.PARTITION_MAX:
         raise InvalidChunks(
             f"partition {partition!r}: must be a whole number from 0 to"
-            f" {limits.PARTITION_MAX}, or {NO_PARTITION} to let the agent choose"
+            f" {errors.PARTITION_MAX}, or {NO_PARTITION} to let the agent choose"
         )
 
 

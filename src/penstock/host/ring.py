@@ -2,7 +2,7 @@
 
 The producer creates an anonymous file in memory, seals its size and maps it. It passes the
 descriptor with the first bytes of the connection (`SCM_RIGHTS`). For each frame it first copies the
-payload into the ring, at a position from `ring_space.py`, and then sends the head on the socket. A
+payload into the ring, at a position from `ring.py`, and then sends the head on the socket. A
 producer that dies during a copy has sent no head, so the agent never reads a partial payload.
 
 The agent does not trust a descriptor that it receives. If the producer could shrink the file, the
@@ -23,6 +23,7 @@ import fcntl
 import mmap
 import os
 import socket
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -182,3 +183,66 @@ def receive_with_ring(sock: socket.socket, size: int) -> tuple[bytes, int | None
     for surplus in descriptors[1:]:
         os.close(surplus)
     return data, descriptors[0] if descriptors else None
+
+
+# Allocation of ring space: first in, first out, each payload contiguous.
+#
+# A payload keeps its space until its frame is answered. Frames may be answered out of order, but
+# space becomes free in the order of its allocation. A payload that does not fit before the end of
+# the ring starts at position 0. The unused bytes at the end are freed together with it.
+
+
+class _Place:
+    __slots__ = ("free", "size", "taken")
+
+    def __init__(self, size: int, taken: int) -> None:
+        self.size = size
+        self.taken = taken
+        self.free = False
+
+
+class RingSpace:
+    """Free and allocated bytes of a ring of `size_bytes`."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.taken_bytes = 0
+        self._next = 0
+        self._order: deque[_Place] = deque()
+        self._by_position: dict[int, _Place] = {}
+
+    def take(self, size_bytes: int) -> int | None:
+        """Allocate `size_bytes` contiguous bytes; return their position, or None without space."""
+        if not self.has_room(size_bytes):
+            return None
+        position, taken = self._place(size_bytes)
+        place = _Place(size_bytes, taken)
+        self._order.append(place)
+        self._by_position[position] = place
+        self.taken_bytes += taken
+        self._next = (position + size_bytes) % self.size_bytes
+        return position
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `take` would return a position."""
+        if not 0 < size_bytes <= self.size_bytes:
+            return False
+        return self.taken_bytes + self._place(size_bytes)[1] <= self.size_bytes
+
+    def _place(self, size_bytes: int) -> tuple[int, int]:
+        """Return the next position, and the bytes to allocate, including bytes that are skipped."""
+        if self._next + size_bytes > self.size_bytes:
+            return 0, size_bytes + self.size_bytes - self._next
+        return self._next, size_bytes
+
+    def give_back(self, position: int) -> None:
+        """Free the payload at `position`, once all earlier payloads are free."""
+        place = self._by_position.pop(position, None)
+        if place is None:
+            return
+        place.free = True
+        order = self._order
+        while order and order[0].free:
+            self.taken_bytes -= order.popleft().taken
+        if not order:
+            self._next = 0

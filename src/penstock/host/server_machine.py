@@ -22,7 +22,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.access import Permission
 from penstock.host.credits import NO_CREDIT, Credit, CreditWindow
 from penstock.host.errors import ProtocolViolation
@@ -203,7 +203,7 @@ class ServerMachine:
             Header(
                 type=HELLO_ACK,
                 accepted=True,
-                version=min(hello.version_max, limits.VERSION_MAX),
+                version=min(hello.version_max, errors.VERSION_MAX),
                 producer_id=introduction.producer_id,
                 producer_epoch=hello.producer_epoch,
                 chunk_slots=self.terms.credit.slots,
@@ -224,7 +224,7 @@ class ServerMachine:
             Header(
                 type=HELLO_ACK,
                 accepted=False,
-                reason=reason[: limits.REASON_CHARS_MAX],
+                reason=reason[: errors.REASON_CHARS_MAX],
                 retryable=retryable,
             )
         )
@@ -280,7 +280,7 @@ class ServerMachine:
             if self.state in (ServerState.HANDSHAKE, ServerState.INTRODUCING):
                 return self.refuse(reason, retryable=True)
             self.flush()
-            self._send(Header(type=FAILED, reason=reason[: limits.REASON_CHARS_MAX]))
+            self._send(Header(type=FAILED, reason=reason[: errors.REASON_CHARS_MAX]))
             self.state = ServerState.CLOSED
         return Close(reason)
 
@@ -331,20 +331,20 @@ class ServerMachine:
 
     def _on_hello(self, frame: Frame) -> Effect:
         header = frame.header
-        if header.version_max < limits.VERSION_MIN or header.version_min > limits.VERSION_MAX:
+        if header.version_max < errors.VERSION_MIN or header.version_min > errors.VERSION_MAX:
             return self.refuse(
                 f"protocol versions {header.version_min} to {header.version_max} are not spoken"
-                f" here: {limits.VERSION_MIN} to {limits.VERSION_MAX} are"
+                f" here: {errors.VERSION_MIN} to {errors.VERSION_MAX} are"
             )
         if self._agent_draining:
             return self.refuse("the agent is draining", retryable=True)
-        if len(header.topics) > limits.TOPICS_PER_HELLO_MAX:
+        if len(header.topics) > errors.TOPICS_PER_HELLO_MAX:
             return self.refuse(
-                f"{len(header.topics)} topics in one HELLO; at most {limits.TOPICS_PER_HELLO_MAX}"
+                f"{len(header.topics)} topics in one HELLO; at most {errors.TOPICS_PER_HELLO_MAX}"
             )
-        if header.producer_epoch > limits.PRODUCER_EPOCH_MAX:
+        if header.producer_epoch > errors.PRODUCER_EPOCH_MAX:
             return self.refuse(
-                f"producer epoch {header.producer_epoch}; at most {limits.PRODUCER_EPOCH_MAX}"
+                f"producer epoch {header.producer_epoch}; at most {errors.PRODUCER_EPOCH_MAX}"
             )
         for topic in header.topics:
             if self._denies(topic):
@@ -382,9 +382,9 @@ class ServerMachine:
         count = header.count
         payload = self._payload(frame)
         lengths = _descriptors(header.lengths, count, "lengths")
-        if not 0 < count <= limits.CHUNKS_PER_FRAME_MAX:
+        if not 0 < count <= errors.CHUNKS_PER_FRAME_MAX:
             raise ProtocolViolation(
-                f"{count} chunks in a DATA_BATCH; 1 to {limits.CHUNKS_PER_FRAME_MAX} are allowed"
+                f"{count} chunks in a DATA_BATCH; 1 to {errors.CHUNKS_PER_FRAME_MAX} are allowed"
             )
         offsets = None
         if header.offsets:
@@ -436,16 +436,16 @@ class ServerMachine:
         offsets: _Lengths | None,
     ) -> Deliver | None:
         first, events = header.first_sequence, header.event_count
-        if first in self.in_flight or first + count > limits.SEQUENCE_MAX:
+        if first in self.in_flight or first + count > errors.SEQUENCE_MAX:
             raise ProtocolViolation(f"sequence {first} is under way already, or out of range")
-        if events > limits.EVENTS_PER_FRAME_MAX:
+        if events > errors.EVENTS_PER_FRAME_MAX:
             raise ProtocolViolation(
-                f"{events} events in one frame; at most {limits.EVENTS_PER_FRAME_MAX}"
+                f"{events} events in one frame; at most {errors.EVENTS_PER_FRAME_MAX}"
             )
-        if header.partition > limits.PARTITION_MAX or header.log_sequence >= limits.LOG_SEQUENCES:
+        if header.partition > errors.PARTITION_MAX or header.log_sequence >= errors.LOG_SEQUENCES:
             raise ProtocolViolation(
                 f"partition {header.partition}, log sequence {header.log_sequence}: at most"
-                f" {limits.PARTITION_MAX} and {limits.LOG_SEQUENCES - 1}"
+                f" {errors.PARTITION_MAX} and {errors.LOG_SEQUENCES - 1}"
             )
         format_ = _format(header.format)
         footprint = Credit(count, events, len(payload))
@@ -499,7 +499,7 @@ class ServerMachine:
                 type=FAILED,
                 first_sequence=first,
                 count=count,
-                reason=verdict.reason[: limits.REASON_CHARS_MAX],
+                reason=verdict.reason[: errors.REASON_CHARS_MAX],
                 retryable=verdict.retryable,
                 retry_after_ms=verdict.retry_after_ms,
                 fenced=verdict.fenced,

@@ -32,7 +32,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLoca
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np import arrayobj
 
-from penstock.base.shared_cache import can_write, folders
+from penstock.base.files import can_write, folders
 
 logger = logging.getLogger(__name__)
 

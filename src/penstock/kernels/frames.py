@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.kernels.compiling import kernel
+from penstock.kernels.numbers import read_zigzag
 from penstock.kernels.types import READ
-from penstock.kernels.varints import read_zigzag
 
 TOO_SHORT, NO_MAGIC, OTHER_MESSAGE = 3, 4, 5
 

@@ -60,8 +60,7 @@ from penstock.kernels.json_layout import (
     TABLE,
     WORDS,
 )
-from penstock.kernels.json_leaves import read_leaf, skip_scalar
-from penstock.kernels.json_scan import byte_at, plain_end, skip_blanks
+from penstock.kernels.json_leaves import byte_at, plain_end, read_leaf, skip_blanks, skip_scalar
 from penstock.kernels.memory import copy_bytes
 from penstock.kernels.types import READ, int64
 from penstock.kernels.utf8 import is_utf8

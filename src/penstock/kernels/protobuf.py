@@ -48,10 +48,9 @@ from penstock.kernels.columns import (
 )
 from penstock.kernels.compiling import kernel
 from penstock.kernels.memory import load_word
-from penstock.kernels.numbers import load_half
+from penstock.kernels.numbers import ENDS_EARLY, load_half, read_varint, unzigzag
 from penstock.kernels.types import READ, int64
 from penstock.kernels.utf8 import is_utf8
-from penstock.kernels.varints import ENDS_EARLY, read_varint, unzigzag
 
 NUMBER, WIRE, KIND, TARGET, INNER, ONEOF, FLAGS = range(7)
 FIELD_WIDTH: Final = 7

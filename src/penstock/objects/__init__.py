@@ -1,12 +1,18 @@
 """Object stores: their interface, its implementations, the block cache, and the fetch paths."""
 
-from penstock.objects.directory import DirectoryStore
-from penstock.objects.errors import (
+from penstock.objects.directory import DirectoryStore, MemoryStore
+from penstock.objects.fetch_paths import FetchPaths, ObjectRange
+from penstock.objects.opening import is_local, open_store, place_of
+from penstock.objects.port import (
+    Buffer,
     InvalidKey,
     InvalidRange,
     LaggingConsumerRejected,
     ObjectExists,
+    ObjectInfo,
     ObjectNotFound,
+    ObjectReader,
+    ObjectStore,
     ObjectTruncated,
     StoreClosed,
     StoreFailed,
@@ -15,10 +21,6 @@ from penstock.objects.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from penstock.objects.fetch_paths import FetchPaths, ObjectRange
-from penstock.objects.memory import MemoryStore
-from penstock.objects.opening import is_local, open_store, place_of
-from penstock.objects.port import Buffer, ObjectInfo, ObjectReader, ObjectStore
 from penstock.objects.settings import FetchSettings
 from penstock.objects.signing import UrlSigner, signer_of
 

@@ -37,18 +37,22 @@ from obstore.exceptions import (
 
 from penstock.base.errors import PenstockError
 from penstock.base.urls import without_credentials_in
-from penstock.objects.errors import (
+from penstock.objects.port import (
+    LIST_PAGE_OBJECTS,
     THROTTLED_STATUS,
+    Buffer,
     ObjectExists,
+    ObjectInfo,
     ObjectNotFound,
     ObjectTruncated,
     StoreClosed,
     StoreRefused,
     StoreThrottled,
     StoreUnavailable,
+    check_key,
+    check_prefix,
+    check_range,
 )
-from penstock.objects.keys import check_key, check_prefix, check_range
-from penstock.objects.port import LIST_PAGE_OBJECTS, Buffer, ObjectInfo
 from penstock.objects.threads import Threads
 
 if TYPE_CHECKING:

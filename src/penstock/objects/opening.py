@@ -23,8 +23,7 @@ from weakref import WeakValueDictionary
 from penstock.base.errors import InvalidSetting
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.base.urls import without_credentials, without_credentials_in
-from penstock.objects.directory import DirectoryStore
-from penstock.objects.memory import MemoryStore
+from penstock.objects.directory import DirectoryStore, MemoryStore
 from penstock.objects.port import ObjectStore
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.base.errors import PenstockError
-from penstock.objects.errors import (
+from penstock.objects.port import (
     THROTTLED_STATUS,
     ObjectNotFound,
     ObjectTruncated,

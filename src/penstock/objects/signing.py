@@ -24,8 +24,8 @@ from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from penstock.base.urls import without_credentials, without_credentials_in
-from penstock.objects.errors import StoreRefused
 from penstock.objects.opening import REQUEST_TIMEOUT_MS, remote_client
+from penstock.objects.port import StoreRefused
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PROBE: Final = "probe"

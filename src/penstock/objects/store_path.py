@@ -7,24 +7,152 @@ value, so that one failed request does not fail the others of its call.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, NamedTuple
+from enum import Enum, auto
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.metrics import Histogram, Metrics, Sample, counter, gauge, histogram
 from penstock.base.retry import Backoff
 from penstock.base.system import Clock, Randomness
-from penstock.objects.errors import (
+from penstock.objects.port import (
+    ObjectReader,
     ObjectTruncated,
     StoreClosed,
     StoreThrottled,
     StoreUnavailable,
 )
-from penstock.objects.hedging import Hedging
-from penstock.objects.pool import Admission, Pool
-from penstock.objects.port import ObjectReader
 from penstock.objects.rate_limit import TokenBucket
 from penstock.objects.threads import CLOSE_TIMEOUT_SECONDS
+
+# Hedging: repeats a request that is slower than the 99th percentile, within a budget.
+#
+# The percentile is computed from the latest requests, so that it follows the store's latency. The
+# budget limits hedges to a share of the requests. While the store is slow as a whole, hedges would
+# only make it slower.
+#
+# Source: Dean and Barroso, "The Tail at Scale" (2013), hedged requests.
+
+
+HEDGE_WINDOW: Final = 512
+"""Latest latencies from which the percentile is computed."""
+HEDGE_SAMPLES_MIN: Final = 64
+"""Latencies that must be known before a request is hedged."""
+HEDGE_REFRESH: Final = 32
+"""New latencies after which the percentile is computed again."""
+HEDGE_PERCENTILE: Final = 0.99
+HEDGE_DELAY_MIN_SECONDS: Final = 0.02
+"""Minimum age of a request that is hedged. Hedging a younger one would not be faster."""
+HEDGE_SHARE: Final = 0.05
+"""Hedges per request that the budget allows in the long run."""
+HEDGES_SAVED_MAX: Final = 8.0
+"""Hedges that the budget may save for a burst."""
+
+
+class Hedging:
+    """The latencies and the hedging budget of one fetch path."""
+
+    __slots__ = ("_budget", "_delay", "_fresh", "_latencies")
+
+    def __init__(self) -> None:
+        self._latencies: deque[float] = deque(maxlen=HEDGE_WINDOW)
+        self._fresh = 0
+        self._delay: float | None = None
+        self._budget = 1.0
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds after which a request is slow, or None before enough latencies are known."""
+        return self._delay
+
+    def observe(self, seconds: float) -> None:
+        """Record the latency of a response, and add `HEDGE_SHARE` to the budget."""
+        self._latencies.append(seconds)
+        self._budget = min(HEDGES_SAVED_MAX, self._budget + HEDGE_SHARE)
+        self._fresh += 1
+        known = len(self._latencies)
+        if known < HEDGE_SAMPLES_MIN:
+            return
+        if self._delay is None or self._fresh >= HEDGE_REFRESH:
+            self._fresh = 0
+            ordered = sorted(self._latencies)
+            slow = ordered[min(known - 1, int(known * HEDGE_PERCENTILE))]
+            self._delay = max(HEDGE_DELAY_MIN_SECONDS, slow)
+
+    def spend(self) -> bool:
+        """Return whether a slow request may be hedged now.
+
+        If so, take one hedge from the budget.
+        """
+        if self._budget < 1.0:
+            return False
+        self._budget -= 1.0
+        return True
+
+
+# Limit of running and waiting requests: a pool without threads.
+
+
+J = TypeVar("J")
+
+
+class Admission(Enum):
+    """Result of offering a job to a pool."""
+
+    START = auto()
+    WAIT = auto()
+    REJECT = auto()
+
+
+class Pool(Generic[J]):
+    """A pool that lets `running_max` jobs run and `waiting_max` jobs wait, and rejects others."""
+
+    __slots__ = ("_running", "_running_max", "_waiting", "_waiting_max")
+
+    def __init__(self, *, running_max: int, waiting_max: int) -> None:
+        self._running_max = running_max
+        self._waiting_max = waiting_max
+        self._running = 0
+        self._waiting: deque[J] = deque()
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def waiting_max(self) -> int:
+        return self._waiting_max
+
+    def offer(self, job: J) -> Admission:
+        """Offer a job; return whether the caller starts it now, later or never.
+
+        A waiting job is started when `finish` returns it.
+        """
+        if self._running < self._running_max:
+            self._running += 1
+            return Admission.START
+        if len(self._waiting) >= self._waiting_max:
+            return Admission.REJECT
+        self._waiting.append(job)
+        return Admission.WAIT
+
+    def finish(self) -> J | None:
+        """Record the end of a job; return the next waiting job to start, or None."""
+        if self._waiting:
+            return self._waiting.popleft()
+        self._running -= 1
+        return None
+
+    def drain(self) -> list[J]:
+        jobs = list(self._waiting)
+        self._waiting.clear()
+        return jobs
+
 
 GET_ATTEMPTS_MAX: Final = 3
 """Attempts to read a range."""

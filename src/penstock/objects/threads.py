@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from penstock.objects.errors import StoreClosed, StoreThrottled
+from penstock.objects.port import StoreClosed, StoreThrottled
 
 CLOSE_TIMEOUT_SECONDS: Final = 10.0
 """Time for which closing waits for running calls."""

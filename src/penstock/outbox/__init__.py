@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.outbox.errors import BatchIdentity
     from penstock.outbox.gc.audit import Auditor
-    from penstock.outbox.gc.rules import SweepRules
-    from penstock.outbox.gc.sweeper import Sweeper
-    from penstock.outbox.gc.topic_pointers import TopicPointers
+    from penstock.outbox.gc.pointer_index import TopicPointers
+    from penstock.outbox.gc.sweeper import Sweeper, SweepRules
     from penstock.outbox.pointer import Pointer, decode_pointer, encode_pointer
     from penstock.outbox.pointer_table import decode_pointers
     from penstock.outbox.reader.consumer import OutboxConsumer, OutboxMessage
@@ -42,9 +41,9 @@ _HOMES = {
     "PointerPublisher": "writer.publisher",
     "ReadPolicy": "reader.policy",
     "SendResult": "writer.jobs",
-    "SweepRules": "gc.rules",
+    "SweepRules": "gc.sweeper",
     "Sweeper": "gc.sweeper",
-    "TopicPointers": "gc.topic_pointers",
+    "TopicPointers": "gc.pointer_index",
     "TopicPublisher": "writer.publisher",
     "WriteResult": "writer.jobs",
     "decode_pointer": "pointer",

@@ -1,8 +1,7 @@
 """Partitions behind one interface, which is independent of the storage of their topic."""
 
 from penstock.partitions.local import GroupCommits, LocalPartition
-from penstock.partitions.look_up import look_up_watermarks
-from penstock.partitions.port import Partition
+from penstock.partitions.port import Partition, look_up_watermarks
 from penstock.partitions.replicated import ReplicatedPartition
 
 __all__ = [

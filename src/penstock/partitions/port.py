@@ -6,7 +6,7 @@ objects in an object store. One contract suite tests both (`tests/partitions`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.records.appends import Opening
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from penstock.records.idempotence import ProducerState
     from penstock.records.transactions import AbortedTransaction, Guard, Marker
     from penstock.storage import Lease, LogConfig, Read
-    from penstock.storage.values import Later, OffsetAndTimestamp
+    from penstock.storage.files.values import Later, OffsetAndTimestamp
+
 
 LookUp = Callable[[Sequence[Any]], Awaitable[None]]
 """Updates the start and end offsets of partitions; raises PenstockError."""
@@ -224,3 +225,20 @@ class Partition(Protocol):
     async def producers(self) -> list[ProducerState]:
         """Return the idempotent producers that the partition remembers."""
         ...
+
+
+# Lookup of start and end offsets, with one request for all partitions of a kind.
+
+
+async def look_up_watermarks(partitions: Iterable[Partition | None]) -> None:
+    """Update the offsets of partitions that depend on a lookup; skip None.
+
+    Raises:
+        PenstockError: the lookup failed; the partitions keep their last offsets.
+    """
+    asked: dict[LookUp, list[Any]] = {}
+    for partition in partitions:
+        if partition is not None and partition.look_up is not None:
+            asked.setdefault(partition.look_up, []).append(partition)
+    for look_up, together in asked.items():
+        await look_up(together)

@@ -16,9 +16,9 @@ from penstock.base.pause import pause
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
 from penstock.records.appends import NO_APPEND, Opening
-from penstock.replication.errors import BeingMended, NotLeading, TooFewReplicas
-from penstock.storage.damage import DamagedRecords
-from penstock.storage.values import Read
+from penstock.replication.messages import BeingMended, NotLeading, TooFewReplicas
+from penstock.storage.files.values import Read
+from penstock.storage.files.walk import DamagedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.records.transactions import Guard, Marker
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
-    from penstock.storage.values import Later, OffsetAndTimestamp
+    from penstock.storage.files.values import Later, OffsetAndTimestamp
 
 
 class DeletionTimedOut(RetriableError):

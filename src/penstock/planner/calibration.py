@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.planner.inputs import InvalidPlanFile
+from penstock.planner.quantities import InvalidPlanFile
 
 CALIBRATION_VERSION: Final = 1
 MEASURED_MAX: Final = 1_000

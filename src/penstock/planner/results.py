@@ -30,8 +30,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from penstock.base.errors import InvalidError
 from penstock.base.settings import describe
-from penstock.planner.inputs import InvalidPlanFile
-from penstock.planner.quantities import format_quantity
+from penstock.planner.quantities import InvalidPlanFile, format_quantity
 
 Number = float | int
 Severity = Literal["ok", "note", "warn", "fail"]

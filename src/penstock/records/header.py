@@ -492,3 +492,19 @@ def _legacy(magic: int, offset: int) -> LegacyBatch:
         f"message set at byte {offset} has magic {magic}, a format from before Kafka 0.11. "
         f"Only magic {MAGIC} is supported"
     )
+
+
+# Default limits of this package; callers may pass other values.
+
+
+DECOMPRESSED_BATCH_BYTES_MAX: Final = 256 << 20
+"""Most decompressed bytes of one batch."""
+
+DECOMPRESSED_BYTES_MAX: Final = 1 << 30
+"""Most decompressed bytes of all batches of one buffer together."""
+
+PRODUCER_BATCHES_MAX: Final = 5
+"""Number of batches in a producer's state; Kafka's clients have at most five in flight."""
+
+WALKED_BYTES_MAX: Final = 2 << 20
+"""Most uncompressed bytes of an append that a broker checks in its event loop, in milliseconds."""

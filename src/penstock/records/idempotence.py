@@ -27,7 +27,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from penstock.records.aborted import OFFSET_MAX
 from penstock.records.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -35,8 +34,8 @@ from penstock.records.errors import (
     TransactionCoordinatorFenced,
     VerificationOutdated,
 )
-from penstock.records.limits import PRODUCER_BATCHES_MAX
-from penstock.records.transactions import EPOCH_VERSION, Marker
+from penstock.records.header import PRODUCER_BATCHES_MAX
+from penstock.records.transactions import EPOCH_VERSION, OFFSET_MAX, Marker
 
 SEQUENCES: Final = 2**31
 """Number of different sequences; 0 follows the last one."""

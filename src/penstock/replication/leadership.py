@@ -25,18 +25,23 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.base.errors import PenstockError
-from penstock.replication.effects import Committed, EndFound, SealAndOpen, Stopped
 from penstock.replication.epoch import Effects, Epoch, Phase
-from penstock.replication.errors import LeadershipOver, NotLeading, TooFewReplicas
 from penstock.replication.messages import (
     Ack,
     Append,
     AskChain,
+    Committed,
+    EndFound,
     FenceAnswer,
     Fenced,
     JoinFirst,
+    LeadershipOver,
     LogStart,
+    NotLeading,
     Position,
+    SealAndOpen,
+    Stopped,
+    TooFewReplicas,
 )
 from penstock.replication.peer_format import LINKS_MAX, Begun, HandOver, Read, ReadAnswer, Said
 from penstock.replication.replica import Replica
@@ -46,7 +51,7 @@ if TYPE_CHECKING:
 
     from penstock.records.appends import AppendResult, Done
     from penstock.storage import PartitionLog
-    from penstock.storage.values import Buffer
+    from penstock.storage.files.values import Buffer
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ broker of another cluster or an incompatible version, or another broker than exp
 reason and is disconnected.
 
 Then each side proves that it knows the cluster's secret, the connecting side first
-(`security/peers.py`), over TLS if brokers use it (`LinkTransport`). With proofs, a greeting names
-the cluster by a digest under that secret, so an unauthenticated peer does not learn the cluster's
-id. A connection counts only if both sides accept it. The connection of a new incarnation of a
-broker replaces the former one.
+(`security/sasl/peers.py`), over TLS if brokers use it (`LinkTransport`). With proofs, a greeting
+names the cluster by a digest under that secret, so an unauthenticated peer does not learn the
+cluster's id. A connection counts only if both sides accept it. The connection of a new incarnation
+of a broker replaces the former one.
 
 An interrupted network or a stopped process does not close connections. Each side therefore sends
 something at least every `LOOK_SECONDS`. A side that has received nothing for `silent_seconds`
@@ -54,7 +54,7 @@ from penstock.replication.peer_format import (
     gather,
     is_known,
 )
-from penstock.security.peers import NONCE_BYTES, PeerSecret
+from penstock.security.sasl.peers import NONCE_BYTES, PeerSecret
 from penstock.wire.frames import MalformedFrame, decode_parts, encode_parts
 
 if TYPE_CHECKING:

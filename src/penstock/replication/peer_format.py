@@ -35,7 +35,7 @@ u16, broker id i32, incarnation 16, largest frame u32, cluster name (length u8, 
 version u16, nonce 32. Version 1 ends after the cluster name. Both sides use the newest version
 that both know: version 1 has the kinds up to 17, version 2 adds 18, 19 and proofs. With version
 2 the next frame is a proof, the connecting side's first: "PSPF" and 32 bytes
-(`security/peers.py`). A side that rejects the other sends "PSNO" and the reason as UTF-8, and
+(`security/sasl/peers.py`). A side that rejects the other sends "PSNO" and the reason as UTF-8, and
 closes. A header "PSUP" is a keep-alive."""
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from penstock.replication.messages import (
     LogStart,
     Position,
 )
-from penstock.security.peers import NONCE_BYTES
-from penstock.storage.values import Buffer
+from penstock.security.sasl.peers import NONCE_BYTES
+from penstock.storage.files.values import Buffer
 from penstock.wire.frames import HEADER_BYTES_MAX, MalformedFrame
 
 VERSION: Final = 2

@@ -40,29 +40,27 @@ from penstock.replication.chain import (
     history_of,
     parts_at,
 )
-from penstock.replication.effects import (
-    Compare,
-    Halt,
-    MarkMoved,
-    MoveStart,
-    PersistLimbo,
-    PersistPromise,
-    StartAt,
-    TruncateTo,
-    Write,
-)
 from penstock.replication.messages import (
     Ack,
     Append,
     AskChain,
+    Compare,
     Fence,
     FenceAnswer,
     Fenced,
+    Halt,
     Join,
     JoinFirst,
     LogEnd,
     LogStart,
+    MarkMoved,
+    MoveStart,
+    PersistLimbo,
+    PersistPromise,
     Position,
+    StartAt,
+    TruncateTo,
+    Write,
 )
 
 Effect = (

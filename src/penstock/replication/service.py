@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.control.values.errors import EPOCH_PARTITIONS_PER_CALL_MAX
 from penstock.records.appends import AppendResult, Done, Opening
 from penstock.records.transactions import Marker
-from penstock.replication.calls import Calls
 from penstock.replication.chain import Chain
 from penstock.replication.copies import HEARD_BY_COPIES, Copy
-from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Epoch, Phase
-from penstock.replication.errors import LeadershipOver, NotLeading
 from penstock.replication.leadership import Leadership
 from penstock.replication.links import Outgoing
-from penstock.replication.messages import Join
+from penstock.replication.messages import Join, LeadershipOver, NotLeading, SealAndOpen
 from penstock.replication.peer_format import (
     ElectUncleanly,
     GiveTo,
@@ -36,18 +36,154 @@ from penstock.replication.peer_format import (
     encode_row,
     joined,
 )
-from penstock.replication.register import Owner, Register, Reserved
-from penstock.storage.errors import StorageFailed
+from penstock.storage.files.errors import StorageFailed
 
 if TYPE_CHECKING:
+    from penstock.base.errors import PenstockError
     from penstock.base.system import Clock
     from penstock.records.transactions import Guard
+    from penstock.replication.chain import Chain
+    from penstock.replication.epoch import Claim
+    from penstock.replication.leadership import Leadership
     from penstock.replication.links import Links
+    from penstock.replication.messages import SealAndOpen
+    from penstock.replication.peer_format import PartitionKey
     from penstock.replication.replica import Replica, Sync
     from penstock.storage import Lease, PartitionLog, StorageError
-    from penstock.storage.values import Buffer
+    from penstock.storage.files.values import Buffer
+
+
+# Calls to the control plane that combine requests about many partitions.
+#
+# One call of a kind runs at a time. The next call has all requests that arrived meanwhile, up to
+# the number that the control plane accepts. A call that fails is repeated after a pause, whatever
+# the error, because its callers cannot proceed without the answer.
+
 
 logger = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 0.2
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+
+class Calls(Generic[K, V, A]):
+    """Pending requests of one kind by key; a later one replaces an earlier one with the same key.
+
+    Belongs to the event loop.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        ask: Callable[[Sequence[tuple[K, V]]], Awaitable[Sequence[A]]],
+        answered: Callable[[K, V, A], None],
+    ) -> None:
+        """Create the calls.
+
+        `ask` performs one call and returns the answers in the order of the requests. `answered`
+        handles each answer. `what` names the requests in log messages.
+        """
+        self._what = what
+        self._ask = ask
+        self._answered = answered
+        self._waiting: dict[K, V] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, key: K, value: V) -> None:
+        """Add a request to the next call."""
+        self._waiting[key] = value
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def drop(self, key: K) -> None:
+        """Drop a request whose answer is not needed any more."""
+        self._waiting.pop(key, None)
+
+    async def close(self) -> None:
+        """Cancel the running call, and start no others."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            asked = list(islice(self._waiting.items(), EPOCH_PARTITIONS_PER_CALL_MAX))
+            for key, _ in asked:
+                del self._waiting[key]
+            try:
+                answers = await self._ask(asked)
+            except Exception as error:
+                logger.warning(
+                    "%s of %d partitions failed: %s", self._what, len(asked), error,
+                    exc_info=not isinstance(error, PenstockError),
+                )  # fmt: skip
+                self._waiting = dict(asked) | self._waiting
+                await pause(_AGAIN_SECONDS)
+                continue
+            for (key, value), answer in zip(asked, answers, strict=True):
+                try:
+                    self._answered(key, value, answer)
+                except Exception:
+                    logger.exception("%s: handling a response failed", self._what)
+
+
+# Register of leader epochs in the control plane, changed by compare-and-set.
+
+
+class Owner(Protocol):
+    """Object that serves a replicated partition to clients."""
+
+    def committed_to(self, offset: int) -> bool:
+        """Set the high watermark; return whether consumers may read more."""
+        ...
+
+
+class Reserved(NamedTuple):
+    """Highest reserved and highest opened epoch of a partition."""
+
+    reserved: int
+    opened: int
+
+
+class Led(Protocol):
+    """Partition for which this broker opens an epoch."""
+
+    @property
+    def key(self) -> PartitionKey: ...
+
+    @property
+    def leading(self) -> Leadership | None: ...
+
+
+class Register(Protocol):
+    """Leader epochs of all partitions in the control plane."""
+
+    async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
+        """Reserve the next epoch of each partition.
+
+        The result has an error for each partition that this broker may not claim.
+        """
+        ...
+
+    async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
+        """Seal and open epochs; the result is False where a later epoch was reserved."""
+        ...
+
+    async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
+        """Return the current reserved and opened epochs, without deleted partitions."""
+        ...
+
+    def lives(self, broker_id: int) -> bool:
+        """Whether a broker is registered, and not known to be offline."""
+        ...
+
+    async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
+        """Return, for each partition, the newest epochs below the given one, at most a page."""
+        ...
+
 
 _LIVES_BITS: Final = 32
 """Bits of an incarnation that count the restarts of replicas since the broker's start."""

@@ -18,8 +18,7 @@ from typing import ClassVar, Final, Protocol
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError
-from penstock.security.acl_index import AclIndex, address_of
-from penstock.security.acls import SUPPORTED, AclBinding
+from penstock.security.acls import SUPPORTED, AclBinding, AclIndex, address_of
 
 
 class Principal(Struct, frozen=True):

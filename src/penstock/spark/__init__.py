@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.spark.java import JavaMissing, require_java
-    from penstock.spark.listener import GroupCommitListener
-    from penstock.spark.outbox import json_lines, outbox_tree, read_outbox
+    from penstock.spark.reads.listener import GroupCommitListener
+    from penstock.spark.reads.outbox import json_lines, outbox_tree, read_outbox
+    from penstock.spark.sessions.java import JavaMissing, require_java
+    from penstock.spark.sessions.session import session
+    from penstock.spark.sessions.source import PenstockSource
     from penstock.spark.sink.commits import Appended
     from penstock.spark.sink.log_sink import LogSink
-    from penstock.spark.source import PenstockSource
-    from penstock.spark.spark_session import session
     from penstock.spark.tables.append import DeltaSink, Written
     from penstock.spark.tables.upsert import DeltaUpsert
 
@@ -40,16 +40,16 @@ _HOMES: Final = {
     "DeltaSink": "tables.append",
     "Written": "tables.append",
     "DeltaUpsert": "tables.upsert",
-    "GroupCommitListener": "listener",
-    "json_lines": "outbox",
-    "outbox_tree": "outbox",
-    "read_outbox": "outbox",
-    "JavaMissing": "java",
-    "require_java": "java",
+    "GroupCommitListener": "reads.listener",
+    "json_lines": "reads.outbox",
+    "outbox_tree": "reads.outbox",
+    "read_outbox": "reads.outbox",
+    "JavaMissing": "sessions.java",
+    "require_java": "sessions.java",
     "Appended": "sink.commits",
     "LogSink": "sink.log_sink",
-    "PenstockSource": "source",
-    "session": "spark_session",
+    "PenstockSource": "sessions.source",
+    "session": "sessions.session",
 }
 
 

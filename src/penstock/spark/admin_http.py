@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.base.urls import without_credentials
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity, Answer, Body
 from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 from penstock.spark.errors import InvalidOption, NotPenstock
@@ -107,7 +107,7 @@ class BrokerAdmins:
             return addresses[0].call(method, path, body, timeout_seconds=timeout_seconds)
         deadline = self._clock.monotonic() + timeout_seconds
         trouble = "no address is configured"
-        for attempt in range(limits.ADMIN_ATTEMPTS_MAX):
+        for attempt in range(errors.ADMIN_ATTEMPTS_MAX):
             for address in addresses:
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
@@ -141,7 +141,7 @@ class BrokerAdmins:
             AdminUnavailable: no broker responded.
         """
         began = self._clock.monotonic()
-        for attempt in range(limits.ADMIN_ATTEMPTS_MAX):
+        for attempt in range(errors.ADMIN_ATTEMPTS_MAX):
             answered, trouble = self._round(path, timeout_seconds)
             if answered and (_can(answered[-1][1]) or self._unknown(answered)):
                 break

@@ -7,10 +7,12 @@ Arrow batches is exactly equal, so both forms are declared here. Every column is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -23,11 +25,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.spark.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from penstock.formats.readers import Reader
+
+
 BATCH_ROWS_MAX: Final = 65_536
 HEADERS: Final = "headers"
 VALUE: Final = "_value"
 ERROR: Final = "_error"
-"""Columns that the source adds if it decodes values: the struct, and the error (`opening.py`)."""
+"""Columns that the source adds if it decodes values: the struct, and the error (`schema.py`)."""
 
 _HEADER_SPARK: Final = StructType(
     [StructField("key", StringType()), StructField("value", BinaryType())]
@@ -68,3 +76,56 @@ def quoted(column: str) -> str:
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """Return the Arrow schema of these columns, equal to the one that Spark expects."""
     return pa.schema([pa.field(name, _COLUMNS[name][1], nullable=True) for name in columns])
+
+
+# Decoding of values while a task reads records, into two more columns.
+#
+# A reader of `penstock.formats` converts each value to a struct, or reports an error, while the
+# worker still has the records in Arrow. Spark receives only the selected fields, but every value is
+# checked as a whole.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Decoder of values: a reader of one format, and the selected fields; it can be pickled."""
+
+    reader: Reader
+    value: StructType
+
+    @property
+    def schema(self) -> tuple[StructField, StructField]:
+        """The two columns that the decoder adds: the value as a struct, and the error of an invalid
+        value.
+        """
+        return StructField(VALUE, self.value), StructField(ERROR, StringType())
+
+    def only(self, names: Iterable[str]) -> Opening:
+        """Return a decoder for some of the fields.
+
+        Raises:
+            InvalidOption: no field is named, or a field does not exist.
+        """
+        wanted = set(names)
+        unknown = sorted(wanted.difference(self.value.names))
+        if unknown or not wanted:
+            raise InvalidOption(
+                "valueFields", ", ".join(unknown) or "[]",
+                f"must name at least one of the fields {', '.join(self.value.names)}",
+            )  # fmt: skip
+        kept = [field for field in self.value.fields if field.name in wanted]
+        return replace(self, value=StructType(kept))
+
+    def arrow_fields(self) -> tuple[pa.Field, pa.Field]:
+        """Return the Arrow fields of the two columns, with exactly the types that Spark expects."""
+        return (
+            pa.field(VALUE, to_arrow_type(self.value, timezone="UTC")),
+            pa.field(ERROR, pa.string()),
+        )
+
+    def columns(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+        opened, errors = self.reader.read(values)
+        names = self.value.names
+        if opened.type.num_fields != len(names):
+            parts = [opened.field(name) for name in names]
+            opened = pa.StructArray.from_arrays(parts, names=names, mask=opened.is_null())
+        return opened.cast(self.arrow_fields()[0].type), errors

@@ -1,7 +1,6 @@
 """The segmented log: partitions in Kafka's file formats behind one shared journal."""
 
-from penstock.storage.config import LogConfig
-from penstock.storage.errors import (
+from penstock.storage.files.errors import (
     AppendBacklog,
     BatchesTooLarge,
     CorruptFile,
@@ -18,14 +17,10 @@ from penstock.storage.errors import (
     StoreLocked,
     TopicIdMismatch,
 )
+from penstock.storage.files.settings import LogConfig, StorageSettings
+from penstock.storage.files.values import Lease, OffsetAndTimestamp, Read
 from penstock.storage.log.partition_log import PartitionLog
-from penstock.storage.settings import StorageSettings
 from penstock.storage.store import LogStore
-from penstock.storage.values import (
-    Lease,
-    OffsetAndTimestamp,
-    Read,
-)
 
 __all__ = [
     "AppendBacklog",

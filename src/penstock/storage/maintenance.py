@@ -23,24 +23,25 @@ from typing import NamedTuple
 
 from penstock.base.files import Files, sync_directory
 from penstock.base.ids import TopicPartition
-from penstock.storage.checkpointing import (
-    Checkpointer,
-    kept_snapshots,
-    remove_old_snapshots,
-)
-from penstock.storage.errors import StorageError, StorageFailed
-from penstock.storage.journal import Journal
-from penstock.storage.limits import (
+from penstock.storage.files.errors import (
     HOUSEKEEPING_FILES_MAX,
     HOUSEKEEPING_LOGS_MAX,
     HOUSEKEEPING_SEGMENTS_MAX,
     REPLAYED_LOGS_MAX,
+    StorageError,
+    StorageFailed,
 )
+from penstock.storage.files.journal import Journal
+from penstock.storage.files.values import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
+from penstock.storage.files.worker import Worker
 from penstock.storage.log.partition_log import PartitionLog
+from penstock.storage.log.rolling import expired_count, kept_here, segment_facts
 from penstock.storage.log.state import LogState, StoreParts
-from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
-from penstock.storage.rolling import expired_count, kept_here, segment_facts
-from penstock.storage.worker import Worker
+from penstock.storage.writing.checkpointing import (
+    Checkpointer,
+    kept_snapshots,
+    remove_old_snapshots,
+)
 
 logger = logging.getLogger(__name__)
 

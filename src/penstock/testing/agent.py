@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock.apps.configuration import Given
 from penstock.apps.host.wiring import build_agent, configure_host
-from penstock.apps.wiring import address
+from penstock.apps.process.configuration import Given
+from penstock.apps.process.wiring import address
 from penstock.testing.loop_thread import End, LoopThread
 
 if TYPE_CHECKING:

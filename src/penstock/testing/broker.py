@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from penstock.apps.configuration import Given, configure
-from penstock.apps.wiring import address, opened, start
+from penstock.apps.process.configuration import Given, configure
+from penstock.apps.process.wiring import address, opened, start
 from penstock.base.errors import UnavailableError
 from penstock.testing.loop_thread import END_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS, End, LoopThread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.apps.processes import admin_text
+from penstock.apps.serve import front
 from penstock.base.metrics import Metric, Sample
 
 METRICS = b"""# HELP a_total Things.
@@ -19,7 +19,7 @@ b_seconds_count{api="Fetch"} 1.0
 
 
 def test_metrics_have_a_label_and_stand_together() -> None:
-    text = admin_text.metrics({1: METRICS, 2: METRICS + b"# TYPE c gauge\nc 1.0\n", 3: None})
+    text = front.metrics({1: METRICS, 2: METRICS + b"# TYPE c gauge\nc 1.0\n", 3: None})
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
     assert set(families) == {"penstock_process_up", "a", "b_seconds", "c"}
     up = {
@@ -33,7 +33,7 @@ def test_metrics_have_a_label_and_stand_together() -> None:
 
 def test_own_metrics_stand_with_those_of_brokers() -> None:
     metric = Metric(name="a_total", kind="counter", doc="Things.")
-    text = admin_text.metrics({1: METRICS}, [Sample(metric, 5)])
+    text = front.metrics({1: METRICS}, [Sample(metric, 5)])
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
     values = [(sample.labels, sample.value) for sample in families["a"].samples]
     assert values == [({}, 5), ({"broker": "1"}, 3)]
@@ -42,23 +42,23 @@ def test_own_metrics_stand_with_those_of_brokers() -> None:
 
 def test_what_brokers_could_not_take_into_use() -> None:
     answers = {1: {"failures": []}, 2: {"failures": ["no PEM"]}, 3: None}
-    assert admin_text.failures(answers) == ["broker 2: no PEM", "broker 3: it does not answer"]
+    assert front.failures(answers) == ["broker 2: no PEM", "broker 3: it does not answer"]
 
 
 def test_health_is_that_of_all() -> None:
     good = {"checks": [{"name": "storage", "ok": True, "cause": None}]}
     bad = {"checks": [{"name": "storage", "ok": False, "cause": "no room"}]}
-    assert admin_text.health({2: good, 1: good}, vital=False)["status"] == "ok"
-    report = admin_text.health({1: good, 2: bad}, vital=False)
+    assert front.health({2: good, 1: good}, vital=False)["status"] == "ok"
+    report = front.health({1: good, 2: bad}, vital=False)
     assert report["node_id"] == 1
     assert report["status"] == "failing"
     assert {"name": "broker 2: storage", "ok": False, "cause": "no room"} in report["checks"]
-    assert admin_text.health({1: good, 2: None}, vital=False)["status"] == "failing"
-    assert admin_text.health({1: good, 2: None}, vital=True)["status"] == "ok"
+    assert front.health({1: good, 2: None}, vital=False)["status"] == "failing"
+    assert front.health({1: good, 2: None}, vital=True)["status"] == "ok"
 
 
 def test_groups_are_those_of_all_coordinators() -> None:
-    found = admin_text.groups(
+    found = front.groups(
         {1: {"groups": [{"group_id": "b"}]}, 2: {"groups": [{"group_id": "a"}]}, 3: None}
     )
     assert [group["group_id"] for group in found["groups"]] == ["a", "b"]

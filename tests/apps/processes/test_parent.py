@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 import signal, sys, time
 from pathlib import Path
-from penstock.apps.processes.parent import Parent, ProcessEnded
+from penstock.apps.serve.parent import Parent, ProcessEnded
 
 def stubborn(alive, ready):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

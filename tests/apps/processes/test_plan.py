@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.apps.configuration import Given, InvalidConfiguration, configure
-from penstock.apps.processes.plan import BrokersMissing, Plan, check_held
+from penstock.apps.process.configuration import Given, InvalidConfiguration, configure
+from penstock.apps.serve.plan import BrokersMissing, Plan, check_held
 from penstock.base.errors import InvalidSetting
 from penstock.control import SqliteControlPlane
 

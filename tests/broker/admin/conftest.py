@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.broker.admin import AdminServer
+from penstock.broker.admin_server import AdminServer
 from penstock.broker.server import BrokerServer
-from penstock.security.peers import PeerSecret
+from penstock.security.sasl.peers import PeerSecret
 from tests.broker.handlers.conftest import broker
 
 __all__ = ["admin", "broker"]

@@ -15,15 +15,15 @@ import pytest
 
 from penstock.base.http_routes import Routes
 from penstock.broker import admin as admin_room
-from penstock.broker.admin import AdminServer
+from penstock.broker import admin_app
 from penstock.broker.admin.access import HOSTS, Needs
-from penstock.broker.admin.app import build_app
+from penstock.broker.admin_app import build_app
+from penstock.broker.admin_server import AdminServer
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser
-from penstock.security.credentials import SCRAM_SHA_256, derive
-from penstock.security.http_origin import NotForHere, check_meant
-from penstock.security.peers import PeerSecret
-from penstock.security.users_file import FileCredentials
+from penstock.security.credentials import SCRAM_SHA_256, FileCredentials, derive
+from penstock.security.http_credentials import NotForHere, check_meant
+from penstock.security.sasl.peers import PeerSecret
 from tests.broker.admin.test_admin import fetch
 from tests.broker.handlers.test_topics import create, creation
 from tests.security.access import Noted, allow
@@ -32,14 +32,18 @@ PASSWORD = "correct horse"
 CREDENTIAL = derive(SCRAM_SHA_256, PASSWORD, salt=b"0123456789abcdef", iterations=4096)
 NAMES = {"topic": "orders", "group": "g/h", "transactional_id": "q", "cluster": CLUSTER}
 MODULES = [
-    import_module(f"{admin_room.__name__}.{found.name}")
-    for found in iter_modules(admin_room.__path__)
+    admin_app,
+    *(
+        import_module(f"{admin_room.__name__}.{found.name}")
+        for found in iter_modules(admin_room.__path__)
+    ),
 ]
 NEEDS: dict[tuple[str, str], Needs] = {
     (route.method, route.path): route.access
     for module in MODULES
-    if hasattr(module, "routes")
-    for route in module.routes.declared
+    for views in vars(module).values()
+    if hasattr(views, "routes") and isinstance(views, type)
+    for route in views.routes.declared
 }
 ROUTES = sorted(key for key, needs in NEEDS.items() if needs.operation)
 

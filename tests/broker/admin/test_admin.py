@@ -12,9 +12,9 @@ import pytest
 from penstock.base.errors import InvalidSetting
 from penstock.base.http_listener import parse_address
 from penstock.base.metrics import Metric, Sample
-from penstock.broker.admin import AdminServer
-from penstock.broker.admin.app import build_app
-from penstock.broker.coordination.ownership import owner_of
+from penstock.broker.admin_app import build_app
+from penstock.broker.admin_server import AdminServer
+from penstock.broker.groups.runtime.saving import owner_of
 from penstock.broker.server import BrokerServer
 from tests.broker.handlers.test_topics import create, creation
 

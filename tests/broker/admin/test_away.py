@@ -16,7 +16,7 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.client import Client
-from penstock.diskless.formats.store_properties import KEY
+from penstock.diskless.identity import KEY
 from penstock.testing import Broker
 from tests.broker.admin.test_admin import failing
 from tests.postgres import PostgresServer, postgres_server

@@ -9,11 +9,12 @@ from uuid import UUID
 import pytest
 
 from penstock.base.ids import TopicPartition
-from penstock.broker.admin import AdminServer, extents
+from penstock.broker.admin import extents
+from penstock.broker.admin_server import AdminServer
 from penstock.broker.server import BrokerServer
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
-from penstock.spark.extents import HttpExtents
+from penstock.spark.reads.extents import HttpExtents
 from tests.broker.admin.test_admin import fetch
 from tests.broker.handlers.test_topics import create, creation
 from tests.storage.batches import batch

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.admin import AdminServer
 from penstock.broker.admin.health import READINESS_KEPT_SECONDS, check_disk
+from penstock.broker.admin_server import AdminServer
 from penstock.broker.server import BrokerServer
 from penstock.control import MemoryControlPlane
 from penstock.security import CLUSTER

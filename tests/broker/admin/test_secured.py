@@ -15,7 +15,7 @@ from penstock.base.ids import TopicPartition
 from penstock.client.admin_http import AdminHttp, AdminSecurity, Answer, Body
 from penstock.client.errors import AdminUnavailable, InvalidArgument
 from penstock.client.security import admin_security
-from penstock.spark.extents import HttpExtents
+from penstock.spark.reads.extents import HttpExtents
 from penstock.testing import Broker
 from tests.broker.batch_commits.sink_client import Part, encode_blob
 from tests.broker.security.secured import PASSWORD, users_file

@@ -227,14 +227,14 @@ def test_two_drivers_at_once_over_http(broker: Broker, client: SinkClient) -> No
 
 def test_without_a_staging_directory_there_is_no_sink(tmp_path: Path) -> None:
     """A broker that is embedded without the setting says so."""
-    from penstock.broker.admin import sinks
-    from penstock.broker.batch_commits.errors import StagingUnavailable
+    from penstock.broker.admin.sinks import SinkViews
+    from penstock.broker.batch_commits.manifest import StagingUnavailable
 
     class Bare:
         sinks = None
 
     with pytest.raises(StagingUnavailable, match=r"sink\.staging\.directory is not set"):
-        sinks._sinks(Bare())  # type: ignore[arg-type]
+        SinkViews._sinks(Bare())  # type: ignore[arg-type]
 
 
 async def test_a_commit_to_a_diskless_topic_wakes_a_consumer(broker: Broker) -> None:

@@ -16,11 +16,11 @@ from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.broker.batch_commits import Committed
 from penstock.broker.batch_commits.manifest import parse_post
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import ControlUnavailable, MemoryControlPlane, SinkCommit
-from penstock.diskless.service import DisklessService
+from penstock.diskless.topics.service import DisklessService
 from penstock.records.columnar import decode_batches
 from penstock.storage import LogStore, StorageSettings
 from tests.broker.batch_commits.sink_client import Part, encode_blob

@@ -8,11 +8,11 @@ from typing import Any
 
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_RANDOMNESS
-from penstock.broker.topic_configs import TopicConfigs
+from penstock.broker.configuration.configs import TopicConfigs
 from penstock.control import ControlUnavailable, ObjectCommit, SinkAnswer, SinkCommit
-from penstock.diskless.partition import DisklessPartition
-from penstock.diskless.service import DisklessService
 from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.topics.partition import DisklessPartition
+from penstock.diskless.topics.service import DisklessService
 from penstock.objects import FetchSettings, MemoryStore
 from penstock.records.columnar import decode_batches
 from tests.broker.batch_commits.conftest import FaultyControl, House

@@ -21,12 +21,12 @@ from penstock.broker.batch_commits.commit import (
     runs_to_verify,
     schedule,
 )
-from penstock.broker.batch_commits.errors import TargetBehind
 from penstock.broker.batch_commits.manifest import (
     TARGET_RECORDS_MAX,
     Blob,
     Manifest,
     Section,
+    TargetBehind,
     TopicIdPartition,
 )
 from penstock.control import SinkCommit, SinkState, SinkTarget

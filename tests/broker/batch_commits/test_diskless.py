@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker.batch_commits import pieces as pieces_module
 from penstock.broker.batch_commits import service as service_module
-from penstock.broker.batch_commits.errors import InvalidCommit, NotFinished, SinkOwnerChanged
+from penstock.broker.batch_commits.manifest import InvalidCommit, NotFinished, SinkOwnerChanged
 from penstock.control import EntryRefused, SinkCommit
 from penstock.records import split_batches
 from tests.broker.batch_commits.diskless_house import DISKLESS, DisklessHouse
@@ -296,7 +296,7 @@ async def test_another_owner_is_refused(house: DisklessHouse) -> None:
 async def test_a_commit_that_fits_into_no_transaction(
     house: DisklessHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.diskless.service.SINK_OBJECTS_MAX", 2)
+    monkeypatch.setattr("penstock.diskless.topics.service.SINK_OBJECTS_MAX", 2)
     large = house.stage("large", [Part("d", 0, ["x" * 70_000])])
     with pytest.raises(InvalidCommit, match=r"for diskless topics, at most 65536 are allowed"):
         await house.post(0, [large])

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.broker.batch_commits.errors import InvalidCommit
 from penstock.broker.batch_commits.manifest import (
     TARGET_RECORDS_MAX,
+    InvalidCommit,
     Manifest,
     check_blob_name,
     check_query,

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.batch_commits.commit import Run
-from penstock.broker.batch_commits.errors import CorruptBlob
-from penstock.broker.batch_commits.manifest import TopicIdPartition
+from penstock.broker.batch_commits.manifest import CorruptBlob, TopicIdPartition
 from penstock.broker.batch_commits.pieces import PIECES_PER_TURN_MAX, PieceReader
-from penstock.control.values import SEQUENCES
+from penstock.control.values.topics import SEQUENCES
 from penstock.records import InvalidRecord, split_batches, verify_crc
 from penstock.storage import LogConfig
 from tests.broker.batch_commits.sink_client import Part, encode_blob

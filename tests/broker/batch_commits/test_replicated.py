@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.batch_commits import Committed, SinkService
-from penstock.broker.batch_commits.errors import NotFinished
-from penstock.broker.batch_commits.manifest import parse_post
+from penstock.broker.batch_commits.manifest import NotFinished, parse_post
 from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, SinkCommit
 from penstock.records.columnar import decode_batches

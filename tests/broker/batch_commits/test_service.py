@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.broker.batch_commits import pieces as pieces_module
 from penstock.broker.batch_commits import roll_forward as roll_forward_module
 from penstock.broker.batch_commits import service as service_module
-from penstock.broker.batch_commits.errors import (
+from penstock.broker.batch_commits.manifest import (
     CommitUnderWay,
     InconsistentTopicId,
     InvalidCommit,
@@ -23,9 +23,9 @@ from penstock.broker.batch_commits.errors import (
     UnknownSink,
 )
 from penstock.broker.batch_commits.roll_forward import RollForward
-from penstock.broker.errors import InternalTopic, UnknownTopicOrPartition
+from penstock.broker.net.errors import InternalTopic, UnknownTopicOrPartition
 from penstock.control import SinkCommit
-from penstock.control.values import SEQUENCES
+from penstock.control.values.topics import SEQUENCES
 from penstock.storage import StorageSettings
 from tests.broker.batch_commits.conftest import House
 from tests.broker.batch_commits.sink_client import Part

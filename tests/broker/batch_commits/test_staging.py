@@ -15,7 +15,7 @@ from penstock.base.crc import crc32c
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.broker.batch_commits import staging
-from penstock.broker.batch_commits.errors import (
+from penstock.broker.batch_commits.manifest import (
     BlobExists,
     BlobTooLarge,
     InvalidCommit,
@@ -24,7 +24,7 @@ from penstock.broker.batch_commits.errors import (
     StagingUnavailable,
 )
 from penstock.broker.batch_commits.staging import MARKER_FILE, StagingArea
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
 from tests.broker.batch_commits.conftest import House, HouseClock
 from tests.broker.batch_commits.sink_client import Part
 from tests.faulty_files import FaultyFiles

@@ -12,16 +12,13 @@ import pytest
 
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.coordination.assignors import NOTHING, Partitions
-from penstock.broker.coordination.consumer import (
-    ConsumerHeartbeat,
-    DescribedConsumerGroup,
-)
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.groups import GroupCoordinator
-from penstock.broker.coordination.modern.events import HeartbeatResponse
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.groups.consumer import ConsumerHeartbeat, DescribedConsumerGroup
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.modern.core import HeartbeatResponse
+from penstock.broker.groups.runtime.assignors import NOTHING, Partitions
+from penstock.broker.groups.runtime.core import Refused
 from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.settings import BrokerSettings
 from penstock.control import SqliteControlPlane
 
 MEMBERS, TOPICS, PARTITIONS = 1_000, 10, 1_000

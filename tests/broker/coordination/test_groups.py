@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
-from penstock.broker.coordination.ticking import CATCH_UP_MS
+from penstock.broker.groups.runtime.runtime import CATCH_UP_MS
+from penstock.broker.groups.runtime.saving import CoordinatorNotAvailable, owner_of
 from penstock.broker.server import BrokerServer
 from penstock.control import (
     Broker,

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.coordination import loading
-from penstock.broker.coordination.loading import FoundKey, Loads
-from penstock.broker.coordination.ownership import (
+from penstock.broker.groups.runtime import saving
+from penstock.broker.groups.runtime.saving import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    FoundKey,
+    Loads,
     NotCoordinator,
 )
 from penstock.control import ControlUnavailable, CoordinationRecord
@@ -93,7 +94,7 @@ async def test_a_key_is_read_alone(house: House) -> None:
 async def test_all_that_is_owned_is_loaded_in_time(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "LOAD_KEYS_MAX", 4)
+    monkeypatch.setattr(saving, "LOAD_KEYS_MAX", 4)
     house.foreign = {"g1"}
     await house.loads.load("g9")
     await house.loads.load(None)
@@ -105,7 +106,7 @@ async def test_all_that_is_owned_is_loaded_in_time(
 
 
 async def test_requested_keys_are_read_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "LOAD_KEYS_MAX", 2)
+    monkeypatch.setattr(saving, "LOAD_KEYS_MAX", 2)
     house.loads.start()
     while not house.source.reads:
         await asyncio.sleep(0)
@@ -137,7 +138,7 @@ async def test_a_bug_fails_waiting_requests(house: House) -> None:
 
 
 async def test_only_so_many_wait(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "LOADS_WAITING_MAX", 3)
+    monkeypatch.setattr(saving, "LOADS_WAITING_MAX", 3)
     house.source.open.clear()
     waiting = [asyncio.create_task(house.loads.load(f"g{n}")) for n in range(3)]
     await asyncio.sleep(0)

@@ -9,11 +9,9 @@ from uuid import UUID
 import pytest
 
 from penstock.base.system import SYSTEM_RANDOMNESS
-from penstock.broker.coordination import saving
-from penstock.broker.coordination.core import Save, Saved, SaveFailed
-from penstock.broker.coordination.ownership import Ownership
-from penstock.broker.coordination.rows import KeyRows
-from penstock.broker.coordination.saving import Lost, Outcome, Pending, Saver
+from penstock.broker.groups.runtime import saving
+from penstock.broker.groups.runtime.core import Save, Saved, SaveFailed
+from penstock.broker.groups.runtime.saving import KeyRows, Lost, Outcome, Ownership, Pending, Saver
 from penstock.control import (
     ControlUnavailable,
     CoordinationRecord,

@@ -7,7 +7,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.coordination.timers import STALE_ENTRIES_MIN, Timer, Timers
+from penstock.broker.groups.runtime.core import STALE_ENTRIES_MIN, Timer, Timers
 
 TIMERS = 8
 steps = st.lists(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.coordination.topic_regex import (
+from penstock.broker.groups.runtime.topic_regex import (
     EXPRESSION_BYTES_MAX,
     InvalidRegex,
     compile_regex,

@@ -11,11 +11,11 @@ import pytest
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
-from penstock.diskless.service import DisklessService
 from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.topics.service import DisklessService
 from penstock.objects import FetchSettings, MemoryStore, ObjectStore
 from penstock.storage import LogStore, StorageSettings
 from tests.broker.wire_client import WireClient

@@ -16,9 +16,10 @@ from typing import Any
 
 from penstock.apps.cli import main
 from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.migration import follower, leader, participant
-from penstock.control.batch_index.operations import DisklessPlane
-from penstock.diskless.migration import MigrationPart, TopicCopy
+from penstock.broker.migration import leader, participant
+from penstock.broker.migration import leader as follower
+from penstock.control.operations.diskless import DisklessPlane
+from penstock.diskless.topics.migration import MigrationPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")
 """Steps of a broker that leads all partitions."""

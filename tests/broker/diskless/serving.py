@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from penstock.control.postgres import PostgresControlPlane
-from penstock.diskless.verification import Verifier
+from penstock.diskless.topics.verification import Verifier
 from penstock.objects import open_store
 from tests.broker.wire_client import WireClient
 from tests.control.postgres_proxy import Proxy, proxy_to

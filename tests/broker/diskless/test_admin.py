@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.server import BrokerServer
-from penstock.diskless.serving import NotServing
+from penstock.diskless.topics.serving import NotServing
 from tests.broker.admin.test_admin import fetch
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.handlers.conftest import readiness_of

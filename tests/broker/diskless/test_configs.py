@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.diskless import check_change, configs_of_new, is_diskless
+from penstock.broker.metadata.leaders import check_change, configs_of_new, is_diskless
 from penstock.broker.server import BrokerServer
 from penstock.control import Topic
-from penstock.storage.config import LogConfig
+from penstock.storage.files.settings import LogConfig
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.wire_client import WireClient, batch
 

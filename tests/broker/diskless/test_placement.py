@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.diskless import Placement, preferred, rack_of
+from penstock.broker.metadata.leaders import Placement, preferred, rack_of
 from penstock.control import Broker, MetadataImage
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.wire_client import WireClient, batch, fetch_request

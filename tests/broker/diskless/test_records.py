@@ -11,7 +11,7 @@ import pytest
 from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.server import BrokerServer
-from penstock.diskless import service as service_module
+from penstock.diskless.topics import service as service_module
 from penstock.objects import StoreUnavailable
 from penstock.records import split_batches
 from tests.broker.diskless.conftest import Cluster

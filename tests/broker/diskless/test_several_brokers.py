@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.server import BrokerServer
-from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
+from penstock.control.values.diskless import CommitAnswer, ObjectCommit
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.diskless.test_records import _creation, fetched, offsets
 from tests.broker.wire_client import WireClient, batch
@@ -94,7 +94,7 @@ async def test_a_notification_wakes_waiters(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plane notifies other brokers of commits, as a database does; none polls."""
-    monkeypatch.setattr("penstock.diskless.service.WATERMARKS_SECONDS", 3600.0)
+    monkeypatch.setattr("penstock.diskless.topics.service.WATERMARKS_SECONDS", 3600.0)
     listeners: list[Callable[..., None]] = []
     plane = cluster.control
     original = plane.commit_object

@@ -16,9 +16,9 @@ import pytest
 from penstock.base.pause import pause
 from penstock.broker.admin.health import Health
 from penstock.broker.server import BrokerServer
-from penstock.diskless import service as service_module
 from penstock.diskless.errors import StoreMismatch
-from penstock.diskless.formats.store_properties import KEY
+from penstock.diskless.identity import KEY
+from penstock.diskless.topics import service as service_module
 from penstock.objects import MemoryStore, StoreUnavailable, open_store
 from tests.apps.test_serve import refused
 from tests.broker.diskless.conftest import Cluster

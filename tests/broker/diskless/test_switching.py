@@ -10,8 +10,8 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.base.retry import Backoff
-from penstock.broker.errors import NotLeader
-from penstock.broker.migration import migrations, retrying
+from penstock.broker.migration import leader, migrations
+from penstock.broker.net.errors import NotLeader
 from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, SinkCommit, SinkTarget, TopicMigration
 from penstock.objects import MemoryStore, StoreUnavailable
@@ -236,7 +236,7 @@ async def test_store_that_fails_leaves_a_local_topic(
         await put(key, pieces)
 
     monkeypatch.setattr(store, "put", refuse)
-    monkeypatch.setattr("penstock.diskless.migration.copying.PUT_BACKOFF", Backoff(first_ms=1))
+    monkeypatch.setattr("penstock.diskless.topics.migration.PUT_BACKOFF", Backoff(first_ms=1))
     refused = await altered(client, "t", diskless_enable="true")
     assert refused.error_code != 0
     assert "the store is away" in refused.error_message
@@ -257,7 +257,7 @@ async def test_fence_stays_until_the_commit_is_known(
     await local()
     await client.produce("t", batch(b"a"))
     other = await cluster.connect(broker)
-    monkeypatch.setattr(retrying, "SWITCH_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(leader, "SWITCH_PAUSE_SECONDS", 0.01)
     real = cluster.control.migrate_topic
     calls: list[TopicMigration] = []
     refused: list[int] = []

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.base.retry import Backoff
-from penstock.broker.migration import follower, leader
+from penstock.broker.migration import leader
+from penstock.broker.migration import leader as follower
 from penstock.broker.server import BrokerServer
 from penstock.control import (
     ControlUnavailable,
@@ -217,7 +218,7 @@ async def test_a_failing_broker_reports_the_cause(
         await put(key, pieces)
 
     monkeypatch.setattr(house.cluster.objects, "put", refuse)
-    monkeypatch.setattr("penstock.diskless.migration.copying.PUT_BACKOFF", Backoff(first_ms=1))
+    monkeypatch.setattr("penstock.diskless.topics.migration.PUT_BACKOFF", Backoff(first_ms=1))
     answer = await altered(house.clients[2], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
     assert "broker 1: the store is away" in answer.error_message

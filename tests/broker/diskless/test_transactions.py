@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from penstock.broker.server import BrokerServer
-from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
-from penstock.diskless.partition import DisklessPartition
+from penstock.control.values.diskless import CommitAnswer, ObjectCommit
+from penstock.diskless.topics.partition import DisklessPartition
 from penstock.records import HEADER_BYTES, split_batches
 from penstock.records.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
 from tests.broker.diskless.conftest import Cluster

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from penstock.base.errors import PenstockError
-from penstock.broker.connection import RequestContext
-from penstock.broker.error_answers import error_answer
-from penstock.broker.errors import error_of
-from penstock.broker.handlers.table import Handlers
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import error_answer, error_of
 from penstock.broker.server import BrokerServer
+from penstock.broker.table import Handlers
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder

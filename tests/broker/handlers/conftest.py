@@ -10,10 +10,10 @@ from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.broker.admin.health import Readiness
-from penstock.broker.coordination.groups import GroupCoordinator
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import MemoryControlPlane
 from penstock.storage import LogStore, StorageSettings
 

@@ -10,9 +10,9 @@ from typing import Any
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.configuration.configs import TopicConfigs
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.broker.server import BrokerServer
-from penstock.broker.settings import BrokerSettings
-from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import SqliteControlPlane
 from penstock.storage import LogStore, StorageSettings
 from tests.broker.handlers.conftest import QUICK

@@ -8,7 +8,7 @@ import pytest
 from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.broker.handlers.metadata import MetadataCache
-from penstock.broker.partition_registry import LOGS_CHANGED_PER_TURN
+from penstock.broker.partitions.registry import LOGS_CHANGED_PER_TURN
 from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, MemoryControlPlane, MetadataImage, Topic
 from tests.broker.handlers.calls import call, names, versions

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.broker.metadata import delta_of
 from penstock.control import MetadataImage
-from penstock.control.limits import CHANGES_KNOWN_MAX
-from penstock.control.metadata import rules
+from penstock.control.rules import metadata
+from penstock.control.values.errors import CHANGES_KNOWN_MAX
 
 EMPTY = MetadataImage(version=1, cluster_id="c")
 
@@ -22,23 +22,23 @@ def changed_at_random(image: MetadataImage, dice: random.Random) -> MetadataImag
     topic = image.topics.get(name)
     if topic is None:
         unique = UUID(int=dice.getrandbits(128))
-        return rules.create_topic(
+        return metadata.create_topic(
             image, name=name, topic_id=unique, partitions=[[1]], configs={}, internal=False
         )[0]
     kind = dice.randrange(4)
     if kind == 0:
-        return rules.delete_topic(image, topic.topic_id)[0]
+        return metadata.delete_topic(image, topic.topic_id)[0]
     if kind == 1:
         count = len(topic.partitions)
-        return rules.create_partitions(
+        return metadata.create_partitions(
             image, topic_id=topic.topic_id, expected_count=count, new=[[1]]
         )[0]
     if kind == 2:
-        return rules.set_broker_configs(image, broker="", configs={}, expected=None)
+        return metadata.set_broker_configs(image, broker="", configs={}, expected=None)
     configs = {"retention.ms": str(dice.randrange(3))}
-    return rules.set_topic_configs(image, topic_id=topic.topic_id, configs=configs, expected=None)[
-        0
-    ]
+    return metadata.set_topic_configs(
+        image, topic_id=topic.topic_id, configs=configs, expected=None
+    )[0]
 
 
 def read_again(image: MetadataImage) -> MetadataImage:
@@ -72,13 +72,13 @@ def test_a_delta_leads_from_one_image_to_the_other(seed: int, steps: int, read: 
 
 
 def test_rules_say_which_topics_they_changed() -> None:
-    made, _ = rules.create_topic(
+    made, _ = metadata.create_topic(
         EMPTY, name="a", topic_id=UUID(int=1), partitions=[[1]], configs={}, internal=False
     )
-    more, _ = rules.create_topic(
+    more, _ = metadata.create_topic(
         made, name="b", topic_id=UUID(int=2), partitions=[[1]], configs={}, internal=False
     )
-    gone, _ = rules.delete_topic(more, UUID(int=1))
+    gone, _ = metadata.delete_topic(more, UUID(int=1))
     assert list(gone.changed_since(EMPTY) or ()) == ["a", "b"]
     assert list(gone.changed_since(more) or ()) == ["a"]
     assert list(gone.changed_since(gone) or ()) == []
@@ -86,7 +86,7 @@ def test_rules_say_which_topics_they_changed() -> None:
 
 
 def test_nothing_known_is_everything_changed() -> None:
-    made, topic = rules.create_topic(
+    made, topic = metadata.create_topic(
         EMPTY, name="a", topic_id=UUID(int=1), partitions=[[1]], configs={}, internal=False
     )
     delta = delta_of(None, made)

@@ -7,10 +7,17 @@ import math
 import pytest
 
 from penstock.base.errors import InvalidError
-from penstock.broker.admin_errors import BadRequest
-from penstock.broker.quotas.alteration import Change, altered
-from penstock.broker.quotas.entities import entity_of, of_text, text_of
-from penstock.broker.quotas.matching import Component, UnknownEntityType, matching
+from penstock.broker.net.errors import BadRequest
+from penstock.broker.quotas.entities import (
+    Component,
+    QuotaChange,
+    UnknownEntityType,
+    altered,
+    entity_of,
+    matching,
+    of_text,
+    text_of,
+)
 
 ALICE = {"user": "alice"}
 ADDRESS = {"ip": "10.0.0.1"}
@@ -55,14 +62,14 @@ def test_one_address_is_one_entity() -> None:
 
 def test_quotas_are_set_and_removed() -> None:
     changes = [
-        Change(key="producer_byte_rate", value=1024),
-        Change(key="request_percentage", value=12.5),
-        Change(key="consumer_byte_rate", value=None),
-        Change(key="controller_mutation_rate", value=None),
+        QuotaChange(key="producer_byte_rate", value=1024),
+        QuotaChange(key="request_percentage", value=12.5),
+        QuotaChange(key="consumer_byte_rate", value=None),
+        QuotaChange(key="controller_mutation_rate", value=None),
     ]
     after = altered(ALICE, {"consumer_byte_rate": "5.0"}, changes)
     assert after == {"producer_byte_rate": "1024.0", "request_percentage": "12.5"}
-    assert altered(ADDRESS, {}, [Change(key="connection_creation_rate", value=7)]) == {
+    assert altered(ADDRESS, {}, [QuotaChange(key="connection_creation_rate", value=7)]) == {
         "connection_creation_rate": "7.0"
     }
 
@@ -92,14 +99,14 @@ def test_invalid_values_are_rejected(
     entity: dict[str, str | None], key: str, value: float | None, message: str
 ) -> None:
     with pytest.raises(BadRequest, match=message):
-        altered(entity, {}, [Change(key=key, value=value)])
+        altered(entity, {}, [QuotaChange(key=key, value=value)])
 
 
 def test_all_errors_are_reported_at_once() -> None:
     changes = [
-        Change(key="a", value=1),
-        Change(key="producer_byte_rate", value=1),
-        Change(key="consumer_byte_rate", value=0),
+        QuotaChange(key="a", value=1),
+        QuotaChange(key="producer_byte_rate", value=1),
+        QuotaChange(key="consumer_byte_rate", value=0),
     ]
     with pytest.raises(BadRequest, match=r"user \(default\): a: .*; consumer_byte_rate = 0 must"):
         altered({"user": None}, {}, changes)

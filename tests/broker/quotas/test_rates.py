@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.broker.quotas.rates import TokenBucket, WindowedRate, Windows
+from penstock.broker.quotas.table import TokenBucket, WindowedRate, Windows
 
 ELEVEN = Windows(samples=11, window_ms=1000)
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.broker.quotas.entities import text_of
-from penstock.broker.quotas.rates import Windows
-from penstock.broker.quotas.table import CLIENTS_MAX, METERS_MAX, QuotaTable
+from penstock.broker.quotas.table import CLIENTS_MAX, METERS_MAX, QuotaTable, Windows
 
 WINDOWS = Windows(samples=11, window_ms=1000)
 ORDER: list[Mapping[str, str | None]] = [

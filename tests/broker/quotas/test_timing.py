@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.broker.quotas.timing import Timed
+from penstock.broker.quotas.service import Timed
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.settings import load
-from penstock.broker.security.settings import Security, SecuritySettings
+from penstock.broker.net.security_settings import Security, SecuritySettings
 from penstock.broker.server import BrokerServer
 from penstock.security.credentials import HASHES, ITERATIONS, derive
 from penstock.security.sasl import ClientExchange

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.server import BrokerServer
-from penstock.security.listeners import tls_server
+from penstock.security.listeners import listener_group
 from penstock.security.sasl.oauthbearer import OAuthBearerClient
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.framing import request_frame
@@ -245,7 +245,7 @@ def resident_bytes() -> int:
 async def test_authenticated_clients_continue_during_an_attack(
     server: BrokerServer, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_server, "HANDSHAKE_SECONDS", 1.0)
+    monkeypatch.setattr(listener_group, "HANDSHAKE_SECONDS", 1.0)
     friend = await WireClient.connect(server.bound["PLAINTEXT"])
     await friend.create("t")
     secure = await WireClient.connect(server.bound["SASL_SSL"], context(tmp_path))
@@ -292,13 +292,13 @@ async def test_closed_connections_get_no_handshake(
 ) -> None:
     server = await secured(start_broker, tmp_path, max_failed_authentications_per_ip=3)
     given: list[object] = []
-    connect = tls_server.TlsServer._connect
+    connect = listener_group.TlsServer._connect
 
-    async def counted(self: tls_server.TlsServer, accepted: socket.socket) -> None:
+    async def counted(self: listener_group.TlsServer, accepted: socket.socket) -> None:
         given.append(accepted)
         await connect(self, accepted)
 
-    monkeypatch.setattr(tls_server.TlsServer, "_connect", counted)
+    monkeypatch.setattr(listener_group.TlsServer, "_connect", counted)
     for _ in range(3):
         with socket.create_connection(server.bound["SASL_SSL"]) as stranger:
             stranger.setsockopt(

@@ -6,13 +6,13 @@ from math import inf
 
 import pytest
 
-from penstock.broker.security.authentication import Authentication
+from penstock.broker.net.authentication import Authentication
 from penstock.security import Principal
 from penstock.security.authoriser import PEER
-from penstock.security.peers import USER
+from penstock.security.credentials import FileCredentials
 from penstock.security.sasl import Accepted, AuthenticationFailed
+from penstock.security.sasl.peers import USER
 from penstock.security.sasl.plain import PlainServer
-from penstock.security.users_file import FileCredentials
 
 ALICE = Principal("User", "alice")
 BROKER = Principal("User", USER)

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.peers import Peers
-from penstock.broker.security.unauthenticated import FRAME_BYTES_MAX
+from penstock.broker.net.peers import Peers
+from penstock.broker.net.security import FRAME_BYTES_MAX
 from penstock.broker.server import BrokerServer
 from penstock.client.security import NotAuthenticated
 from penstock.control.access import change_credentials
 from penstock.security import AclAuthoriser, jwks
 from penstock.security.audit import AuditEvent
 from penstock.security.credentials import SCRAM_SHA_256, derive
-from penstock.security.peers import PeerSecret
 from penstock.security.sasl.oauthbearer import OAuthBearerClient
+from penstock.security.sasl.peers import PeerSecret
 from penstock.security.tokens import JWKS_BYTES_MAX
 from penstock.wire.kafka.apis import APIS
 from tests.broker.conftest import StartBroker

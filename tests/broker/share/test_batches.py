@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.share.batches import cut, holding, offered, walk
+from penstock.broker.share.fetching import cut, holding, offered, walk
 from penstock.broker.share.values import Acquired, Batch
 from penstock.records import seal
 from penstock.records.header import CONTROL_FLAG, TRANSACTIONAL_FLAG, stamp

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.broker.share.dead_letters.records import (
+from penstock.broker.share.dead_letter_records import (
     PREFIX,
     DeadLetters,
     Read,

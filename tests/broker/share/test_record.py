@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.share.record import (
-    CorruptShareState,
-    ShareState,
-    decode_state,
-    encode_state,
-)
+from penstock.broker.share.stored import CorruptShareState, ShareState, decode_state, encode_state
 from penstock.broker.share.values import Cause, RecordState, Run
 
 AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState

@@ -11,7 +11,6 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.share.settings import ShareSettings
 from penstock.broker.share.shares import Shares, place_of, share_key
 from penstock.broker.share.stored import ShareStateLost, StoredShare
 from penstock.broker.share.values import (
@@ -20,9 +19,10 @@ from penstock.broker.share.values import (
     Acquired,
     Batch,
     InvalidRecordState,
+    ShareSettings,
 )
 from penstock.control import ControlUnavailable, MemoryControlPlane, RecordChange, SavedRecords
-from penstock.records.positions import EARLIEST
+from penstock.records.extents import EARLIEST
 
 LOG = [Batch(0, 4), Batch(5, 9)]
 

@@ -8,19 +8,17 @@ from uuid import UUID
 import pytest
 
 from penstock.base.errors import PenstockError
-from penstock.broker.admin_errors import BadRequest, InvalidConfig
-from penstock.broker.telemetry.instances import (
+from penstock.broker.net.errors import BadRequest, InvalidConfig
+from penstock.broker.telemetry.subscriptions import (
+    ATTRIBUTES,
     INSTANCES_MAX,
     Instance,
     Instances,
+    Subscription,
     TelemetryTooLarge,
     TooEarly,
     UnknownSubscription,
     UnsupportedCompression,
-)
-from penstock.broker.telemetry.subscriptions import (
-    ATTRIBUTES,
-    Subscription,
     check_subscription,
     subscribed_metrics,
     subscription_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.telemetry.otlp import (
+from penstock.broker.telemetry.series import (
     ATTRIBUTES_MAX,
     POINTS_MAX,
     TEXT_CHARACTERS_MAX,

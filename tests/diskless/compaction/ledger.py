@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from penstock.diskless.compaction import CompactionTarget, Compactor
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.verification import Verifier
+from penstock.diskless.topics.verification import Verifier
 from penstock.records import split_batches
 from tests.diskless.consolidation.bed import KEY, TOPIC, Bed, Sent
 from tests.diskless.world import SeededRandomness

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from penstock.control import MemoryControlPlane
-from penstock.control.errors import StaleExtents
+from penstock.control.values.errors import StaleExtents
 from penstock.diskless.compaction import Compactor
 from penstock.objects import MemoryStore, StoreUnavailable
 from penstock.records.transactions import Marker, encode_marker

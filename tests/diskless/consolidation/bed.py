@@ -7,11 +7,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.archive.assembly import assemble
-from penstock.archive.formats.wal import WalHeader, WalRange, encode_footer, encode_header
 from penstock.archive.planning import trim
+from penstock.archive.wal import WalHeader, WalRange, encode_footer, encode_header
 from penstock.control import DisklessPlane
-from penstock.control.batch_index.values import ObjectCommit
-from penstock.diskless.writing.submission import Submission, entry_of
+from penstock.control.values.diskless import ObjectCommit
+from penstock.diskless.writing.objects import Submission, entry_of
 from penstock.objects import ObjectStore
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult

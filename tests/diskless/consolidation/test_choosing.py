@@ -10,9 +10,8 @@ from uuid import UUID
 import pytest
 
 from penstock.base.errors import BugError
-from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.consolidation import Choice, Rules, Selection, choose
-from penstock.diskless.consolidation.choosing import PAGE_EXTENTS, Page
+from penstock.control.values.diskless import PartitionKey
+from penstock.diskless.consolidation import PAGE_EXTENTS, Choice, Page, Rules, Selection, choose
 from penstock.diskless.settings import RUN_EXTENTS_MAX
 from penstock.records.extents import Extent
 

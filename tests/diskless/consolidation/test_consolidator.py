@@ -11,11 +11,11 @@ import pytest
 
 from penstock.archive.segments import SealedSegment, SegmentPart, write_segment
 from penstock.control import ControlUnavailable, MemoryControlPlane
-from penstock.control.batch_index.values import ObjectLease, SegmentSwap
+from penstock.control.values.diskless import ObjectLease, SegmentSwap
 from penstock.diskless.consolidation import Consolidator, Made
 from penstock.diskless.gc import Collection
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.verification import Verifier
+from penstock.diskless.topics.verification import Verifier
 from penstock.objects import MemoryStore, StoreUnavailable
 from penstock.records.extents import Extent
 from tests.diskless.consolidation.bed import KEY, START_MS, TOPIC, Bed, Sent, produced, seen

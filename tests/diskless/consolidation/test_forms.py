@@ -12,7 +12,7 @@ from penstock.control.postgres import PostgresControlPlane
 from penstock.diskless.consolidation import Consolidator
 from penstock.diskless.gc import Collection
 from penstock.diskless.settings import RUN_EXTENTS_MAX, DisklessSettings
-from penstock.diskless.verification import Verifier
+from penstock.diskless.topics.verification import Verifier
 from penstock.objects import DirectoryStore, ObjectStore, open_store
 from tests.diskless.consolidation.bed import START_MS, TOPIC, Bed, Sent, produced
 from tests.diskless.consolidation.conftest import furnished

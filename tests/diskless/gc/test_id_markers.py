@@ -7,8 +7,7 @@ import pytest
 from penstock.archive.errors import CorruptObject
 from penstock.control import MemoryControlPlane
 from penstock.diskless.errors import DatabaseRestored, StoreOfAnotherCluster
-from penstock.diskless.formats.mark import mark_key
-from penstock.diskless.gc.id_markers import ID_MARKERS_KEPT, ObjectIdMarkers, compare_ids
+from penstock.diskless.gc.id_markers import ID_MARKERS_KEPT, ObjectIdMarkers, compare_ids, mark_key
 from penstock.objects import ObjectInfo
 from tests.diskless.faults import CrashingPlane, Steps
 from tests.diskless.world import BROKER, World, guard_of

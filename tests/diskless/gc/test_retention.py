@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.control import ControlUnavailable
-from penstock.control.batch_index.values import Watermarks
-from penstock.diskless.gc import RetentionTarget, retention
-from penstock.diskless.gc.retention import Retain, RetentionCore
+from penstock.control.values.diskless import Watermarks
+from penstock.diskless.gc import RetentionTarget
+from penstock.diskless.gc import jobs as retention
+from penstock.diskless.gc.jobs import Retain, RetentionCore
 from tests.diskless.faults import Crash, CrashingPlane, Steps
 from tests.diskless.submissions import TOPIC, Sent
 from tests.diskless.world import World, answered

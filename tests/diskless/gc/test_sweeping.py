@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.control.batch_index.values import MarkedObject
+from penstock.control.values.diskless import MarkedObject
 from penstock.diskless.errors import DatabaseRestored
-from penstock.diskless.gc.sweeping import DeleteObjects, ForgetObjects, MarkForDeletion, Sweep
+from penstock.diskless.gc.jobs import DeleteObjects, ForgetObjects, MarkForDeletion, Sweep
 from penstock.objects import StoreUnavailable
 from tests.diskless.faults import Crash, CrashingPlane, Fault, Steps
 from tests.diskless.submissions import TOPIC, Sent

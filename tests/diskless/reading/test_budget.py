@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.diskless.reading.budget import ByteBudget
+from penstock.diskless.reading.loads import ByteBudget
 
 
 async def turn() -> None:

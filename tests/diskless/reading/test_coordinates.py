@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from penstock.diskless.reading.coordinates import Coordinates, weight
+from penstock.diskless.reading.reader import Coordinates, weight
 from penstock.records.extents import Extent
 from tests.diskless.reading.extents import KEY, TOPIC, extent
 

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.control import ControlUnavailable
-from penstock.control.batch_index.values import CommitAnswer, PartitionKey, Watermarks
-from penstock.diskless.reading.errors import PartitionGone
+from penstock.control.values.diskless import CommitAnswer, PartitionKey, Watermarks
+from penstock.diskless.errors import PartitionGone
+from penstock.diskless.reading.loads import FAILURE_SECONDS
 from penstock.diskless.reading.reader import READ_ATTEMPTS_MAX, Reader, Want
-from penstock.diskless.reading.ready import FAILURE_SECONDS
 from penstock.objects import LaggingConsumerRejected, StoreUnavailable
 from penstock.objects.fetch_paths import ObjectRange
 from penstock.records import OffsetOutOfRange, split_batches

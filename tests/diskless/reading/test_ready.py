@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.archive.assembly import Run
-from penstock.diskless.reading.errors import Unreadable
-from penstock.diskless.reading.ready import FAILURE_SECONDS, READY_PER_PARTITION_MAX, Ready
+from penstock.diskless.errors import Unreadable
+from penstock.diskless.reading.loads import FAILURE_SECONDS, READY_PER_PARTITION_MAX, Ready
 from tests.diskless.reading.extents import KEY, TOPIC
 
 OTHER = (TOPIC, 1)

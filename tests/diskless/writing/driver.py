@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from penstock.base.errors import PenstockError
-from penstock.control.batch_index.values import CommitAnswer
-from penstock.control.errors import (
-    ControlUnavailable,
-)
+from penstock.control.values.diskless import CommitAnswer
+from penstock.control.values.errors import ControlUnavailable
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.writing.accumulator import Accumulator
-from penstock.diskless.writing.effects import (
+from penstock.diskless.writing.accumulator import (
+    Accumulator,
     Answer,
     CommitObject,
     Effect,

@@ -6,22 +6,18 @@ from math import inf
 
 import pytest
 
-from penstock.archive.formats.wal import decode_footer, decode_header
+from penstock.archive.wal import decode_footer, decode_header
 from penstock.base.errors import PenstockError
-from penstock.control.batch_index.values import CommitAnswer
-from penstock.control.errors import (
-    DatabaseStopped,
-    ObjectLeaseLost,
-    TooLarge,
-)
+from penstock.control.values.diskless import CommitAnswer
+from penstock.control.values.errors import DatabaseStopped, ObjectLeaseLost, TooLarge
 from penstock.diskless.errors import (
     EarlierWriteFailed,
     WriteFailed,
     WriteTimedOut,
 )
 from penstock.diskless.writing import accumulator
-from penstock.diskless.writing.accumulator import ATTEMPTS_AT_ONCE_MAX
-from penstock.diskless.writing.effects import (
+from penstock.diskless.writing.accumulator import (
+    ATTEMPTS_AT_ONCE_MAX,
     CommitObject,
     Finished,
     PutObject,

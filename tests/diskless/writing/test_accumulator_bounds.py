@@ -8,9 +8,7 @@ from math import inf
 import pytest
 
 from penstock.base.errors import PenstockError
-from penstock.control.errors import (
-    StaleBroker,
-)
+from penstock.control.values.errors import StaleBroker
 from penstock.diskless.errors import (
     MixedBatches,
     SubmissionTooLarge,
@@ -18,19 +16,15 @@ from penstock.diskless.errors import (
     WriterStopped,
 )
 from penstock.diskless.writing import accumulator
-from penstock.diskless.writing.effects import (
-    CommitObject,
-    LeaseKeys,
-    PutObject,
-)
+from penstock.diskless.writing.accumulator import CommitObject, LeaseKeys, PutObject
 from penstock.diskless.writing.objects import (
     TRANSITIONS,
     Happening,
     ObjectPhase,
     OpenObject,
+    Submission,
     WalObject,
 )
-from penstock.diskless.writing.submission import Submission
 from penstock.records import OutOfOrderSequence
 from tests.diskless.submissions import Sent
 from tests.diskless.writing.driver import UNKNOWN, Driver
@@ -170,7 +164,7 @@ def test_batches_that_cannot_be_one_entry_are_refused(
 
 
 def test_more_batches_than_an_object_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.diskless.writing.submission.OBJECT_BATCHES_MAX", 2)
+    monkeypatch.setattr("penstock.diskless.writing.objects.OBJECT_BATCHES_MAX", 2)
     driver = Driver()
     with pytest.raises(SubmissionTooLarge, match="3 batches"):
         driver.submit(batches=3)

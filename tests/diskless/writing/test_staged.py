@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock.archive.formats.wal import decode_footer, decode_header
+from penstock.archive.wal import decode_footer, decode_header
 from penstock.control import StaleBroker
-from penstock.control.batch_index.values import ObjectCommit
+from penstock.control.values.diskless import ObjectCommit
 from penstock.diskless.errors import WriteFailed
 from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX
 from penstock.diskless.writing import ObjectPlace, StagedObjects

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidError
 from penstock.formats import leaves
-from penstock.formats.avro.columns import column_of_schema
-from penstock.formats.avro.decode import decode
-from penstock.formats.avro.schema import parse
+from penstock.formats.avro import column_of_schema, parse
+from penstock.formats.avro_decode import decode
 from penstock.formats.values import Values
 from tests.formats.avro.reference import encode, expected, long, records, sized
 from tests.formats.protobuf.messages import damaged

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.formats.json.decode import JsonReader
+from penstock.formats.json.json_schema import Check, Field, Items, Leaf, Named, Record, Shape
 from penstock.formats.json.plain import Conversion, read_plain
 from penstock.formats.json.program import arrow_type, unsupported
-from penstock.formats.json.shapes import Check, Field, Items, Leaf, Named, Record, Shape
 
 TYPES: list[Any] = [
     pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(),

@@ -8,8 +8,15 @@ import pyarrow as pa
 import pytest
 
 from penstock.formats import InvalidFormat
-from penstock.formats.json.json_schema import record_of_json_schema
-from penstock.formats.json.shapes import Check, Field, Items, Leaf, Named, Record
+from penstock.formats.json.json_schema import (
+    Check,
+    Field,
+    Items,
+    Leaf,
+    Named,
+    Record,
+    record_of_json_schema,
+)
 
 
 def test_shapes_are_values() -> None:

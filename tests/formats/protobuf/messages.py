@@ -13,7 +13,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import strategies as st
 
-from penstock.formats.protobuf.descriptors import load_message
+from penstock.formats.protobuf import load_message
 
 PROTO: Final = """
 syntax = "proto3";

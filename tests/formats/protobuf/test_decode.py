@@ -12,9 +12,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.protobuf.columns import column_of_message
-from penstock.formats.protobuf.decode import decode
-from penstock.formats.protobuf.schema import message_of
+from penstock.formats.protobuf import column_of_message, message_of
+from penstock.formats.protobuf_decode import decode
 from penstock.formats.values import Values
 from tests.formats.drawn import drawn
 from tests.formats.protobuf.messages import comparable, damaged, descriptor, expected, values

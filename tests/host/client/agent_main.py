@@ -28,8 +28,7 @@ from penstock.host.port import (
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
 from penstock.host.sinks.log import LogSink, LogSinkOptions
-from penstock.host.sinks.memory import MemorySink
-from penstock.host.sinks.null import NullSink
+from penstock.host.sinks.memory import MemorySink, NullSink
 
 
 class SlowSink(NullSink):

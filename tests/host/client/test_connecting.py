@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.host.client.connecting import IOV_MAX, JOINED_BYTES_MAX, Inbox, Outbound
+from penstock.host.client.line import IOV_MAX, JOINED_BYTES_MAX, Inbox, Outbound
 from penstock.host.ring import Ring, receive_with_ring
 from penstock.wire.frames import ACCEPTED, FAILED, PONG, Header, MalformedFrame, encode
 

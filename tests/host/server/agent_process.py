@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.base.settings import load
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
-from penstock.host.sinks.null import NullSink
+from penstock.host.sinks.memory import NullSink
 
 
 async def serve(path: str, words: list[str]) -> None:

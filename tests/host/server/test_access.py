@@ -17,11 +17,10 @@ import pytest
 
 from penstock.host.server.access_file import Access, RulesUnusable
 from penstock.host.server.agent import HostAgent
-from penstock.host.server.http import OCTETS
-from penstock.host.server.http_access import NEEDED
+from penstock.host.server.http import NEEDED, OCTETS
 from penstock.host.server.socket_file import SocketPathUnusable
 from penstock.security.credentials import SCRAM_SHA_512, derive
-from penstock.security.http_authentication import REFUSAL
+from penstock.security.listeners.http_authentication import REFUSAL
 from penstock.wire.frames import ACCEPTED, FAILED, HELLO_ACK, PING, PONG, Header, encode
 from tests.host.server.peers import PATIENCE_SECONDS, GateSink, batch, data, peer, serving, until
 from tests.host.server.test_http import LOCAL, Answer, call

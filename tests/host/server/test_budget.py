@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.errors import BugError
 from penstock.host.credits import Credit
-from penstock.host.server.budget import STEP_BYTES_MIN, CreditBudget
+from penstock.host.server.connections import STEP_BYTES_MIN, CreditBudget
 
 MIB = 1 << 20
 WHOLE = Credit(65_536, 1 << 24, 16 * MIB)

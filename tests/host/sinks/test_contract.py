@@ -12,8 +12,7 @@ import pytest
 from penstock.base.buffers import ReceivePool
 from penstock.host.port import ACCEPTED, ChunkFormat, ChunkSink
 from penstock.host.sinks.counting import Counts
-from penstock.host.sinks.memory import MemorySink
-from penstock.host.sinks.null import NullSink
+from penstock.host.sinks.memory import MemorySink, NullSink
 from penstock.host.sinks.outbox import OutboxSink
 from penstock.testing import Broker
 from tests.host.sinks.conftest import Sender, log_sink

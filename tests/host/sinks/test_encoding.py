@@ -8,10 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.producer_partitions import Pieces
-from penstock.host import limits as host_limits
+from penstock.host import errors as host_limits
 from penstock.host.port import ChunkFormat
-from penstock.host.sinks.encoding import encode_opaque, frame_bytes_max, stamp_batches
-from penstock.host.sinks.log import LOG_MESSAGE_BYTES_MAX
+from penstock.host.sinks.log import (
+    LOG_MESSAGE_BYTES_MAX,
+    encode_opaque,
+    frame_bytes_max,
+    stamp_batches,
+)
 from penstock.records import InvalidRecord, RecordTooLarge, decode_header, verify_crc
 from penstock.records.columnar import decode_batches
 from tests.host.sinks.frames import NOW_MS, batch, frame

@@ -11,14 +11,13 @@ import pytest
 
 from penstock.base.crc import crc32c
 from penstock.control import MemoryControlPlane
-from penstock.control.tiers.values import TierSegment
+from penstock.control.values.tiers import TierSegment
 from penstock.objects import DirectoryStore, MemoryStore, ObjectStore, StoreUnavailable, open_store
 from penstock.objects.port import Buffer
 from penstock.partitions import GroupCommits, LocalPartition
-from penstock.partitions.tiering.copier import Copier
-from penstock.partitions.tiering.metrics import TierCounters
-from penstock.partitions.tiering.part import TieredPart
-from penstock.partitions.tiering.settings import TierSettings
+from penstock.partitions.tiering import Copier
+from penstock.partitions.tiers.part import TieredPart
+from penstock.partitions.tiers.settings import TierCounters, TierSettings
 from penstock.records import split_batches
 from penstock.storage import LogConfig
 from tests.diskless.faults import Crash, CrashingPlane, Steps

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.control.tiers.values import TierBounds, TiersDropped, TierSegment
-from penstock.partitions.tiering.core import (
+from penstock.control.values.tiers import TierBounds, TiersDropped, TierSegment
+from penstock.partitions.tiers.core import (
     Ask,
     Copy,
     Cut,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.control.batch_index.rules import object_key
-from penstock.control.limits import TOPIC_PARTITIONS_MAX
+from penstock.control.rules.diskless import object_key
+from penstock.control.values.errors import TOPIC_PARTITIONS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import FetchSettings
 from penstock.planner.calibration import Calibration, Measured

@@ -24,7 +24,7 @@ from penstock.planner.capacity.sizing import (
     skew_of,
     top_keys,
 )
-from penstock.planner.inputs import ImpossiblePlan, read_inputs
+from penstock.planner.quantities import ImpossiblePlan, read_inputs
 
 DEPLOYMENT: Final = Deployment()
 

@@ -21,7 +21,7 @@ from penstock.planner.choosing import (
     plan_choice,
     questions,
 )
-from penstock.planner.inputs import read_inputs
+from penstock.planner.quantities import read_inputs
 from penstock.storage import LogConfig
 
 RATES = st.sampled_from([0.5, 10, 999, 1000, 5000, 10_000, 10_001, 50_000, 50_001, 1e6, 1e9])

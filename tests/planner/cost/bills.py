@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.apps.plan.cost import load_prices
 from penstock.planner.cost import PRESETS, CostInputs, OptionCost, Prices, all_options
-from penstock.planner.inputs import read_inputs
+from penstock.planner.quantities import read_inputs
 
 PRICES = load_prices(None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.planner.cost import OptionCost
-from penstock.planner.cost.lines import Kind
+from penstock.planner.cost.inputs import Kind
 from tests.planner.cost.bills import bill, plain
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.apps.plan.cost import our_price_text
 from penstock.planner.cost import read_prices
-from penstock.planner.inputs import InvalidPlanFile
+from penstock.planner.quantities import InvalidPlanFile
 from tests.planner.cost.bills import PRICES
 
 GIVEN = {"usd": 1, "date": date(2026, 1, 1), "source": "our contract"}

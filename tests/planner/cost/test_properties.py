@@ -14,7 +14,7 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.planner.cost import CostInputs, all_options
 from penstock.planner.cost.inputs import OPTIONS, kept, pointers_of, scaled, workload_of
 from penstock.planner.cost.options import shares
-from penstock.planner.inputs import ImpossiblePlan
+from penstock.planner.quantities import ImpossiblePlan
 from penstock.storage import LogConfig
 from tests.planner.cost.bills import PRICES, bills, inputs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.apps.plan.check_host import broker_side
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.planner.host_check import (
     CHAIN_WORDS,
     UNLIMITED,

@@ -25,7 +25,7 @@ from penstock.planner.host_check import (
     first_broken,
     host_layers,
 )
-from penstock.planner.inputs import ImpossiblePlan, read_inputs
+from penstock.planner.quantities import ImpossiblePlan, read_inputs
 from penstock.planner.results import Plan
 
 from .hosts import DEFAULTS, DISK, GIB, GROUP, HOST, NIC, SIDE, SYSCTLS, layers_of

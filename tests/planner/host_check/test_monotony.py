@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.host.client.options import ClientOptions
 from penstock.planner.host_check import (
     CheckHostInputs,
@@ -30,7 +30,7 @@ from penstock.planner.host_check.inputs import (
     sync_wanted_ms,
 )
 from penstock.planner.host_check.layers import RANKS
-from penstock.storage.settings import StorageSettings
+from penstock.storage.files.settings import StorageSettings
 
 from .hosts import DEFAULTS, HOST, SIDE
 

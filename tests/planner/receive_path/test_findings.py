@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.planner.inputs import read_inputs
+from penstock.planner.quantities import read_inputs
 from penstock.planner.receive_path import FAMILIES, ReceivePathInputs, plan_receive_path
 from penstock.planner.receive_path.inputs import RING_MAX_ENTRIES, RING_MIN_ENTRIES
 from penstock.planner.receive_path.plan import short_size, short_time

@@ -16,13 +16,13 @@ from penstock.planner.receive_path.chain import (
     plan_chain,
     plan_timers,
 )
-from penstock.planner.receive_path.findings import broken_findings
 from penstock.planner.receive_path.inputs import (
     SOCKET_BUFFER_MAX_BYTES,
     TERM_MAX_BYTES,
     TERM_MIN_BYTES,
     WINDOW_DEFAULT_BYTES,
 )
+from penstock.planner.receive_path.plan import broken_findings
 from penstock.planner.receive_path.sizing import Sizing, size_receive_path
 
 mtus = st.integers(2, 2047).map(lambda frames: frames * 32)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.base.errors import InvalidSetting
-from penstock.planner.inputs import read_inputs
+from penstock.planner.quantities import read_inputs
 from penstock.planner.receive_path import ReceivePathInputs, plan_receive_path
 from penstock.planner.receive_path.chain import A, B, C
 

@@ -31,9 +31,7 @@ from penstock.base.metrics import Sample
 from penstock.outbox.layout import batch_directory, hour_directory, is_temporary, temporary_name
 from penstock.outbox.pointer import OutboxRecord, Pointer, decode_pointer, pointer_record
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer.files import Tree
-from penstock.outbox.writer.payload import as_buffers
-from penstock.outbox.writer.safe_write import WritePlan
+from penstock.outbox.writer.safe_write import Tree, WritePlan, as_buffers
 from penstock.outbox.writer.writer import OutboxWriter
 from tests.faulty_files import FaultyFiles
 

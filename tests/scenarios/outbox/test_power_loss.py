@@ -13,9 +13,7 @@ import pytest
 from sim.disk import Disk
 
 from penstock.outbox.layout import BATCH_PREFIX, data_path, hour_directory, temporary_name
-from penstock.outbox.writer.files import Tree
-from penstock.outbox.writer.payload import as_buffers
-from penstock.outbox.writer.safe_write import WritePlan
+from penstock.outbox.writer.safe_write import Tree, WritePlan, as_buffers
 from tests.faulty_files import Before, FaultyFiles, PowerLoss
 
 HOUR_MS = 3_600_000

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.outbox.gc.rules import SweepRules
-from penstock.outbox.gc.sweeper import Sweeper
-from penstock.outbox.gc.topic_pointers import TopicPointers
+from penstock.outbox.gc.pointer_index import TopicPointers
+from penstock.outbox.gc.sweeper import Sweeper, SweepRules
 from penstock.outbox.reader.consumer import OutboxConsumer
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.testing import Broker

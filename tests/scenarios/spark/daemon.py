@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     from pyspark import daemon as parent
 
-    from penstock.spark import daemon
+    from penstock.spark.reads import daemon
 
     daemon.preload()
     import tests.scenarios.spark.hooks  # noqa: F401

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.base.files import Buffer, Files, write_all
-from penstock.spark.reading import TaskReader
+from penstock.spark.reads.reading import TaskReader
+from penstock.spark.reads.stream import PenstockStreamReader
+from penstock.spark.sessions.source import PenstockSource
 from penstock.spark.sink import store
 from penstock.spark.sink.store import BlobStore
-from penstock.spark.source import PenstockSource
-from penstock.spark.stream import PenstockStreamReader
 from tests.scenarios.spark.deadly import reach
 from tests.scenarios.spark.points import PLANNING
 

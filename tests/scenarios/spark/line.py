@@ -20,8 +20,8 @@ from deltalake.exceptions import TableNotFoundError
 from penstock.base.errors import PenstockError
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.retry_store import ReleaseBox
+from penstock.spark.pipeline.state import PipelinePaths
 from penstock.testing import Broker
 from tests.scenarios.spark.checks import Row, Written, problems, source_of
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.security.data import TokenForm, token, tokenize_column
 from penstock.security.data.columns import UnfitColumn
 from penstock.security.data.file_ring import FileKeyRing, KeyPlace
-from penstock.security.data.tokens import LENGTHS_MAX, InvalidTokenForm
+from penstock.security.data.masks import LENGTHS_MAX, InvalidTokenForm
 from tests.security.data.conftest import opened
 
 
@@ -85,6 +85,6 @@ def test_each_distinct_value_is_computed_once(
         computed.append(value)
         return digest(key, value, name)
 
-    monkeypatch.setattr("penstock.security.data.tokens.hmac.digest", counting)
+    monkeypatch.setattr("penstock.security.data.masks.hmac.digest", counting)
     tokenize_column(pa.array(["same"] * 1_000 + ["other"]), ring, "customer")
     assert computed.count(b"same") == computed.count(b"other") == 1

@@ -13,12 +13,12 @@ from penstock.security.credentials import (
     HASHES,
     SCRAM_SHA_256,
     SCRAM_SHA_512,
+    FileCredentials,
     derive,
     salted_password,
 )
 from penstock.security.sasl import AuthenticationFailed, ServerUntrusted
 from penstock.security.sasl.scram import MESSAGE_BYTES_MAX, ScramClient, ScramServer
-from penstock.security.users_file import FileCredentials
 from tests.security.exchanges import SECRET, accepted, challenge, outcome, users
 
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock.spark import DeltaSink, LogSink, session
-from penstock.spark.workers import ship
+from penstock.spark.sessions.workers import ship
 
 TESTED = str(Path(penstock.__file__).parents[1])
 """Where the code is that is tested; an installed penstock may be that of another tree."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from penstock.spark.connect_session import ServerSetting
+from penstock.spark.sessions.session import ServerSetting
 from tests.spark.cluster import jobs
 from tests.spark.cluster.conftest import Driver
 from tests.spark.cluster.java import JavaProcess
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": jobs.FAST,
-        "spark.python.daemon.module": "penstock.spark.daemon",
+        "spark.python.daemon.module": "penstock.spark.reads.daemon",
     }
     words = [word for item in settings.items() for word in ("--conf", "=".join(item))]
     kind = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.spark.workers import WorkersUnready
+from penstock.spark.sessions.workers import WorkersUnready
 from tests.spark.cluster import jobs
 from tests.spark.cluster.conftest import Driver
 from tests.spark.cluster.standalone import StandaloneCluster

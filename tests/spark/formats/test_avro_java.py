@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.errors.exceptions.captured import NumberFormatException
 from pyspark.sql import SparkSession
 
-from penstock.formats.avro.decode import decode
-from penstock.formats.avro.schema import parse
+from penstock.formats.avro import parse
+from penstock.formats.avro_decode import decode
 from penstock.formats.values import Values
 from tests.formats.avro.reference import WIDE, encode, long, records, sized
 from tests.formats.drawn import EXAMPLES, drawn

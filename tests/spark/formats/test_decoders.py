@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import StructType
 
 from penstock.formats import InvalidFormat, ValueFormat
+from penstock.spark.formats.ddl import infer_json
 from penstock.spark.formats.decoders import Decoder, decoder
-from penstock.spark.formats.infer import infer_json
 from tests.formats.avro.reference import encode, long
 from tests.formats.protobuf.messages import descriptor
 

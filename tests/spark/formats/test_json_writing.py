@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.formats.json.writing import json_rows
-from penstock.spark.sink.columns import is_json_value
+from penstock.spark.sink.options import is_json_value
 
 pytestmark = pytest.mark.spark
 ROWS = 210

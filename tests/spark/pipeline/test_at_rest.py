@@ -11,15 +11,14 @@ import pytest
 
 from penstock.spark.options import parse
 from penstock.spark.pipeline.at_rest import at_rest
-from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import queries
-from penstock.spark.pipeline.journal import Entry, Journal
+from penstock.spark.pipeline.journal import Definitions, Entry, Journal
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.queries import stream_options
 from penstock.spark.pipeline.reads import Read
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.stream import PenstockStreamReader
+from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.reads.stream import PenstockStreamReader
 from penstock.testing import Broker
 
 TEXT = """

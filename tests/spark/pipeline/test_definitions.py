@@ -10,8 +10,8 @@ import pytest
 from examples.pipelines import data
 
 from penstock.base.errors import CorruptError
-from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import queries
+from penstock.spark.pipeline.journal import Definitions
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.scaffold import templates
 

@@ -13,9 +13,9 @@ from penstock.spark.pipeline import joining
 from penstock.spark.pipeline.graph import queries
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.positions import Position, Positions
+from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.reads.positions import Position, Positions
 
 HEAD = """
 name = "joins"

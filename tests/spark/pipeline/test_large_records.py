@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.spark.pipeline.replay.dead_letter_rows import Filters
-from penstock.spark.pipeline.replay.dead_letters import DeadLetters
+from penstock.spark.pipeline.replay.dead_letters import DeadLetters, Filters
 from penstock.spark.pipeline.runner import QueryFailed
 from tests.spark.pipeline.conftest import Pipeline
 

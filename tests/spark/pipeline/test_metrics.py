@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.base.metrics import render
-from penstock.spark.pipeline.metrics import PHASES, QueryMetrics, samples
+from penstock.spark.pipeline.admin import PHASES, QueryMetrics, samples
 from penstock.spark.pipeline.state import QueryState
 from tests.spark.pipeline.test_progress import ORDERS, WINDOWS
 

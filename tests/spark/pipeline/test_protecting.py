@@ -28,7 +28,7 @@ from penstock.spark.pipeline.document import PipelineInvalid
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.progress import described
 from penstock.spark.pipeline.replay.backfill import Backfill
-from penstock.spark.pipeline.replay.starts import Start
+from penstock.spark.pipeline.replay.refusals import Start
 from penstock.spark.pipeline.runner import QueryFailed
 from tests.security.data.test_masks import CASES
 from tests.spark.pipeline.conftest import Pipeline

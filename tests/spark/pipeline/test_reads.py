@@ -16,10 +16,10 @@ from penstock.spark.pipeline.analysis import plan
 from penstock.spark.pipeline.graph import queries
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.queries import Prepared
 from penstock.spark.pipeline.reads import Read, read_of
 from penstock.spark.pipeline.spec import RECORD_FIELDS, PipelineSpec
+from penstock.spark.pipeline.state import PipelinePaths
 from tests.formats.avro.reference import encode
 from tests.spark.pipeline.conftest import Pipeline
 from tests.spark.pipeline.test_batches import header

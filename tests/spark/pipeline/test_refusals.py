@@ -21,7 +21,7 @@ from penstock.spark.pipeline.document import Problem, in_order
 from penstock.spark.pipeline.parsing import survey
 from penstock.spark.pipeline.writing import application, writer
 from penstock.spark.tables.commits import Commit
-from penstock.spark.tables.features import (
+from penstock.spark.tables.location import (
     APPENDED_FEATURES,
     WRITTEN_FEATURES,
     UnwritableTable,

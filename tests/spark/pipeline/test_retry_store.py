@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.pipeline import blocking
+from penstock.spark.pipeline import work
 from penstock.spark.pipeline.retry_store import (
     SCHEMA,
     Release,
@@ -147,10 +147,10 @@ def test_records_behind_a_held_one_wait(spark: SparkSession, keep_order: bool) -
         record.alias(RECORD), F.col("rule").alias(RULE), F.lit("why").alias(REASON),
         F.col("otherwise").alias(OTHERWISE),
     )  # fmt: skip
-    rejected = blocking.rejects(judged).toArrow().cast(blocking.REJECT_SCHEMA)
-    blocking_offsets = blocking.blocking_offsets(rejected, staying, keep_order=keep_order)
-    goes_on, waits = blocking.split(spark, judged, blocking_offsets, keep_order=keep_order)
-    rows = blocking.held_rows(waits, now_ms=NOW, delays_seconds=(2.0,)).toArrow().cast(SCHEMA)
+    rejected = work.rejects(judged).toArrow().cast(work.REJECT_SCHEMA)
+    blocking_offsets = work.blocking_offsets(rejected, staying, keep_order=keep_order)
+    goes_on, waits = work.split(spark, judged, blocking_offsets, keep_order=keep_order)
+    rows = work.held_rows(waits, now_ms=NOW, delays_seconds=(2.0,)).toArrow().cast(SCHEMA)
     found = {
         at: kind for at, kind in zip(offsets(rows), rows["otherwise"].to_pylist(), strict=True)
     }

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 
 from penstock.spark.pipeline.admin import AdminPage, Run, build_app
 from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import ErrorPolicy, PipelineSpec, RunOptions
+from penstock.spark.pipeline.state import PipelinePaths
 from penstock.spark.pipeline.status import (
     RUN_FILE,
     announced,

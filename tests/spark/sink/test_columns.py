@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.errors import InvalidRows
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
-from penstock.spark.sink.columns import written_columns
+from penstock.spark.sink.options import written_columns
 
 
 def schema(text: str) -> StructType:

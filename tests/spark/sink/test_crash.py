@@ -43,7 +43,7 @@ from penstock.spark import daemon
 from penstock.spark.sink import staging
 from penstock.spark.sink.commits import Commits
 from penstock.spark.sink.store import BlobStore
-from penstock.spark.source import PenstockSource
+from penstock.spark.sessions.source import PenstockSource
 
 folder = os.environ["DEADLY_FOLDER"]
 steps = os.environ["DEADLY_STEPS"].split(",")

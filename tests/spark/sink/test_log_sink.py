@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from penstock.base.ids import TopicPartition
-from penstock.client import limits
+from penstock.client import errors
 from penstock.client.errors import AdminUnavailable
 from penstock.records import split_batches
 from penstock.spark import LogSink
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession, target: Target
 def test_an_address_that_is_not_penstock_is_reported(
     spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ADMIN_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(errors, "ADMIN_ATTEMPTS_MAX", 2)
     good = target.addresses()
     # A Kafka listener behind another name, and a web server that is none of ours.
     listener = good["bootstrap"].replace("127.0.0.1", "http://localhost")

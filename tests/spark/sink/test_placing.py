@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.records.columnar import decode_batches, encode_batches, read_input
 from penstock.spark.errors import InvalidRows
-from penstock.spark.sink.placing import RUN_ROWS_MIN, Target, Turns, by_partition, by_topic
+from penstock.spark.sink.blobs import RUN_ROWS_MIN, Target, Turns, by_partition, by_topic
 from tests.client.test_partitioning import plain_murmur2
 
 COUNT = 5

@@ -12,9 +12,8 @@ import pytest
 from penstock.records import split_batches, verify_crc
 from penstock.records.columnar import decode_batches
 from penstock.spark.sink import staging
-from penstock.spark.sink.blobs import Blob, blob_from_json
+from penstock.spark.sink.blobs import Blob, Target, blob_from_json
 from penstock.spark.sink.options import SinkOptions, check
-from penstock.spark.sink.placing import Target
 from penstock.spark.sink.staging import Attempt, Staged, stage
 from penstock.spark.sink.store import TOKEN_FILE, StagingLocation
 

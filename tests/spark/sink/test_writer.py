@@ -13,9 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from penstock.spark.errors import InvalidOption, InvalidRows
+from penstock.spark.sessions.source import PenstockSource
 from penstock.spark.sink.options import check
 from penstock.spark.sink.writer import LogBatchWriter, LogStreamWriter, StagedTask
-from penstock.spark.source import PenstockSource
 from tests.spark.conftest import Topic
 from tests.spark.sink.conftest import Target, numbered, record_of
 

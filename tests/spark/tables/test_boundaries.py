@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from penstock.spark import DeltaSink
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact, read_table, remove_orphans
-from penstock.spark.tables.features import UnreadableTable
 from penstock.spark.tables.files import written_files
+from penstock.spark.tables.location import UnreadableTable
 
 pytestmark = pytest.mark.spark
 

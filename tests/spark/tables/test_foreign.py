@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.base.errors import PenstockError
 from penstock.spark import DeltaSink, DeltaUpsert
 from penstock.spark.errors import InvalidOption, TableMismatch
-from penstock.spark.tables.features import UnwritableTable
+from penstock.spark.tables.location import UnwritableTable
 from penstock.spark.tables.schemas import schema_of
 from tests.formats.drawn import SPARK_EXAMPLES
 from tests.sampling import sample

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.errors import InvalidOption
 from penstock.spark.tables import DeltaSink, read_table, table_version
-from penstock.spark.tables.features import UnreadableTable
+from penstock.spark.tables.location import UnreadableTable
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.spark import DeltaSink
 from penstock.spark.errors import TableMismatch
 from penstock.spark.tables import compact, read_table
-from penstock.spark.tables.features import UnwritableTable
+from penstock.spark.tables.location import UnwritableTable
 from penstock.spark.tables.rules import rules_of
 from tests.formats.drawn import SPARK_EXAMPLES, drawn
 from tests.spark.tables.foreign_tables import foreign

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from penstock.records import split_batches
-from penstock.records.aborted import ranges_until
 from penstock.records.columnar import decode_batches, encode_batches
-from penstock.records.transactions import UNGUARDED, Marker
+from penstock.records.transactions import UNGUARDED, Marker, ranges_until
 from penstock.storage import LogConfig, PartitionLog
 from tests.storage.batches import FakeClock, Harness, read_all
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import penstock.storage.compaction.cleaning  # noqa: F401 - or a kill finds it being loaded
+import penstock.storage.compaction.rewriting  # noqa: F401 - or a kill finds it being loaded
 from penstock.storage import StorageError
 from tests.storage.compaction.keyed import Keyed, Pair
 

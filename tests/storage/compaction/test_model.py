@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.storage.compaction.cleaner import _Slot
-from penstock.storage.worker import Worker
+from penstock.storage.files.worker import Worker
 from tests.machine import MEMORY
 from tests.storage.compaction.keyed import (
     COMPACTED,

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.storage.compaction.offsets import decode_clean_offsets, encode_clean_offsets
-from penstock.storage.errors import CorruptFile
+from penstock.storage.files.errors import CorruptFile
 from tests.storage.compaction.keyed import Keyed
 
 OFFSETS = {

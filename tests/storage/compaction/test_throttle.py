@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base.settings import LONG_MAX
 from penstock.storage.compaction.cleaner import Throttle
-from penstock.storage.errors import CompactionStopped
+from penstock.storage.files.errors import CompactionStopped
 from tests.storage.batches import FakeClock
 
 

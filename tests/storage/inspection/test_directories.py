@@ -12,11 +12,10 @@ import pytest
 from penstock.records import seal, split_batches
 from penstock.records.transactions import UNGUARDED, Marker
 from penstock.storage import LogConfig, StoreLocked
-from penstock.storage.formats.epochs import encode_epochs
-from penstock.storage.formats.snapshot import decode_snapshot, encode_snapshot
-from penstock.storage.inspection.directories import partitions_of
+from penstock.storage.files.epochs import encode_epochs
+from penstock.storage.files.producers import decode_snapshot, encode_snapshot
+from penstock.storage.inspection.directories import BatchVerifier, partitions_of
 from penstock.storage.inspection.dumping import rows_of
-from penstock.storage.inspection.findings import BatchVerifier
 from penstock.storage.inspection.repair import NotRepaired, Step, repair_store
 from penstock.storage.inspection.stores import verify_store
 from tests.broker.transactions import plain, sent

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.port import ChunkFormat
 from penstock.host.server.connection import ANSWER_STALL_MS, FRAME_BYTES_PER_MS_MIN, FRAME_GRACE_MS
 from penstock.host.server_machine import RANGES_PER_FRAME_MAX
@@ -74,15 +74,15 @@ def test_the_limits_are_those_of_the_code() -> None:
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", section(11), re.MULTILINE))
     plain = {name: text.replace(",", "") for name, text in rows.items()}
     assert plain["header"] == f"{HEADER_BYTES_MAX} bytes"
-    assert plain["chunks in a DATA_BATCH"] == str(limits.CHUNKS_PER_FRAME_MAX)
-    assert plain["topics in a HELLO"] == str(limits.TOPICS_PER_HELLO_MAX)
+    assert plain["chunks in a DATA_BATCH"] == str(errors.CHUNKS_PER_FRAME_MAX)
+    assert plain["topics in a HELLO"] == str(errors.TOPICS_PER_HELLO_MAX)
     assert plain["pairs in an ACCEPTED"] == str(RANGES_PER_FRAME_MAX)
-    assert plain["`reason`"] == f"{limits.REASON_CHARS_MAX} characters"
+    assert plain["`reason`"] == f"{errors.REASON_CHARS_MAX} characters"
     assert plain["events in a frame"] == "2³¹ - 1"
-    assert limits.EVENTS_PER_FRAME_MAX == limits.PARTITION_MAX == limits.LOG_SEQUENCES - 1
-    assert limits.EVENTS_PER_FRAME_MAX == 2**31 - 1
+    assert errors.EVENTS_PER_FRAME_MAX == errors.PARTITION_MAX == errors.LOG_SEQUENCES - 1
+    assert errors.EVENTS_PER_FRAME_MAX == 2**31 - 1
     assert plain["sequences"] == "0 to 2⁶³ - 2"
-    assert limits.SEQUENCE_MAX == 2**63 - 1
+    assert errors.SEQUENCE_MAX == 2**63 - 1
 
 
 def test_the_times_are_those_of_the_code() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from penstock.wire.kafka.apis import APIS, Api
-from penstock.wire.kafka.leader_hints import Endpoint
+from penstock.wire.kafka.framing import Endpoint
 from penstock.wire.kafka.schema import Field, MessageKind, Struct, load_struct
 
 TABLE = list(APIS.values())

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.wire.kafka.apis import BY_NAME
-from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.fetch import (
     TOPIC_IDS_FROM,
     PartitionAnswer,
     ResponseWriter,
     decode_request,
 )
-from penstock.wire.kafka.primitives import read_uuid, uvarint
+from penstock.wire.kafka.primitives import MalformedRequest, read_uuid, uvarint
 from penstock.wire.kafka.schema import load_entity, load_module
 from tests.wire.kafka.entities import (
     ENDPOINTS,

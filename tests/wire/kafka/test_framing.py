@@ -7,7 +7,6 @@ import pytest
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
-from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.framing import (
     UntrustworthyFrame,
     check_length,
@@ -15,6 +14,7 @@ from penstock.wire.kafka.framing import (
     request_frame,
     response_prefix,
 )
+from penstock.wire.kafka.primitives import MalformedRequest
 
 LIMIT = 100 << 20
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire.kafka.encoder import encoder
-from penstock.wire.kafka.share_fetch import SharePartitionAnswer, encode_response
+from penstock.wire.kafka.fetch import SharePartitionAnswer, encode_response
 
 i16, i32, i64 = (st.integers(-(2 ** (n - 1)), 2 ** (n - 1) - 1) for n in (16, 32, 64))
 texts = st.none() | st.text(max_size=200)

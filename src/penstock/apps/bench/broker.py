@@ -21,9 +21,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.apps.configuration import ENVIRONMENT_PREFIXES, dotted, known_names
-from penstock.apps.daemon import deferred
 from penstock.apps.loads.figures import cpu_seconds
+from penstock.apps.process.configuration import ENVIRONMENT_PREFIXES, dotted, known_names
+from penstock.apps.process.daemon import deferred
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 

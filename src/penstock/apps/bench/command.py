@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.configuration import DEFAULT_DIRECTORY
-from penstock.apps.session import (
+from penstock.apps.client.session import (
     Number,
     State,
     client_options,
@@ -30,6 +29,7 @@ from penstock.apps.session import (
     write_json,
     write_table,
 )
+from penstock.apps.process.configuration import DEFAULT_DIRECTORY
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.calibration import Calibration, Measured, calibration_document
@@ -149,7 +149,7 @@ def _measured(state: State, locations: Locations, seconds: float) -> Result:
     from penstock.apps.bench.machine import host_facts, usable_cores
     from penstock.apps.bench.steps import measure, runs_of
     from penstock.apps.bench.target import scratch, target
-    from penstock.apps.daemon import interruptible
+    from penstock.apps.process.daemon import interruptible
 
     runs = runs_of(seconds)
     with (

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from penstock.apps.bench.broker import Bed
 from penstock.apps.bench.steps import Figures, Step, quantile_hows
-from penstock.apps.daemon import run_async
 from penstock.apps.loads.figures import moments, one_record, quantiles_ms
+from penstock.apps.process.daemon import run_async
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -127,7 +127,7 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
         PenstockError: a record was rejected, or was not acknowledged in time.
     """
     from penstock.client.appender import Appender
-    from penstock.client.limits import RETRY
+    from penstock.client.errors import RETRY
     from penstock.client.producer_partitions import ProducerPartition
 
     appender = Appender(

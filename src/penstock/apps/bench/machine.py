@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from penstock import __version__
 from penstock.apps.bench.steps import Figures, Step, quantile_hows
-from penstock.apps.daemon import deferred
 from penstock.apps.host_reading.files import Tree, mount_of
 from penstock.apps.loads.figures import noise, quantiles_ms
+from penstock.apps.process.daemon import deferred
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 

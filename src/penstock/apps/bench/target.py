@@ -17,21 +17,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.apps.bench.broker import Bed, look_for, own_broker
-from penstock.apps.bench.commits import commit_step, control_place
 from penstock.apps.bench.latency import latency_steps
-from penstock.apps.bench.log import diskless_step, load_steps
+from penstock.apps.bench.log import diskless_step, load_steps, request_step
 from penstock.apps.bench.machine import disk_steps, loopback_step
-from penstock.apps.bench.requests import request_step
 from penstock.apps.bench.steps import Step
-from penstock.apps.bench.stores import store_place, store_steps
-from penstock.apps.daemon import deferred
-from penstock.apps.session import State
-from penstock.apps.wiring import DirectoryUnusable
+from penstock.apps.bench.stores import commit_step, control_place, store_place, store_steps
+from penstock.apps.client.session import State
+from penstock.apps.process.daemon import deferred
+from penstock.apps.process.wiring import DirectoryUnusable
 from penstock.base.errors import PenstockError
 from penstock.base.settings import INT_MAX, whole_number
 
 if TYPE_CHECKING:
-    from penstock.apps.bench.commits import Plane
+    from penstock.apps.bench.stores import Plane
     from penstock.client import Client
 
 SPACE_BYTES: Final = 2 << 30

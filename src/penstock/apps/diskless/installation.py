@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from penstock.apps.configuration import Configuration, Given, configure, parse_override
-from penstock.apps.session import path_option
-from penstock.apps.wiring import store_options, store_url
+from penstock.apps.client.session import path_option
+from penstock.apps.process.configuration import Configuration, Given, configure, parse_override
+from penstock.apps.process.wiring import store_options, store_url
 from penstock.base.errors import InvalidError
 from penstock.control import DatabaseLocked, SqliteControlPlane
 
 if TYPE_CHECKING:
-    from penstock.control.batch_index.values import PartitionKey
     from penstock.control.postgres import PostgresControlPlane
+    from penstock.control.values.diskless import PartitionKey
     from penstock.diskless.identity import GuardedStore, StoreGuard
 
 

@@ -3,6 +3,6 @@
 A check is a function that returns findings. All checks run concurrently, each with a time limit.
 """
 
-from penstock.apps.doctor.findings import Check, Finding, look
+from penstock.apps.checks.findings import Check, Finding, look
 
 __all__ = ["Check", "Finding", "look"]

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.configuration import Given, configure, read_environment
+from penstock.apps.checks.brokers import broker_checks, known_admins, reach
+from penstock.apps.checks.interfaces import ADMIN_CHECKS
+from penstock.apps.client.session import State, client_options, path_option, write_json, write_table
 from penstock.apps.doctor import Check, Finding, look
-from penstock.apps.doctor.brokers import broker_checks, known_admins, reach
-from penstock.apps.doctor.interfaces import ADMIN_CHECKS
-from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import consumers, partitions
 from penstock.apps.doctor.security import (
     BY_CONFIGURATION,
@@ -25,8 +24,16 @@ from penstock.apps.doctor.security import (
     host_checks,
     security_checks,
 )
-from penstock.apps.doctor.storage import CONTROL_FILE, agent, installation, outbox, skipped
-from penstock.apps.session import State, client_options, path_option, write_json, write_table
+from penstock.apps.doctor.storage import (
+    CONTROL_FILE,
+    agent,
+    data_directory,
+    installation,
+    outbox,
+    programs,
+    skipped,
+)
+from penstock.apps.process.configuration import Given, configure, read_environment
 from penstock.base.errors import PenstockError
 from penstock.client.replicas import outage
 

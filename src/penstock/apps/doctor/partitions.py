@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.apps.doctor.findings import Check, Finding, Status, listed
+from penstock.apps.checks.findings import Check, Finding, Status, listed
+from penstock.apps.client.session import counted
 from penstock.apps.log.cluster import troubled
 from penstock.apps.log.replicas import DISKLESS
-from penstock.apps.session import counted
 from penstock.client.replicas import PERSISTENCE, SHORT_CALLS
 
 if TYPE_CHECKING:
-    from penstock.apps.session import State
+    from penstock.apps.client.session import State
     from penstock.client import Client, ClusterMetadata
 
 
@@ -177,7 +177,7 @@ def _stuck(
 ) -> Iterator[Finding]:
     from penstock.apps.log.verify import verify_fetched
     from penstock.client.errors import OffsetOutOfRange
-    from penstock.storage.inspection.findings import BatchVerifier
+    from penstock.storage.inspection.directories import BatchVerifier
 
     verifier = BatchVerifier()
     try:

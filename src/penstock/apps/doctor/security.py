@@ -14,26 +14,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.apps.doctor.findings import Check, Finding, Status, listed
-from penstock.apps.private_files import control_files
-from penstock.apps.session import counted
+from penstock.apps.checks.findings import Check, Finding, Status, listed
+from penstock.apps.client.session import counted
+from penstock.apps.process.private_files import control_files
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import is_loopback, parse_address
 from penstock.base.settings import by_name
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.listeners import ADMIN, Listener, admin_listener, parse_listeners
-from penstock.broker.settings import super_users_of
-from penstock.client.references import parse_properties, referenced_files
-from penstock.client.security import CONFIG_BYTES_MAX, CONFIG_VARIABLE, ClientSecuritySettings
+from penstock.broker.configuration.settings import super_users_of
+from penstock.broker.net.listeners import ADMIN, Listener, admin_listener, parse_listeners
+from penstock.client.security import (
+    CONFIG_BYTES_MAX,
+    CONFIG_VARIABLE,
+    ClientSecuritySettings,
+    parse_properties,
+    referenced_files,
+)
 from penstock.security import ANONYMOUS
 from penstock.security.files import UnusableFile, read_file
 from penstock.security.tls import check_keystore, files_of
 
 if TYPE_CHECKING:
-    from penstock.apps.configuration import Configuration
     from penstock.apps.host.wiring import HostConfiguration
-    from penstock.broker.security.settings import SecuritySettings
-    from penstock.security.listeners.settings import ListenerSettings
+    from penstock.apps.process.configuration import Configuration
+    from penstock.broker.net.security_settings import SecuritySettings
+    from penstock.security.listeners.files import ListenerSettings
 
 BY_CONFIGURATION: Final = ("listeners", "ACLs", "admin interface")
 """Checks that depend on settings only, not on files."""

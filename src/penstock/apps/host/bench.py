@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from penstock.apps.client.session import Number, State, default_option, output_option, show_facts
 from penstock.apps.host.command import socket_option
 from penstock.apps.loads.figures import percentile
 from penstock.apps.loads.unix_socket import RawLimit, echo, forked, take
-from penstock.apps.session import Number, State, default_option, output_option, show_facts
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import (
+from penstock.apps.client.session import (
     LazyGroup,
     State,
     counted,
@@ -142,9 +142,9 @@ def serve(
     host.drain.timeout.ms) and the file of --config. An option overrides the environment, and the
     environment overrides the file.
     """
-    from penstock.apps.configuration import Given, misspelt, parse_override
-    from penstock.apps.daemon import set_up
     from penstock.apps.host.wiring import KINDS, configure_host
+    from penstock.apps.process.configuration import Given, misspelt, parse_override
+    from penstock.apps.process.daemon import set_up
 
     set_up(log_format, log_level)
     flags = {}
@@ -185,14 +185,14 @@ def run(configuration: HostConfiguration) -> None:
 
 
 async def _serve(configuration: HostConfiguration) -> None:
-    from penstock.apps.daemon import (
+    from penstock.apps.host.wiring import build_agent
+    from penstock.apps.process.daemon import (
         COLLECT_AFTER_OBJECTS,
         notify_ready,
         notify_stopping,
         stop_event,
     )
-    from penstock.apps.host.wiring import build_agent
-    from penstock.apps.wiring import PortUnavailable, address
+    from penstock.apps.process.wiring import PortUnavailable, address
 
     stop = stop_event()
     agent = build_agent(configuration)
@@ -294,7 +294,7 @@ def _facts(probed: Probed) -> dict[str, object]:
 
 
 def _ask(state: State, address: str) -> dict[str, Any]:
-    from penstock.apps.admin import admin_url, ask_admin
+    from penstock.apps.client.admin import admin_url, ask_admin
     from penstock.apps.host.probe import NotHealthy
     from penstock.client.errors import AdminUnavailable, InvalidArgument
 

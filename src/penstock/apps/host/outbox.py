@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.host.sinks.limits import FRAME_BYTES_MAX
+from penstock.host.sinks.counting import FRAME_BYTES_MAX
 from penstock.host.sinks.outbox import OutboxSink
 from penstock.outbox.settings import OutboxSettings
 from penstock.outbox.writer.publisher import TopicPublisher

@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, ClassVar, Final
 
 import click
 
+from penstock.apps.client.session import BadInput, Number, current, default_option, say
 from penstock.apps.host.command import socket_option
-from penstock.apps.session import BadInput, Number, current, default_option, say
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.host.errors import NotConnected, PublishTimedOut
 

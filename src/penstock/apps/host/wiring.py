@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.apps.configuration import Given, Kinds, load_all
-from penstock.apps.wiring import audit_log
+from penstock.apps.process.configuration import Given, Kinds, load_all
+from penstock.apps.process.wiring import audit_log
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.metrics import Registry
 from penstock.host.server.settings import HostSettings, HttpSecuritySettings, SinkSettings
 from penstock.outbox.settings import OutboxSettings
-from penstock.security.audit.settings import AuditSettings
+from penstock.security.audit import AuditSettings
 
 if TYPE_CHECKING:
     from penstock.host.port import ChunkSink
@@ -94,7 +94,7 @@ def build_agent(configuration: HostConfiguration) -> HostAgent:
 
 
 def _null(configuration: HostConfiguration) -> ChunkSink:
-    from penstock.host.sinks.null import NullSink
+    from penstock.host.sinks.memory import NullSink
 
     return NullSink()
 

@@ -10,12 +10,19 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.apps.client.session import (
+    Number,
+    State,
+    client_options,
+    counted,
+    default_option,
+    show,
+)
 from penstock.apps.log.replicas import DISKLESS, sites, write_plan
-from penstock.apps.session import Number, State, client_options, counted, default_option, show
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.metadata import ClusterMetadata, PartitionMetadata, TopicAndPartition
+    from penstock.client.protocol import ClusterMetadata, PartitionMetadata, TopicAndPartition
     from penstock.client.replicas import BrokerState, Reassignment
     from penstock.replication.advice import Held, Move
 
@@ -45,8 +52,8 @@ def status(state: State) -> None:
     which may have discarded records, are listed if all brokers can serve and an admin interface is
     reachable.
     """
-    from penstock.apps.doctor.brokers import known_admins
-    from penstock.apps.doctor.interfaces import described, given_up
+    from penstock.apps.checks.brokers import known_admins
+    from penstock.apps.checks.interfaces import described, given_up
     from penstock.client.replicas import SHORT_CALLS, outage
 
     with state.client(**SHORT_CALLS) as client:

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
+from penstock.apps.client.session import LazyGroup, State, client_options, show
 from penstock.apps.log.queues import NoAdminInterface, admin_option
-from penstock.apps.session import LazyGroup, State, client_options, show
 
 _COMMANDS: Final = {
     "dump": ("log.dump", "dump", "Show batches, records, indexes, snapshots, journal."),
@@ -42,7 +42,7 @@ def tiers(state: State, topic: str | None, admin: str | None) -> None:
     attempts since the last success, and `error` is the last failure. Each broker reports its own
     replicas over its admin interface. Without TOPIC all tiered topics are shown.
     """
-    from penstock.apps.doctor.brokers import admin_answers, known_admins
+    from penstock.apps.checks.brokers import admin_answers, known_admins
 
     with state.client() as client:
         states = client.broker_states()

@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.apps.client.session import State, client_options, counted
 from penstock.apps.log.formats import (
     DEFAULT_FORMAT,
     JSON_COLUMNS,
+    At,
     Format,
     parse_format,
+    parse_position,
     render,
     render_json,
+    resolve,
 )
-from penstock.apps.log.positions import At, parse_position, resolve
-from penstock.apps.session import State, client_options, counted
-from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
+from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
-    from penstock.apps.waiting import WatchedClient
+    from penstock.apps.client.waiting import WatchedClient
     from penstock.client import Client
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.apps.client.session import default_option
 from penstock.apps.log.formats import JSON_COLUMNS, parse_format, render, render_json
 from penstock.apps.log.sources import (
     Chosen,
@@ -18,7 +19,6 @@ from penstock.apps.log.sources import (
     range_options,
     source_of,
 )
-from penstock.apps.session import default_option
 from penstock.base.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def dump(chosen: Chosen, deep: bool, what: str, paths: tuple[Path, ...], wanted:
 
 def _dump_file(out: _Out, path: str, wanted: Range) -> None:
     from penstock.base.files import MACHINE_FILES
-    from penstock.storage.log.walk import walk_file
-    from penstock.storage.names import LOG, parse_directory_name
+    from penstock.storage.files.values import LOG, parse_directory_name
+    from penstock.storage.files.walk import walk_file
 
     if not path.endswith(LOG):
         out.rows(path)
@@ -86,8 +86,8 @@ def _dump_file(out: _Out, path: str, wanted: Range) -> None:
 
 def _other_files(chosen: Chosen, what: str) -> Iterator[str]:
     """Yield the paths of the requested files of all partitions, then checkpoints and journals."""
+    from penstock.storage.files.values import CHECKPOINT_FILE
     from penstock.storage.inspection.stores import journal_files
-    from penstock.storage.names import CHECKPOINT_FILE
 
     source = FileSource(chosen)
     for where in source.partitions():
@@ -101,7 +101,13 @@ def _other_files(chosen: Chosen, what: str) -> Iterator[str]:
 
 
 def _files_of(files: PartitionFiles, what: str) -> Iterator[str]:
-    from penstock.storage.names import EPOCHS_FILE, INDEX, METADATA_FILE, TIME_INDEX, TXN_INDEX
+    from penstock.storage.files.values import (
+        EPOCHS_FILE,
+        INDEX,
+        METADATA_FILE,
+        TIME_INDEX,
+        TXN_INDEX,
+    )
 
     paths: list[str] = []
     if what in ("indexes", "all"):

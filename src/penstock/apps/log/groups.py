@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from penstock.apps.log.positions import parse_position, resolve
-from penstock.apps.session import State, client_options, counted, say, show, write_json
+from penstock.apps.client.session import State, client_options, counted, say, show, write_json
+from penstock.apps.log.formats import parse_position, resolve
 from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import (
+from penstock.apps.client.session import (
     CODECS,
     Number,
     State,
@@ -27,7 +27,7 @@ from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.quantities import format_quantity
 
 if TYPE_CHECKING:
-    from penstock.apps.waiting import WatchedClient
+    from penstock.apps.client.waiting import WatchedClient
 
 BLOCK_BYTES: Final = 16 << 20
 RECORD_BYTES_MAX: Final = 64 << 20

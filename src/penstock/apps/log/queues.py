@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.session import State, client_options, counted, default_option, show
+from penstock.apps.client.session import State, client_options, counted, default_option, show
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -234,7 +234,7 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
     """
     from urllib.parse import quote
 
-    from penstock.apps.doctor.brokers import admin_answers, known_admins
+    from penstock.apps.checks.brokers import admin_answers, known_admins
 
     addresses = known_admins(state, client.broker_states(), admin)
     path = f"/v1/queues/{quote(group, safe='')}"

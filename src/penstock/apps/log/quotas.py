@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import click
 
-from penstock.apps.session import BadInput, State, client_options, parse_pairs, say, show
+from penstock.apps.client.session import BadInput, State, client_options, parse_pairs, say, show
 from penstock.base.errors import InvalidError
-from penstock.client.quotas import entity_text
+from penstock.client.access import entity_text
 
 _KINDS = ("user", "client-id", "ip")
 

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import click
 
-from penstock.apps.session import (
+from penstock.apps.client.session import (
     Number,
     State,
     client_options,
@@ -24,7 +24,7 @@ from penstock.replication.placement import placed_again
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.metadata import (
+    from penstock.client.protocol import (
         ClusterMetadata,
         PartitionMetadata,
         TopicAndPartition,

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import click
 
-from penstock.apps.session import State, client_options, path_option
+from penstock.apps.client.session import State, client_options, path_option
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 
 if TYPE_CHECKING:
-    from penstock.apps.configuration import Configuration
     from penstock.apps.diskless.installation import Installation
+    from penstock.apps.process.configuration import Configuration
     from penstock.client import Client, RawFetch
-    from penstock.control.batch_index.values import PartitionKey
+    from penstock.control.values.diskless import PartitionKey
     from penstock.records import BatchHeader
     from penstock.storage.inspection.directories import PartitionFiles
 
@@ -138,7 +138,7 @@ class Chosen:
 
     def configuration(self) -> Configuration:
         """Return the brokers' configuration, which has the location of their object store."""
-        from penstock.apps.configuration import Given, configure, parse_override
+        from penstock.apps.process.configuration import Given, configure, parse_override
 
         flags = dict(parse_override(text) for text in self.broker_settings)
         if self.data_dir is not None:
@@ -273,7 +273,7 @@ class FileSource:
             yield lambda header: advance(header.size_bytes)
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
-        from penstock.storage.names import LOG
+        from penstock.storage.files.values import LOG
 
         for files in self._found[where]:
             first = max(0, bisect_right(files.segments, wanted.start) - 1)
@@ -287,8 +287,8 @@ class FileSource:
 
 def _batches_of(path: str, wanted: Range, *, newest: bool) -> Iterator[Batch]:
     from penstock.base.files import MACHINE_FILES
-    from penstock.storage.errors import CorruptLog
-    from penstock.storage.log.walk import walk_file
+    from penstock.storage.files.errors import CorruptLog
+    from penstock.storage.files.walk import walk_file
 
     try:
         for found in walk_file(MACHINE_FILES, path):
@@ -427,7 +427,7 @@ def _offsets_progress(
 @contextmanager
 def _objects(chosen: Chosen) -> Iterator[Source]:
     from penstock.apps.diskless.installation import opened, wanted_partitions
-    from penstock.storage.names import parse_directory_name
+    from penstock.storage.files.values import parse_directory_name
 
     with asyncio.Runner() as runner:
         context = opened(chosen.configuration())
@@ -452,7 +452,7 @@ def no_such_partition(chosen: Chosen) -> NoLog:
 
 
 def size_of(source: FileSource) -> int:
-    from penstock.storage.names import LOG
+    from penstock.storage.files.values import LOG
 
     total = 0
     for where in source.partitions():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from penstock.apps.client.session import show
 from penstock.apps.log.queues import admin_option
 from penstock.apps.log.sources import (
     BrokerSource,
@@ -25,7 +26,6 @@ from penstock.apps.log.sources import (
     range_options,
     source_of,
 )
-from penstock.apps.session import show
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.client.partitioning import murmur2
@@ -117,7 +117,7 @@ def cleanliness_of(
 def _of_leaders(
     chosen: Chosen, client: Client, admin: str | None
 ) -> dict[TopicPartition, Cleanliness]:
-    from penstock.apps.doctor.brokers import admin_answers, known_admins
+    from penstock.apps.checks.brokers import admin_answers, known_admins
 
     topic = client.describe_topic(chosen.topic or "")
     leaders = {partition.index: partition.leader for partition in topic.partitions}
@@ -138,10 +138,10 @@ def _of_files(files: PartitionFiles) -> Cleanliness | None:
 
     The minimum lag before compaction is ignored.
     """
-    from penstock.storage.compaction.choosing import Closed, cleanable
     from penstock.storage.compaction.offsets import decode_clean_offsets
-    from penstock.storage.names import CLEAN_OFFSETS_FILE, LOG
-    from penstock.storage.segment import Segment
+    from penstock.storage.files.segment import Segment
+    from penstock.storage.files.values import CLEAN_OFFSETS_FILE, LOG
+    from penstock.storage.log.compaction import Closed, cleanable
 
     directory = Path(files.path)
     try:

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from penstock.apps.log.consume import consume
-from penstock.apps.log.produce import produce
-from penstock.apps.log.replicas import elect, reassign, replicas
-from penstock.apps.session import (
+from penstock.apps.client.session import (
     BadInput,
     State,
     client_options,
@@ -23,6 +20,9 @@ from penstock.apps.session import (
     show,
     write_json,
 )
+from penstock.apps.log.consume import consume
+from penstock.apps.log.produce import produce
+from penstock.apps.log.replicas import elect, reassign, replicas
 from penstock.base.settings import whole_number
 from penstock.client.admin import ResourceKind
 

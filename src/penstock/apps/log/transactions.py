@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from penstock.apps.session import State, client_options, moment, say, show
+from penstock.apps.client.session import State, client_options, moment, say, show
 
 
 @click.group("transaction", short_help="Inspect and abort transactions.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.apps.client.session import counted, show
 from penstock.apps.log.sources import (
     Chosen,
     FileSource,
@@ -23,12 +24,11 @@ from penstock.apps.log.sources import (
     size_of,
     source_of,
 )
-from penstock.apps.session import counted, show
 from penstock.base.ids import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.storage.inspection.findings import BatchVerifier, Finding
+    from penstock.storage.inspection.directories import BatchVerifier, Finding
 
 
 @click.command("verify", short_help="Check stored batches and the files beside them.")
@@ -52,7 +52,7 @@ def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
     With --objects the index of diskless topics is compared with their objects. Exits with status 1
     on any problem.
     """
-    from penstock.storage.inspection.findings import BatchVerifier
+    from penstock.storage.inspection.directories import BatchVerifier
 
     verifier = BatchVerifier(deep=not quick)
     if chosen.data_dir is not None and not chosen.objects:
@@ -65,7 +65,7 @@ def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
 
 
 def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
-    from penstock.storage.errors import StoreLocked
+    from penstock.storage.files.errors import StoreLocked
     from penstock.storage.inspection.directories import locked
     from penstock.storage.inspection.stores import verify_store
 
@@ -93,8 +93,8 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
 
     from penstock.apps.diskless.installation import opened, wanted_partitions
     from penstock.base.errors import PenstockError
-    from penstock.diskless.verification import Verifier
-    from penstock.storage.inspection.findings import Finding
+    from penstock.diskless.topics.verification import Verifier
+    from penstock.storage.inspection.directories import Finding
 
     async def compare() -> Verifier:
         async with opened(chosen.configuration()) as installation:
@@ -145,7 +145,7 @@ def verify_fetched(
     """
     from penstock.client.errors import BrokerFoundCorruption
     from penstock.records import CorruptBatch, split_batches
-    from penstock.storage.inspection.findings import Finding
+    from penstock.storage.inspection.directories import Finding
 
     where = TopicPartition(topic, partition)
     try:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import click
 
+from penstock.apps.client.session import State, client_options, default_option, show
 from penstock.apps.loads.figures import noise, percentile, write_plainly
 from penstock.apps.outbox.care import outbox_options, parse_size
-from penstock.apps.session import State, client_options, default_option, show
 from penstock.base.system import SYSTEM_CLOCK
 
 ROUNDS: Final = 3

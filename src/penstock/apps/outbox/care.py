@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from penstock.apps.daemon import handled
-from penstock.apps.session import (
+from penstock.apps.client.session import (
     State,
     client_options,
     counted,
@@ -25,6 +24,7 @@ from penstock.apps.session import (
     write_json,
     write_table,
 )
+from penstock.apps.process.daemon import handled
 from penstock.base.errors import RetriableError, UnavailableError
 
 if TYPE_CHECKING:
@@ -131,9 +131,8 @@ def sweep(
     every group has committed an offset beyond all of its pointers. Without -t payloads are kept.
     Exits with status 1 if something could not be removed.
     """
-    from penstock.outbox.gc.rules import SweepRules
-    from penstock.outbox.gc.sweeper import Sweeper
-    from penstock.outbox.gc.topic_pointers import TopicPointers
+    from penstock.outbox.gc.pointer_index import TopicPointers
+    from penstock.outbox.gc.sweeper import Sweeper, SweepRules
 
     if topic is None and (groups or remove_unreferenced):
         raise click.UsageError("--group and --remove-unreferenced need a topic: name it with -t")
@@ -242,7 +241,7 @@ def audit(
     Changes nothing. Exits with status 1 on any problem.
     """
     from penstock.outbox.gc.audit import Auditor
-    from penstock.outbox.gc.topic_pointers import TopicPointers
+    from penstock.outbox.gc.pointer_index import TopicPointers
 
     grace_ms = parse_duration(grace, "--grace")
     with state.client() as client:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from penstock.apps.daemon import handled
+from penstock.apps.client.session import CODECS, State, client_options, default_option
 from penstock.apps.outbox.bench import bench
 from penstock.apps.outbox.care import audit, outbox_options, parse_size, sweep
-from penstock.apps.session import CODECS, State, client_options, default_option
+from penstock.apps.process.daemon import handled
 from penstock.base.errors import InvalidError
 from penstock.base.files import MACHINE_FILES, write_file
 from penstock.base.settings import load

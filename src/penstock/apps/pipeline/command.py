@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.session import (
+from penstock.apps.client.session import (
     LazyGroup,
     State,
     current,
@@ -188,8 +188,8 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
     if static:
         return found.problems
     from penstock.apps.pipeline.spark import looking_session
-    from penstock.spark.java import JavaMissing
     from penstock.spark.pipeline import analysis
+    from penstock.spark.sessions.java import JavaMissing
 
     try:
         with looking_session(found.spec) as spark:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.apps.client.session import State, write_json
 from penstock.apps.pipeline.command import Located, located
-from penstock.apps.session import State, write_json
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.analysis import PlannedQuery

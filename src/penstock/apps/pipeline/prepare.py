@@ -1,7 +1,7 @@
 """Command `penstock pipeline prepare`: speeds up later starts of Spark on this machine.
 
 It runs a small pipeline against a temporary broker, and archives the classes that Java has loaded;
-see `penstock.spark.java`.
+see `penstock.spark.sessions.java`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def prepare() -> None:
     after a new version of Java or PySpark, as a user who may write into the package's folder. It
     needs Java, a minute, and 190 MB of disk space.
     """
-    from penstock.spark import java
+    from penstock.spark.sessions import java
 
     path = java.destination()
     made = path.with_suffix(f".{os.getpid()}")
@@ -65,9 +65,9 @@ def _run(folder: Path, options: str) -> None:
     from penstock.apps.bench.broker import own_broker
     from penstock.apps.pipeline.spark import job_session
     from penstock.client import Client
-    from penstock.spark import java
     from penstock.spark.pipeline.parsing import load
     from penstock.spark.pipeline.runner import PipelineRunner
+    from penstock.spark.sessions import java
 
     file = folder / "pipeline.toml"
     file.write_text(PIPELINE, encoding="utf-8")

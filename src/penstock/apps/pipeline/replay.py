@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.apps.client.session import State, counted, moment, show, write_json, write_table
 from penstock.apps.pipeline.command import Located, located
-from penstock.apps.session import State, counted, moment, show, write_json, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.pipeline.replay.backfill import Progress
-    from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange
-    from penstock.spark.pipeline.replay.dead_letters import Found, Replayed
+    from penstock.spark.pipeline.replay.dead_letters import Filters, Found, OffsetRange, Replayed
     from penstock.spark.pipeline.spec import PipelineSpec
 
 ROWS_SHOWN: Final = 50
@@ -177,7 +176,7 @@ def whoami() -> str:
 def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[SparkSession]:
     from penstock.apps.pipeline.spark import running_session
     from penstock.spark.pipeline.broker_check import check_topics
-    from penstock.spark.pipeline.files import check_keys
+    from penstock.spark.pipeline.draft import check_keys
 
     check_keys(spec)
     with state.working(f"waiting for brokers at {spec.run.bootstrap}"):
@@ -222,8 +221,8 @@ def _dead_letters(
 
 
 def _filters(options: dict[str, Any]) -> Filters:
-    from penstock.spark.pipeline.replay.dead_letter_rows import Filters
-    from penstock.spark.pipeline.replay.starts import moment_ms
+    from penstock.spark.pipeline.replay.dead_letters import Filters
+    from penstock.spark.pipeline.replay.refusals import moment_ms
 
     since = options["since"]
     return Filters(
@@ -237,7 +236,7 @@ def _filters(options: dict[str, Any]) -> Filters:
 
 
 def _offset_range(text: str) -> OffsetRange:
-    from penstock.spark.pipeline.replay.dead_letter_rows import OffsetRange
+    from penstock.spark.pipeline.replay.dead_letters import OffsetRange
 
     match = _OFFSETS.fullmatch(text)
     if match is None:
@@ -411,8 +410,7 @@ def _sink(
     master: str | None,
 ) -> None:
     from penstock.spark.pipeline.replay.backfill import CHUNK_RECORDS, Backfill
-    from penstock.spark.pipeline.replay.refusals import check_sink
-    from penstock.spark.pipeline.replay.starts import parse
+    from penstock.spark.pipeline.replay.refusals import check_sink, parse
 
     text = options["start"]
     start = _parsed("--from", text, parse) if text is not None else parse(None)

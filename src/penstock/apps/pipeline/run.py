@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock import __version__
-from penstock.apps.daemon import set_up
+from penstock.apps.client.session import State
 from penstock.apps.pipeline.command import Located, located
-from penstock.apps.session import State
+from penstock.apps.process.daemon import set_up
 from penstock.base.http_listener import parse_address
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -93,7 +93,7 @@ def run(
     from penstock.apps.pipeline.spark import parse_settings, running_session
     from penstock.spark.pipeline.at_rest import at_rest
     from penstock.spark.pipeline.broker_check import check_topics
-    from penstock.spark.pipeline.files import check_keys
+    from penstock.spark.pipeline.draft import check_keys
     from penstock.spark.pipeline.queries import ONCE
 
     if master is not None and remote is not None:

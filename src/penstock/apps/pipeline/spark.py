@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
-from penstock.apps.session import current
+from penstock.apps.client.session import current
 from penstock.base.errors import PenstockError, UnavailableError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _started(
     from pyspark.sql import SparkSession
 
     from penstock.spark.pipeline.causes import cause_of
-    from penstock.spark.spark_session import session
+    from penstock.spark.sessions.session import session
 
     if not loud:
         _hush()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from penstock.apps.client.session import State
 from penstock.apps.plan.output import plan_inputs, read_plan_file
-from penstock.apps.session import State
 from penstock.planner.calibration import read_calibration
 from penstock.planner.capacity import CapacityInputs, Deployment, capacity_plan
 from penstock.planner.results import Plan
@@ -46,7 +46,7 @@ def _deployment(config: Path | None, calibration: Path | None) -> Deployment:
         measured = read_calibration(document, str(calibration))
     if config is None:
         return Deployment(calibration=measured)
-    from penstock.apps.configuration import configure
+    from penstock.apps.process.configuration import configure
     from penstock.base.settings import replace
     from penstock.storage import LogConfig
 

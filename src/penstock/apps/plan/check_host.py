@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
+from penstock.apps.client.session import State, default_option, path_option
 from penstock.apps.plan.output import plan_inputs
-from penstock.apps.session import State, default_option, path_option
 from penstock.base.settings import describe
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
 from penstock.planner.host_check import BrokerSide, CheckHostInputs, Configured, check_host
 from penstock.planner.host_check.check import producer_buffer_bytes
 from penstock.planner.receive_path import ReceivePathInputs, plan_receive_path
@@ -71,9 +71,9 @@ def check_host_command(
     Nothing is changed: the commands are printed, not run. The settings are those with which a
     broker and a host agent would start. Exits with status 1 if a layer fails.
     """
-    from penstock.apps.configuration import configure
     from penstock.apps.host.wiring import configure_host
     from penstock.apps.host_reading import Reading, Request, read_host
+    from penstock.apps.process.configuration import configure
 
     broker = configure(file=file, environment=os.environ, flags={})
     configured = Configured(

@@ -7,13 +7,12 @@ from typing import Final
 
 import click
 
+from penstock.apps.client.session import State
 from penstock.apps.plan.output import plan_inputs
-from penstock.apps.session import State
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import SettingInfo, render
 from penstock.planner.choosing import Question, Workload, plan_choice, questions
-from penstock.planner.inputs import read_inputs
-from penstock.planner.quantities import format_quantity
+from penstock.planner.quantities import format_quantity, read_inputs
 from penstock.planner.results import Plan, input_rows
 
 ATTEMPTS_MAX: Final = 5

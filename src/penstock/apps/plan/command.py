@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from penstock.apps.session import LazyGroup
+from penstock.apps.client.session import LazyGroup
 
 _COMMANDS: Final = {
     "receive-path": (

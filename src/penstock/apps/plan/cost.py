@@ -9,11 +9,11 @@ from typing import Final
 
 import click
 
+from penstock.apps.client.session import State
 from penstock.apps.plan.output import plan_inputs, read_plan_file
-from penstock.apps.session import State
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan, read_prices
-from penstock.planner.inputs import InvalidPlanFile, table_text
+from penstock.planner.quantities import InvalidPlanFile, table_text
 from penstock.planner.results import Plan
 
 OUR_PRICES: Final = "prices.toml"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from penstock.apps.client.session import State
 from penstock.apps.plan.output import plan_inputs
-from penstock.apps.session import State
 from penstock.base.system import SystemClock
 from penstock.planner.keys import Census, KeysInputs, Scope, partition_counts, plan_keys
 from penstock.planner.keys.census import COLUMNS

@@ -10,11 +10,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.apps.session import BadInput, State, client_options, write_json, write_table
+from penstock.apps.client.session import BadInput, State, client_options, write_json, write_table
 from penstock.base.errors import InvalidError
 from penstock.base.settings import SettingInfo, describe, render
-from penstock.planner.inputs import ImpossiblePlan, InvalidPlanFile, read_inputs
-from penstock.planner.quantities import format_quantity
+from penstock.planner.quantities import (
+    ImpossiblePlan,
+    InvalidPlanFile,
+    format_quantity,
+    read_inputs,
+)
 from penstock.planner.results import (
     Figure,
     Finding,

@@ -6,7 +6,7 @@ resources, such as those in a request body, by `Caller`. Requests without creden
 principal `User:ANONYMOUS`.
 
 The Host and Origin headers of requests that change state must name this listener
-(`security/http_origin.py`).
+(`security/http_credentials.py`).
 
 Source: Kafka's `AclOperation`.
 """
@@ -30,8 +30,8 @@ from penstock.security import (
     refusal,
 )
 from penstock.security.audit import Audit, AuditEvent
-from penstock.security.http_authentication import Authentication, Shown
-from penstock.security.http_origin import READS, check_meant
+from penstock.security.http_credentials import READS, check_meant
+from penstock.security.listeners.http_authentication import Authentication, Shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request

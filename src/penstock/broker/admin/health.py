@@ -25,9 +25,9 @@ from penstock.base.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.control import ControlPlane
-    from penstock.diskless.service import DisklessService
+    from penstock.diskless.topics.service import DisklessService
     from penstock.storage import LogStore
 
 READINESS_PROBE_SECONDS: Final = 2.0

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 from starlette.requests import ClientDisconnect
@@ -35,8 +35,13 @@ from penstock.base.http_routes import Routes
 from penstock.base.settings import LONG_MAX
 from penstock.broker.admin.access import DESCRIBE, Needs
 from penstock.broker.admin.extents import flag, machine_id, number
-from penstock.broker.batch_commits.errors import ManifestTooLarge, StagingUnavailable
-from penstock.broker.batch_commits.manifest import MANIFEST_BYTES_MAX, check_query, parse_post
+from penstock.broker.batch_commits.manifest import (
+    MANIFEST_BYTES_MAX,
+    ManifestTooLarge,
+    StagingUnavailable,
+    check_query,
+    parse_post,
+)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,19 +49,11 @@ if TYPE_CHECKING:
     from penstock.broker.admin.access import Caller
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.batch_commits.manifest import Manifest
-    from penstock.broker.partition_registry import PartitionRegistry
-    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.control import ControlPlane, SinkCommit
 
 
-class Parts(Struct, frozen=True, kw_only=True):
-    settings: BrokerSettings
-    control: ControlPlane
-    partitions: PartitionRegistry
-    sinks: SinkService | None
-
-
-routes: Final = Routes[Parts, Needs]()
 _STAGE: Final = Needs(operation="write", resource_type="topic", some=True)
 
 
@@ -64,112 +61,113 @@ class UploadCut(InvalidError):
     """Upload whose client disconnected before its end."""
 
 
-def _sinks(parts: Parts) -> SinkService:
-    if parts.sinks is None:
-        raise StagingUnavailable("staging is disabled: sink.staging.directory is not set")
-    return parts.sinks
+class SinkViews(Struct, frozen=True, kw_only=True):
+    settings: BrokerSettings
+    control: ControlPlane
+    partitions: PartitionRegistry
+    sinks: SinkService | None
 
+    routes: ClassVar[Routes[Any, Needs]] = Routes()
 
-@routes.add("GET /v1/staging", _STAGE)
-async def staging(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the staging directory; fails if it has no room for further blobs."""
-    area = _sinks(parts).area
-    await area.check_room()
-    return {
-        "directory": str(area.directory),
-        "token": area.token,
-        "machine_id": machine_id(),
-        "blob_max_bytes": area.blob_max_bytes,
-    }
+    def _sinks(self) -> SinkService:
+        if self.sinks is None:
+            raise StagingUnavailable("staging is disabled: sink.staging.directory is not set")
+        return self.sinks
 
+    @routes.add("GET /v1/staging", _STAGE)
+    async def staging(self, request: Request) -> dict[str, Any]:
+        """Return the staging directory; fails if it has no room for further blobs."""
+        area = self._sinks().area
+        await area.check_room()
+        return {
+            "directory": str(area.directory),
+            "token": area.token,
+            "machine_id": machine_id(),
+            "blob_max_bytes": area.blob_max_bytes,
+        }
 
-@routes.add(
-    "PUT /v1/staging/{name}",
-    _STAGE,
-    status=201,
-    body_bytes_max=lambda parts: parts.settings.sink_staging_blob_max_bytes,
-)
-async def upload(parts: Parts, request: Request) -> dict[str, Any]:
-    area = _sinks(parts).area
-    principal = str(request.state.caller.principal)
-    done = await area.upload(request.path_params["name"], _chunks(request), principal)
-    return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
+    @routes.add(
+        "PUT /v1/staging/{name}",
+        _STAGE,
+        status=201,
+        body_bytes_max=lambda parts: parts.settings.sink_staging_blob_max_bytes,
+    )
+    async def upload(self, request: Request) -> dict[str, Any]:
+        area = self._sinks().area
+        principal = str(request.state.caller.principal)
+        done = await area.upload(request.path_params["name"], _chunks(request), principal)
+        return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
 
+    @routes.add(
+        "POST /v1/sinks/{query:path}/commits/{batch}",
+        Needs(operation="write", resource_type="transactional_id", named="query"),
+        ("check",),
+        body_bytes_max=lambda _: MANIFEST_BYTES_MAX,
+    )
+    async def commit(self, request: Request) -> dict[str, Any]:
+        sinks = self._sinks()
+        query = check_query(request.path_params["query"])
+        batch_id = number("batch", request.path_params["batch"], LONG_MAX)
+        body = bytearray()
+        async for chunk in _chunks(request):
+            body += chunk
+            if len(body) > MANIFEST_BYTES_MAX:
+                raise ManifestTooLarge(
+                    f"the manifest has more than {MANIFEST_BYTES_MAX} bytes: commit smaller batches"
+                )
+        owner, manifest = await asyncio.to_thread(parse_post, bytes(body))
+        request.state.caller.check("write", "topic", sorted(self._topics(manifest)))
+        if flag(request.query_params, "check"):
+            await sinks.check(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
+            return {"query": query, "batch": batch_id, "outcome": "checked"}
+        done = await sinks.post(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
+        return {
+            "query": done.query,
+            "batch": done.batch_id,
+            "outcome": done.outcome,
+            "records": done.records,
+            "offsets": [
+                {
+                    "topic": target.topic,
+                    "partition": target.partition,
+                    "base_offset": target.base_offset,
+                    "next_offset": target.next_offset,
+                }
+                for target in done.targets
+            ],
+        }
 
-@routes.add(
-    "POST /v1/sinks/{query:path}/commits/{batch}",
-    Needs(operation="write", resource_type="transactional_id", named="query"),
-    ("check",),
-    body_bytes_max=lambda _: MANIFEST_BYTES_MAX,
-)
-async def commit(parts: Parts, request: Request) -> dict[str, Any]:
-    sinks = _sinks(parts)
-    query = check_query(request.path_params["query"])
-    batch_id = number("batch", request.path_params["batch"], LONG_MAX)
-    body = bytearray()
-    async for chunk in _chunks(request):
-        body += chunk
-        if len(body) > MANIFEST_BYTES_MAX:
-            raise ManifestTooLarge(
-                f"the manifest has more than {MANIFEST_BYTES_MAX} bytes: commit smaller batches"
-            )
-    owner, manifest = await asyncio.to_thread(parse_post, bytes(body))
-    request.state.caller.check("write", "topic", sorted(_topics(parts, manifest)))
-    if flag(request.query_params, "check"):
-        await sinks.check(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
-        return {"query": query, "batch": batch_id, "outcome": "checked"}
-    done = await sinks.post(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
-    return {
-        "query": done.query,
-        "batch": done.batch_id,
-        "outcome": done.outcome,
-        "records": done.records,
-        "offsets": [
-            {
-                "topic": target.topic,
-                "partition": target.partition,
-                "base_offset": target.base_offset,
-                "next_offset": target.next_offset,
-            }
-            for target in done.targets
-        ],
-    }
+    def _topics(self, manifest: Manifest) -> set[str]:
+        names = set[str]()
+        for target, (name, _) in manifest.targets().items():
+            known = self.partitions.topics_by_id.get(target.topic_id.bytes)
+            names |= {name} if known is None else {name, known.topic.name}
+        return names
 
+    @routes.add("GET /v1/sinks", DESCRIBE)
+    async def show_sinks(self, request: Request) -> list[dict[str, Any]]:
+        """Return the newest commit of every query; omit topics that the caller may not describe."""
+        return [_described(row, request.state.caller) for row in await self.control.sink_commits()]
 
-def _topics(parts: Parts, manifest: Manifest) -> set[str]:
-    names = set[str]()
-    for target, (name, _) in manifest.targets().items():
-        known = parts.partitions.topics_by_id.get(target.topic_id.bytes)
-        names |= {name} if known is None else {name, known.topic.name}
-    return names
+    @routes.add(
+        "GET /v1/sinks/{query:path}",
+        Needs(operation="describe", resource_type="transactional_id", named="query"),
+    )
+    async def sink(self, request: Request) -> dict[str, Any]:
+        """Return the newest commit of one query; omit topics that the caller may not describe."""
+        query = check_query(request.path_params["query"])
+        return _described(await self._sinks().commit_of(query), request.state.caller)
 
-
-@routes.add("GET /v1/sinks", DESCRIBE)
-async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:
-    """Return the newest commit of every query, without topics that the caller may not describe."""
-    return [_described(row, request.state.caller) for row in await parts.control.sink_commits()]
-
-
-@routes.add(
-    "GET /v1/sinks/{query:path}",
-    Needs(operation="describe", resource_type="transactional_id", named="query"),
-)
-async def sink(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the newest commit of one query, without topics that the caller may not describe."""
-    query = check_query(request.path_params["query"])
-    return _described(await _sinks(parts).commit_of(query), request.state.caller)
-
-
-@routes.add(
-    "DELETE /v1/sinks/{query:path}",
-    Needs(operation="write", resource_type="transactional_id", named="query", audited=True),
-    ("abandon",),
-)
-async def forget(parts: Parts, request: Request) -> dict[str, Any]:
-    """Delete the stored state of a query, and return it."""
-    query = check_query(request.path_params["query"])
-    abandon = flag(request.query_params, "abandon")
-    return _described(await _sinks(parts).forget(query, abandon=abandon), request.state.caller)
+    @routes.add(
+        "DELETE /v1/sinks/{query:path}",
+        Needs(operation="write", resource_type="transactional_id", named="query", audited=True),
+        ("abandon",),
+    )
+    async def forget(self, request: Request) -> dict[str, Any]:
+        """Delete the stored state of a query, and return it."""
+        query = check_query(request.path_params["query"])
+        abandon = flag(request.query_params, "abandon")
+        return _described(await self._sinks().forget(query, abandon=abandon), request.state.caller)
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from penstock.base.errors import PenstockError
 from penstock.base.http_routes import Routes
 from penstock.base.ids import TopicPartition
+from penstock.base.metrics import Metrics, Sample, gauge, gauges
 from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Needs
-from penstock.broker.coordination.groups import GroupIdNotFound
-from penstock.broker.errors import UnknownTopicOrPartition
+from penstock.broker.groups.coordinator import GroupIdNotFound
+from penstock.broker.net.errors import UnknownTopicOrPartition
+from penstock.broker.share.values import RecordState
 from penstock.partitions import look_up_watermarks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.broker.admin.access import Caller
-    from penstock.broker.coordination.groups import GroupCoordinator
-    from penstock.broker.end_offsets import EndOffsets
+    from penstock.broker.groups.coordinator import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
-    from penstock.broker.partition_registry import PartitionRegistry, ServedTopic
-    from penstock.broker.replicas import Replicas
+    from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
+    from penstock.broker.partitions.replicas import Replicas
+    from penstock.broker.share.service import ShareService
+    from penstock.broker.share.stored import ShareState
+    from penstock.broker.transactions.link import EndOffsets
     from penstock.control import CommittedOffset, ControlPlane
+    from penstock.partitions.local import LocalPartition
+    from penstock.partitions.tiering import TierService
+    from penstock.partitions.tiers.part import TieredPart
+    from penstock.storage import LogStore
+
 
 TROUBLED_MAX: Final = 1000
 """Largest number of replicas in one response, which also has their total."""
 
 
-class Parts(Struct, frozen=True, kw_only=True):
+class TopicViews(Struct, frozen=True, kw_only=True):
     node_id: int
     control: ControlPlane
     cluster: ClusterMetadata
@@ -39,162 +53,178 @@ class Parts(Struct, frozen=True, kw_only=True):
     migrations: TopicMigrations
     replicas: Replicas | None
 
+    routes: ClassVar[Routes[Any, Needs]] = Routes()
 
-routes: Final = Routes[Parts, Needs]()
-
-
-@routes.add("GET /v1/losses", DESCRIBE)
-async def losses(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the records that unclean elections have lost, newest election first."""
-    await parts.cluster.refresh()
-    names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
-    rows = [
-        {
-            "topic": names.get(partition_loss.topic_id, str(partition_loss.topic_id)),
-            "partition": partition_loss.partition,
-            "epoch": partition_loss.sealed,
-            "from_offset": partition_loss.from_offset,
-            "broker": partition_loss.broker,
-            "missing": partition_loss.missing,
-            "at_ms": partition_loss.at_ms,
-        }
-        for partition_loss in await parts.control.partition_losses()
-    ]
-    return {"losses": rows}
-
-
-@routes.add("GET /v1/copies", DESCRIBE)
-async def copies(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the number of this broker's replicas, and those that do not fully take part.
-
-    Each of these has the reason.
-    """
-    logs = [] if parts.replicas is None else list(parts.replicas.replication.logs.values())
-    troubled = [(log, why) for log in logs if (why := log.copy.trouble)]
-    return {
-        "node_id": parts.node_id,
-        "count": len(logs),
-        "troubled_count": len(troubled),
-        "troubled": [
+    @routes.add("GET /v1/losses", DESCRIBE)
+    async def losses(self, request: Request) -> dict[str, Any]:
+        """Return the records that unclean elections have lost, newest election first."""
+        await self.cluster.refresh()
+        names = {topic.topic_id: topic.name for topic in self.cluster.image.topics.values()}
+        rows = [
             {
-                "topic": log.log.topic_partition.topic,
-                "partition": log.log.topic_partition.partition,
-                "why": why,
+                "topic": names.get(partition_loss.topic_id, str(partition_loss.topic_id)),
+                "partition": partition_loss.partition,
+                "epoch": partition_loss.sealed,
+                "from_offset": partition_loss.from_offset,
+                "broker": partition_loss.broker,
+                "missing": partition_loss.missing,
+                "at_ms": partition_loss.at_ms,
             }
-            for log, why in troubled[:TROUBLED_MAX]
-        ],
-    }
-
-
-@routes.add("GET /v1/cluster", DESCRIBE)
-async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the registered brokers, the numbers of topics and partitions, and this broker's id."""
-    await parts.cluster.refresh()
-    image = parts.cluster.image
-    return {
-        "cluster_id": image.cluster_id,
-        "node_id": parts.node_id,
-        "metadata_version": image.version,
-        "brokers": [
-            {
-                "broker_id": broker.broker_id,
-                "host": broker.host,
-                "port": broker.port,
-                "rack": broker.rack,
-                "roles": broker.roles,
-                "epoch": broker.epoch,
-            }
-            for broker in image.brokers
-        ],
-        "topic_count": len(image.topics),
-        "partition_count": sum(len(topic.partitions) for topic in image.topics.values()),
-    }
-
-
-@routes.add("GET /v1/topics", DESCRIBE)
-async def topics(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return every topic, with the total size and offset span of its partitions on this broker."""
-    await parts.cluster.refresh()
-    topics = parts.partitions.topics
-    await look_up_watermarks(
-        partition for topic in topics.values() for partition in topic.partitions
-    )
-    return {"topics": [_summary(topics[name]) for name in sorted(topics)]}
-
-
-@routes.add(
-    "GET /v1/topics/{topic}",
-    Needs(operation="describe", resource_type="topic", named="topic"),
-)
-async def topic(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return a topic and its partitions; offsets are null if another broker leads the partition."""
-    await parts.cluster.refresh()
-    name = request.path_params["topic"]
-    found = parts.partitions.topics.get(name)
-    if found is None:
-        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
-    await look_up_watermarks(found.partitions)
-    return {
-        **_summary(found),
-        "configs": dict(found.topic.configs),
-        "switch": parts.migrations.view(found.topic.topic_id),
-        "partitions": [_partition(parts, found, index) for index in range(len(found.partitions))],
-    }
-
-
-@routes.add("GET /v1/groups", DESCRIBE)
-async def groups(parts: Parts, request: Request) -> dict[str, Any]:
-    listed = await parts.coordinator.list_groups()
-    return {
-        "groups": [
-            {
-                "group_id": group.group_id,
-                "state": group.state,
-                "protocol_type": group.protocol_type,
-            }
-            for group in listed
+            for partition_loss in await self.control.partition_losses()
         ]
-    }
+        return {"losses": rows}
 
+    @routes.add("GET /v1/copies", DESCRIBE)
+    async def copies(self, request: Request) -> dict[str, Any]:
+        """Return the number of this broker's replicas, and those that do not fully take part.
 
-@routes.add("GET /v1/groups/{group:path}", DESCRIBE_GROUP)
-async def group(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return a group's members, committed offsets and lag; only its coordinator responds.
+        Each of these has the reason.
+        """
+        logs = [] if self.replicas is None else list(self.replicas.replication.logs.values())
+        troubled = [(log, why) for log in logs if (why := log.copy.trouble)]
+        return {
+            "node_id": self.node_id,
+            "count": len(logs),
+            "troubled_count": len(troubled),
+            "troubled": [
+                {
+                    "topic": log.log.topic_partition.topic,
+                    "partition": log.log.topic_partition.partition,
+                    "why": why,
+                }
+                for log, why in troubled[:TROUBLED_MAX]
+            ],
+        }
 
-    Topics that the caller may not describe are omitted.
-    """
-    caller: Caller = request.state.caller
-    group_id = request.path_params["group"]
-    coordinator = parts.coordinator
-    coordinator.check_owner(group_id)
-    described = await coordinator.describe(group_id)
-    if described is None:
-        raise GroupIdNotFound(f"group {group_id!r} does not exist")
-    committed = await parts.control.committed_offsets(group_id, None)
-    offsets = {
-        TopicPartition(offset.topic, offset.partition): offset
-        for offset in committed
-        if caller.sees(offset.topic)
-    }
-    ends = await parts.end_offsets.of(offsets)
-    rows = [_position(offset, ends.get(place)) for place, offset in offsets.items()]
-    return {
-        "group_id": group_id,
-        "state": described.state,
-        "protocol_type": described.protocol_type,
-        "protocol": described.protocol,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "group_instance_id": member.group_instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-            }
-            for member in described.members
-        ],
-        "offsets": rows,
-        "lag_records": sum(row["lag_records"] or 0 for row in rows),
-    }
+    @routes.add("GET /v1/cluster", DESCRIBE)
+    async def show_cluster(self, request: Request) -> dict[str, Any]:
+        """Return the registered brokers, the numbers of topics and partitions, and this broker's
+        id.
+        """
+        await self.cluster.refresh()
+        image = self.cluster.image
+        return {
+            "cluster_id": image.cluster_id,
+            "node_id": self.node_id,
+            "metadata_version": image.version,
+            "brokers": [
+                {
+                    "broker_id": broker.broker_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                    "roles": broker.roles,
+                    "epoch": broker.epoch,
+                }
+                for broker in image.brokers
+            ],
+            "topic_count": len(image.topics),
+            "partition_count": sum(len(topic.partitions) for topic in image.topics.values()),
+        }
+
+    @routes.add("GET /v1/topics", DESCRIBE)
+    async def topics(self, request: Request) -> dict[str, Any]:
+        """Return every topic, with the size and offset span of its partitions on this broker."""
+        await self.cluster.refresh()
+        topics = self.partitions.topics
+        await look_up_watermarks(
+            partition for topic in topics.values() for partition in topic.partitions
+        )
+        return {"topics": [_summary(topics[name]) for name in sorted(topics)]}
+
+    @routes.add(
+        "GET /v1/topics/{topic}",
+        Needs(operation="describe", resource_type="topic", named="topic"),
+    )
+    async def topic(self, request: Request) -> dict[str, Any]:
+        """Return a topic and its partitions; offsets are null if another broker leads the
+        partition.
+        """
+        await self.cluster.refresh()
+        name = request.path_params["topic"]
+        found = self.partitions.topics.get(name)
+        if found is None:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        await look_up_watermarks(found.partitions)
+        return {
+            **_summary(found),
+            "configs": dict(found.topic.configs),
+            "switch": self.migrations.view(found.topic.topic_id),
+            "partitions": [self._partition(found, index) for index in range(len(found.partitions))],
+        }
+
+    @routes.add("GET /v1/groups", DESCRIBE)
+    async def groups(self, request: Request) -> dict[str, Any]:
+        listed = await self.coordinator.list_groups()
+        return {
+            "groups": [
+                {
+                    "group_id": group.group_id,
+                    "state": group.state,
+                    "protocol_type": group.protocol_type,
+                }
+                for group in listed
+            ]
+        }
+
+    @routes.add("GET /v1/groups/{group:path}", DESCRIBE_GROUP)
+    async def group(self, request: Request) -> dict[str, Any]:
+        """Return a group's members, committed offsets and lag; only its coordinator responds.
+
+        Topics that the caller may not describe are omitted.
+        """
+        caller: Caller = request.state.caller
+        group_id = request.path_params["group"]
+        coordinator = self.coordinator
+        coordinator.check_owner(group_id)
+        described = await coordinator.describe(group_id)
+        if described is None:
+            raise GroupIdNotFound(f"group {group_id!r} does not exist")
+        committed = await self.control.committed_offsets(group_id, None)
+        offsets = {
+            TopicPartition(offset.topic, offset.partition): offset
+            for offset in committed
+            if caller.sees(offset.topic)
+        }
+        ends = await self.end_offsets.of(offsets)
+        rows = [_position(offset, ends.get(place)) for place, offset in offsets.items()]
+        return {
+            "group_id": group_id,
+            "state": described.state,
+            "protocol_type": described.protocol_type,
+            "protocol": described.protocol,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "group_instance_id": member.group_instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                }
+                for member in described.members
+            ],
+            "offsets": rows,
+            "lag_records": sum(row["lag_records"] or 0 for row in rows),
+        }
+
+    def _partition(self, topic: ServedTopic, index: int) -> dict[str, Any]:
+        partition, log = self.cluster.shown(topic.topic)[index], topic.partitions[index]
+        row: dict[str, Any] = {
+            "partition": index,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": partition.replicas,
+            "isr": partition.isr,
+        }
+        for name in (
+            "log_start_offset",
+            "high_watermark",
+            "last_stable_offset",
+            "log_end_offset",
+            "size_bytes",
+            "segment_count",
+        ):
+            row[name] = None if log is None or log.high_watermark < 0 else getattr(log, name)
+        return row
 
 
 def _summary(served: ServedTopic) -> dict[str, Any]:
@@ -217,27 +247,6 @@ def _summary(served: ServedTopic) -> dict[str, Any]:
     }
 
 
-def _partition(parts: Parts, topic: ServedTopic, index: int) -> dict[str, Any]:
-    partition, log = parts.cluster.shown(topic.topic)[index], topic.partitions[index]
-    row: dict[str, Any] = {
-        "partition": index,
-        "leader": partition.leader,
-        "leader_epoch": partition.leader_epoch,
-        "replicas": partition.replicas,
-        "isr": partition.isr,
-    }
-    for name in (
-        "log_start_offset",
-        "high_watermark",
-        "last_stable_offset",
-        "log_end_offset",
-        "size_bytes",
-        "segment_count",
-    ):
-        row[name] = None if log is None or log.high_watermark < 0 else getattr(log, name)
-    return row
-
-
 def _position(offset: CommittedOffset, end: int | None) -> dict[str, Any]:
     return {
         "topic": offset.topic,
@@ -248,4 +257,272 @@ def _position(offset: CommittedOffset, end: int | None) -> dict[str, Any]:
         "commit_timestamp_ms": offset.commit_timestamp_ms,
         "high_watermark": end,
         "lag_records": None if end is None else max(0, end - offset.offset),
+    }
+
+
+# State of this broker's logs: damage, compaction and tiering, from memory.
+
+
+ROWS_MAX: Final = 1_000
+"""Largest number of partitions of each kind, and of files, in one response with their total."""
+TIERED_ROWS_MAX: Final = 10_000
+"""Largest number of tiered partitions in one response, which also has their total."""
+
+
+class LogViews(Struct, frozen=True, kw_only=True):
+    node_id: int
+    store: LogStore
+    tiers: TierService | None
+
+    routes: ClassVar[Routes[Any, Needs]] = Routes()
+
+    @routes.add("GET /v1/damage", DESCRIBE)
+    async def damage(self, request: Request) -> dict[str, Any]:
+        """Return unrepaired damage of logs, and the files that were set aside at start.
+
+        Of each partition only the first damaged range is returned.
+        """
+        found = self.store.damages
+        kept = await asyncio.to_thread(lambda: self.store.set_aside)
+        return {
+            "node_id": self.node_id,
+            "partition_count": len(found),
+            "partitions": [
+                {"topic": where.topic, "partition": where.partition, "reason": reasons[0]}
+                for where, reasons in list(found.items())[:ROWS_MAX]
+            ],
+            "set_aside_count": len(kept),
+            "set_aside": kept[:ROWS_MAX],
+        }
+
+    @routes.add("GET /v1/compaction", DESCRIBE)
+    async def compaction(self, request: Request) -> dict[str, Any]:
+        """Return the dirty ratio, clean offset and failure of each log at its last check.
+
+        Logs with the highest dirty ratio come first.
+        """
+        ratios, failed = self.store.dirty_ratios, self.store.uncleanable
+        dirtiest = sorted(ratios.items(), key=lambda item: -item[1])[:ROWS_MAX]
+        return {
+            "node_id": self.node_id,
+            "partition_count": len(ratios),
+            "partitions": [
+                {
+                    "topic": where.topic,
+                    "partition": where.partition,
+                    "dirty_ratio": round(ratio, 4),
+                    "clean_offset": self.store.clean_offset(where),
+                }
+                for where, ratio in dirtiest
+            ],
+            "uncleanable_count": len(failed),
+            "uncleanable": [
+                {"topic": where.topic, "partition": where.partition, "reason": reason}
+                for where, reason in list(failed.items())[:ROWS_MAX]
+            ],
+        }
+
+    @routes.add("GET /v1/tiers", DESCRIBE, ("topic",))
+    async def show_tiers(self, request: Request) -> dict[str, Any]:
+        """Return local and archived ranges, and copy failures, of tiered partitions on this broker.
+
+        `topic` selects one topic. Values that are not known are null. Followers report their
+        partitions too, because their local files differ. Only the leader knows the copy lag.
+        """
+        service, selected = self.tiers, request.query_params.get("topic")
+        hosted = [] if service is None else list(service.hosted.items())
+        found = [
+            _tiered(partition, part)
+            for partition, part in hosted
+            if selected in (None, partition.topic_partition.topic)
+        ]
+        kept = sorted(found[:TIERED_ROWS_MAX], key=lambda row: (row["topic"], row["partition"]))
+        return {
+            "node_id": self.node_id,
+            "enabled": service is not None and service.enabled,
+            "store": "" if service is None else service.store_url,
+            "partition_count": len(found),
+            "partitions": kept,
+        }
+
+
+def _tiered(partition: LocalPartition, part: TieredPart) -> dict[str, Any]:
+    core, where = part.core, partition.topic_partition
+    bounds, measured = core.bounds, partition.leads and core.measured
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "leads": partition.leads,
+        "copies": part.copies,
+        "start_offset": part.start_offset if core.known else None,
+        "tiered_end": part.tiered_end if core.known else None,
+        "local_start": part.log.log_start_offset,
+        "end_offset": partition.log_end_offset,
+        "tiered_bytes": 0 if bounds is None else bounds.size_bytes,
+        "tiered_segments": 0 if bounds is None else bounds.segments,
+        "local_bytes": part.log.size_bytes,
+        "lag_bytes": core.lag_bytes if measured else None,
+        "lag_segments": core.lag_segments if measured else None,
+        "lag_grows": measured and core.lag_grows,
+        "failures": core.failures,
+        "error": core.error,
+    }
+
+
+# Metrics of consumer groups, under the names that kafka_exporter uses, for existing dashboards.
+#
+# Committed offsets are read from the control plane at scrape time, for up to `GROUPS_MAX` groups.
+# If it is unavailable, a scrape has `penstock_group_metrics_missing` = 1 and all metrics but those
+# of groups.
+
+
+logger = logging.getLogger(__name__)
+
+GROUPS_MAX: Final = 1_000
+"""Largest number of groups whose offsets one scrape reads."""
+
+GROUPS_SECONDS: Final = 5.0
+"""Time limit of a scrape to read all groups. Prometheus' limit for a scrape is ten seconds."""
+
+
+class GroupMetrics(Metrics):
+    missing = gauge(
+        "penstock_group_metrics_missing",
+        "1 while groups and their offsets could not be read for this scrape, else 0.",
+    )
+    members: dict[str, int] = gauges(
+        "kafka_consumergroup_members", "Members of a group.", "consumergroup"
+    )
+    offsets: dict[tuple[str, str, str], int] = gauges(
+        "kafka_consumergroup_current_offset",
+        "Committed offset of a group in a partition.",
+        "consumergroup",
+        "topic",
+        "partition",
+    )
+    lags: dict[tuple[str, str, str], int] = gauges(
+        "kafka_consumergroup_lag",
+        "Records between a group's committed offset and the high watermark. High watermarks of"
+        " partitions that other brokers lead may be up to 15 seconds old.",
+        "consumergroup",
+        "topic",
+        "partition",
+    )
+
+
+class GroupMetricsSource(Struct, frozen=True, kw_only=True):
+    control: ControlPlane
+    coordinator: GroupCoordinator
+    end_offsets: EndOffsets
+
+    async def group_samples(self) -> Iterable[Sample]:
+        """Return members, offsets and lag of all groups of this coordinator.
+
+        If one cannot be read, return only that group metrics are missing.
+        """
+        try:
+            async with asyncio.timeout(GROUPS_SECONDS):
+                metrics = await self._groups()
+        except (PenstockError, TimeoutError) as error:
+            logger.warning(
+                "metrics of groups are missing in a scrape: %s",
+                str(error) or "reading them timed out",
+            )
+            metrics = GroupMetrics()
+            metrics.missing = 1
+        return metrics.samples()
+
+    async def _groups(self) -> GroupMetrics:
+        metrics = GroupMetrics()
+        committed: list[tuple[str, CommittedOffset]] = []
+        coordinator = self.coordinator
+        for group in (await coordinator.list_groups())[:GROUPS_MAX]:
+            name = group.group_id
+            described = await coordinator.describe(name)
+            metrics.members[name] = len(described.members) if described is not None else 0
+            committed += [
+                (name, found) for found in await self.control.committed_offsets(name, None)
+            ]
+        ends = await self.end_offsets.recent(
+            [TopicPartition(offset.topic, offset.partition) for _, offset in committed]
+        )
+        for name, offset in committed:
+            labels = (name, offset.topic, str(offset.partition))
+            metrics.offsets[labels] = offset.offset
+            end = ends.get(TopicPartition(offset.topic, offset.partition))
+            if end is not None:
+                metrics.lags[labels] = max(0, end - offset.offset)
+        return metrics
+
+
+# Share groups: the progress of each, and dead letters that cannot be written.
+#
+# Every broker returns the progress in all partitions. It contains no end offsets; callers request
+# those by ListOffsets. Only the broker that writes a dead letter knows why it is delayed.
+
+
+TROUBLES_MAX: Final = 1000
+"""Largest number of share partitions in one response, which also has their total."""
+
+
+class QueueViews(Struct, frozen=True, kw_only=True):
+    node_id: int
+    cluster: ClusterMetadata
+    share: ShareService
+
+    routes: ClassVar[Routes[Any, Needs]] = Routes()
+
+    @routes.add("GET /v1/dead-letters", DESCRIBE)
+    async def dead_letters(self, request: Request) -> dict[str, Any]:
+        """Return the share partitions whose dead letters this broker cannot write, with the
+        reasons.
+        """
+        troubles = list(self.share.dead_letters.troubles.values())
+        return {
+            "node_id": self.node_id,
+            "waiting": self.share.dead_letters.waiting,
+            "trouble_count": len(troubles),
+            "troubles": [asdict(trouble) for trouble in troubles[:TROUBLES_MAX]],
+        }
+
+    @routes.add("GET /v1/queues/{group:path}", DESCRIBE_GROUP)
+    async def queue(self, request: Request) -> dict[str, Any]:
+        """Return the number of a share group's records in each state, by partition.
+
+        Topics that the caller may not describe are omitted.
+        """
+        await self.cluster.refresh()
+        caller: Caller = request.state.caller
+        group_id = request.path_params["group"]
+        names = {topic.topic_id: topic.name for topic in self.cluster.image.topics.values()}
+        states = await self.share.offsets.of_group(group_id)
+        settings = self.share.settings_of(group_id)
+        dead_letter_topic = settings.dead_letter_topic
+        return {
+            "group_id": group_id,
+            "dead_letter_topic": dead_letter_topic
+            if dead_letter_topic and caller.sees(dead_letter_topic)
+            else None,
+            "delivery_count_limit": settings.limits.delivery_count_limit,
+            "partitions": sorted(
+                (
+                    {"topic": names[topic_id], "partition": index, **_counts(state)}
+                    for (topic_id, index), state in states.items()
+                    if topic_id in names and caller.sees(names[topic_id])
+                ),
+                key=lambda row: (row["topic"], row["partition"]),
+            ),
+        }
+
+
+def _counts(state: ShareState) -> dict[str, int]:
+    counts = dict.fromkeys(RecordState, 0)
+    for run in state.runs:
+        counts[run.state] += run.records
+    return {
+        "start_offset": state.start,
+        "end_offset": state.runs[-1].last + 1 if state.runs else state.start,
+        "available": counts[RecordState.AVAILABLE],
+        "acquired": counts[RecordState.ACQUIRED],
+        "archiving": counts[RecordState.ARCHIVING],
     }

@@ -27,10 +27,11 @@ works for any number of record batches, because a log can lose only its end.
 
 An unknown producer has no records in the log, because producers of open intents do not expire. An
 undamaged log loses its end only if `log.flush.policy` allows that. The sequences of replicated
-partitions are requested from their leaders (`replicated.py`).
+partitions are requested from their leaders (`roll_forward.py`).
 
-Diskless partitions get their offsets in the transaction that saves the row as done (`objects.py`).
-Their targets have no producer, and a commit that writes only diskless partitions has no intent.
+Diskless partitions get their offsets in the transaction that saves the row as done
+(`roll_forward.py`). Their targets have no producer, and a commit that writes only diskless
+partitions has no intent.
 
 Source: KIP-98.
 """
@@ -39,19 +40,39 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.errors import BugError
-from penstock.broker.batch_commits.errors import TargetBehind
-from penstock.broker.batch_commits.manifest import TARGET_RECORDS_MAX, Manifest, TopicIdPartition
+from penstock.base.metrics import Metrics, counter, counters, gauge
+from penstock.broker.batch_commits.manifest import (
+    TARGET_RECORDS_MAX,
+    Manifest,
+    TargetBehind,
+    TopicIdPartition,
+)
 from penstock.control import SinkCommit, SinkTarget
-from penstock.control.limits import SINK_TARGETS_MAX
-from penstock.control.values import SEQUENCES
+from penstock.control.values.errors import SINK_TARGETS_MAX
+from penstock.control.values.topics import SEQUENCES
 from penstock.records.header import NO_PRODUCER_ID
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.base.metrics import Registry
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.net.listeners import Identity
+    from penstock.broker.partitions.registry import PartitionRegistry
+    from penstock.control import ControlPlane
+    from penstock.diskless.topics.service import DisklessService
+    from penstock.partitions import GroupCommits
+    from penstock.storage import LogStore
+
 
 _BEHIND_FROM: Final = SEQUENCES - TARGET_RECORDS_MAX
 
@@ -254,3 +275,58 @@ def runs_to_verify(manifest: Manifest) -> list[Run]:
         for blob in manifest.blobs
         for section in blob.sections
     ]
+
+
+# Dependencies of the exactly-once sink.
+
+
+class SinkContext(Struct, frozen=True, kw_only=True):
+    settings: BrokerSettings
+    control: ControlPlane
+    store: LogStore
+    clock: Clock
+    randomness: Randomness
+    registry: Registry
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    commits: GroupCommits
+    identity: Identity
+    diskless: DisklessService | None
+    stopping: asyncio.Event
+
+
+# Metrics of the exactly-once sink.
+
+
+class SinkCounters(Metrics, prefix="penstock_sink_"):
+    commits: dict[str, int] = counters(
+        "commits_total", "Posted commits of exactly-once sinks, by outcome.", "outcome"
+    )
+    records = counter(
+        "records_total",
+        "Records appended by commits of exactly-once sinks, diskless topics included.",
+    )
+    size_bytes = counter(
+        "bytes_total", "Bytes of record batches appended by commits of exactly-once sinks."
+    )
+    redrives = counter("redrives_total", "Retries of unfinished commits by the broker itself.")
+    skipped = counter(
+        "skipped_partitions_total",
+        "Partitions of commits that were skipped because their topic was deleted.",
+    )
+    renewed = counter(
+        "renewed_producers_total",
+        "Partitions that got a new producer because their log lost its end.",
+    )
+    open_intents = gauge(
+        "open_intents", "Commits of exactly-once sinks that are recorded but not finished."
+    )
+    staged_bytes = gauge("staged_bytes", "Bytes of staged blobs.")
+    staged_blobs = gauge("staged_blobs", "Files in the staging directory.")
+    orphans = counter(
+        "orphans_removed_total", "Staged blobs that were removed because no commit named them."
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits.update(appended=0, replayed=0, refused=0, failed=0)

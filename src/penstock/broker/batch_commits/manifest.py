@@ -18,16 +18,99 @@ import json
 import re
 import zlib
 from collections.abc import Collection
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, ClassVar, Final, NamedTuple
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
+from penstock.base.errors import (
+    CorruptError,
+    FencedError,
+    InvalidError,
+    RetriableError,
+    UnavailableError,
+)
 from penstock.base.settings import INT_MAX, LONG_MAX
-from penstock.broker.batch_commits.errors import InvalidCommit
-from penstock.control.limits import SINK_TARGETS_MAX
+from penstock.control.values.errors import SINK_TARGETS_MAX
 from penstock.records import HEADER_BYTES
+
+# Errors of the exactly-once sink.
+
+
+class InvalidCommit(InvalidError):
+    code: ClassVar[str] = "invalid_request"
+
+
+class ManifestTooLarge(InvalidError):
+    """The manifest exceeds its limit: commit smaller batches, or fewer blobs."""
+
+    code: ClassVar[str] = "message_too_large"
+
+
+class InconsistentTopicId(FencedError):
+    """The topic was recreated after the blobs were staged."""
+
+    code: ClassVar[str] = "inconsistent_topic_id"
+
+
+class SinkOwnerChanged(FencedError):
+    """The query's commits belong to another owner: its checkpoint was copied or replaced."""
+
+    code: ClassVar[str] = "producer_fenced"
+
+    def __init__(self, query: str, owner: str, found: str) -> None:
+        super().__init__(
+            f"commits of application {query!r} belong to owner {found!r}, but this one comes from"
+            f" owner {owner!r}: the checkpoint was deleted, replaced or copied. Use another"
+            " application name, or, to restart this one with the new checkpoint, delete its state:"
+            f" DELETE /v1/sinks/{quote(query, safe='')}"
+        )
+        self.query = query
+
+
+class CommitUnderWay(FencedError):
+    code: ClassVar[str] = "concurrent_transactions"
+
+
+class UnknownSink(InvalidError):
+    code: ClassVar[str] = "resource_not_found"
+
+
+class BlobExists(FencedError):
+    code: ClassVar[str] = "duplicate_resource"
+
+
+class BlobTooLarge(InvalidError):
+    code: ClassVar[str] = "message_too_large"
+
+
+class StagingFull(UnavailableError):
+    """The staging directory or its disk has no room."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class StagingUnavailable(UnavailableError):
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class CorruptBlob(CorruptError):
+    """A staged blob is missing, truncated, or not made of whole record batches."""
+
+    code: ClassVar[str] = "corrupt_message"
+
+
+class NotFinished(RetriableError):
+    """The commit may be recorded, but is not finished. Repeat the post to wait for it."""
+
+    code: ClassVar[str] = "request_timed_out"
+
+
+class TargetBehind(RetriableError):
+    """The log of a partition ends before the commit's first record."""
+
 
 MANIFEST_BYTES_MAX: Final = 16 << 20
 TARGET_RECORDS_MAX: Final = 1 << 30

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.base.files import MACHINE_FILES, sync_directory
-from penstock.broker.batch_commits.errors import CorruptBlob, InvalidCommit
-from penstock.control.values import SEQUENCES
+from penstock.broker.batch_commits.manifest import CorruptBlob, InvalidCommit
+from penstock.control.values.topics import SEQUENCES
 from penstock.records import (
     HEADER_BYTES,
     BatchHeader,
@@ -29,7 +29,7 @@ from penstock.records import (
     validate_batch,
 )
 from penstock.records.header import LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID
-from penstock.storage.batch_validation import validate_batches
+from penstock.storage.log.validation import validate_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ have undone appends, and the log would accept a gap, because an unknown producer
 sequence.
 
 Transactional batches are appended by a client of this broker, to all kinds of partitions.
-`transaction.py` describes this, and how an attempt finds out the outcome of earlier attempts.
+`roll_forward.py` describes this, and how an attempt finds out the outcome of earlier attempts.
 
 Timestamps are validated against the time of the intent, as in the check before it: a recorded
 commit must not fail because it is finished days later.
@@ -18,9 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError, RetriableError
@@ -31,25 +33,213 @@ from penstock.broker.batch_commits.commit import (
     renewed,
     schedule,
 )
-from penstock.broker.batch_commits.errors import InvalidCommit, TargetBehind
-from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition, decode_manifest
-from penstock.broker.batch_commits.objects import commit_objects
+from penstock.broker.batch_commits.manifest import (
+    InvalidCommit,
+    Manifest,
+    TargetBehind,
+    TopicIdPartition,
+    decode_manifest,
+)
 from penstock.broker.batch_commits.pieces import Piece, PieceReader, check_blobs
-from penstock.broker.batch_commits.replicated import ReplicatedAppends, ReplicatedTarget
-from penstock.control.values import SEQUENCES
+from penstock.broker.net.errors import NoObjectStore
+from penstock.broker.net.listeners import own_address
+from penstock.client import Client
+from penstock.control.values.topics import SEQUENCES
 from penstock.partitions import LocalPartition, ReplicatedPartition
+from penstock.records import split_batches
 from penstock.storage import AppendBacklog
+from penstock.storage.log.validation import prepared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.broker.batch_commits.context import SinkContext
-    from penstock.broker.batch_commits.metrics import SinkCounters
-    from penstock.broker.partition_registry import ServedTopic
+    from penstock.base.errors import PenstockError
+    from penstock.broker.batch_commits.commit import SinkContext, SinkCounters
+    from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition
+    from penstock.broker.batch_commits.pieces import Piece
+    from penstock.broker.net.listeners import Identity
+    from penstock.broker.partitions.registry import ServedTopic
+    from penstock.client.appender import Appender
+    from penstock.client.producer_partitions import ProducerPartition
     from penstock.client.producers import ProducerIdentity
     from penstock.control import SinkCommit, SinkTarget
+    from penstock.diskless.topics.service import DisklessService
     from penstock.partitions import Partition
-    from penstock.storage import PartitionLog
+    from penstock.storage import LogConfig, PartitionLog
+
+
+# Appends of a commit to replicated partitions, whichever broker leads them.
+#
+# The broker appends as a client with an idempotent producer, even to partitions that it leads. A
+# quorum acknowledges each batch, and the client retries batches at a new leader. The leader reports
+# the last sequence of a producer (DescribeProducers) only once its records are committed, so that
+# no failover can revoke them. A client serves one attempt; the leader ignores batches of an earlier
+# attempt as duplicates.
+#
+# Source: KIP-98, KIP-664.
+
+
+CLIENT_ID: Final = "penstock-sink"
+
+
+class ReplicatedTarget(Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    config: LogConfig
+    producer_epoch: int = 0
+    transactional_id: str | None = None
+
+    def producer(self, producer_id: int) -> ProducerPartition:
+        from penstock.client.producer_partitions import ProducerPartition
+
+        return ProducerPartition(
+            producer_id,
+            self.producer_epoch,
+            self.topic,
+            self.partition,
+            idempotent=True,
+            transactional_id=self.transactional_id,
+        )
+
+
+class ReplicatedAppends:
+    """Appends of one attempt to replicated partitions. Belongs to the event loop."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._appender: Appender | None = None
+
+    async def last_sequence(self, target: ReplicatedTarget, producer_id: int) -> int | None:
+        """Return a producer's last committed sequence; None for an unknown producer.
+
+        Raises:
+            PenstockError: no leader responds in time.
+        """
+        appender = await self.start()
+        return await appender.last_sequence(target.producer(producer_id))
+
+    def append(
+        self, target: ReplicatedTarget, piece: Piece
+    ) -> asyncio.Future[PenstockError | None]:
+        """Append a piece after earlier ones; return a future of its commit, or of the error."""
+        ended: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        if self._appender is None:
+            raise RuntimeError("append() requires start() or last_sequence() first")
+        from penstock.client.producer_partitions import Pieces
+
+        batches, position = [], 0
+        for header in split_batches(piece.data):
+            end = position + header.size_bytes
+            batches.append(Pieces(piece.data[position:end], header.record_count))
+            position = end
+        refused = self._appender.append(
+            target.producer(piece.run.producer_id), batches, piece.first_sequence, done
+        )
+        if refused is not None:
+            raise refused
+        return ended
+
+    async def close(self) -> None:
+        if self._appender is not None:
+            await self._appender.stop(0)
+
+    async def start(self) -> Appender:
+        if self._appender is None:
+            from penstock.client.appender import Appender
+
+            self._appender = Appender(
+                own_address(self._identity),
+                client_id=CLIENT_ID,
+                security=self._identity.as_client(),
+            )
+            await self._appender.start()
+        return self._appender
+
+
+# Diskless part of a commit: staged sections become objects, committed in one transaction.
+#
+#     staged blobs ──> pieces ──> objects (PENDING) ──> one transaction: offsets, index, row `done`
+#
+# After this transaction readers see the whole diskless part, before it nothing. A commit that
+# writes only diskless partitions therefore has no intent: its row shows whether it took effect. A
+# commit that also writes partitions on brokers first saves its intent and appends to them; the
+# transaction then ends the commit.
+#
+# A failed attempt leaves PENDING objects, which the sweeper deletes; the next attempt writes
+# others.
+
+
+def service_of(context: SinkContext) -> DisklessService:
+    """Return the broker's diskless service.
+
+    Raises:
+        NoObjectStore: the broker has no object store.
+    """
+    if context.diskless is None:
+        raise NoObjectStore("this broker has no object store")
+    return context.diskless
+
+
+def check_size(
+    context: SinkContext, manifest: Manifest, remotes: Collection[TopicIdPartition]
+) -> None:
+    if not remotes:
+        return
+    size_bytes, most = manifest.size_of(remotes), service_of(context).sink_bytes_max
+    if size_bytes > most:
+        raise InvalidCommit(
+            f"the commit has {size_bytes} bytes for diskless topics, at most {most} are allowed:"
+            " commit smaller batches, or raise diskless.buffer.max.bytes"
+        )
+
+
+async def commit_objects(
+    done: SinkCommit,
+    manifest: Manifest,
+    remotes: Mapping[TopicIdPartition, Partition],
+    *,
+    context: SinkContext,
+    directory: Path,
+    counters: SinkCounters,
+) -> SinkCommit:
+    """Write the sections of diskless partitions to objects, and commit them with the query's row.
+
+    `remotes` are the diskless partitions; `done` is the row to save. Returns the row as saved, with
+    the offsets.
+
+    Raises:
+        EntryRefused: a topic was deleted; nothing was committed.
+        PenstockError, OSError: the commit failed, or its outcome is unknown.
+    """
+    service = service_of(context)
+    runs = schedule(manifest, done.targets, dict.fromkeys(remotes, 0))
+    configs = {key: remote.config for key, remote in remotes.items()}
+    reader = PieceReader(directory, runs, configs)
+    records = size_bytes = 0
+    async with service.staged_objects(sum([run.end - run.position for run in runs])) as objects:
+        while pieces := await asyncio.to_thread(reader.read):
+            for piece in pieces:
+                config = configs[piece.run.target]
+                # Validate with the time at which the commit began, as in the first check.
+                batches, headers = await asyncio.to_thread(
+                    prepared, piece.data, config, done.updated_ms, internal=True
+                )
+                append_time = config.message_timestamp_type != "CreateTime"
+                await objects.take(*piece.run.target, batches, headers, append_time)
+                records += piece.records
+                size_bytes += len(batches)
+        commits = await objects.finish()
+        done = replace(done, updated_ms=context.clock.now_ms())
+        saved = await service.commit_sink(done, commits)
+    counters.records += records
+    counters.size_bytes += size_bytes
+    return saved
+
 
 UNSYNCED_BYTES_MAX: Final = 16 << 20
 """Maximum appended bytes of a commit that wait for their sync before more are read."""
@@ -136,7 +326,6 @@ class RollForward:
         """Commit the batch as one transaction, unless an earlier attempt did."""
         survey = _Survey()
         lacking = await asyncio.to_thread(self._lacking, manifest)
-        from penstock.broker.batch_commits.transaction import SinkTransaction
 
         transaction = SinkTransaction(self._context, row)
         try:
@@ -358,3 +547,102 @@ def last_sequence(log: PartitionLog, producer_id: int) -> int | None:
     """Return a producer's last sequence; None for an unknown producer."""
     log.load()
     return log.producer_states.last_sequence(producer_id)
+
+
+# Commit of a batch as one Kafka transaction: readers of committed records see all or none of it.
+#
+# The broker appends as a client, to partitions of all kinds. (A batch that writes only diskless
+# topics needs no transaction: `roll_forward.py` commits it at one instant.) The intent is saved
+# first, so that the batch will be committed. An attempt to finish the intent has these steps:
+#
+#    begin    initialise the query's transactional id; this aborts an open transaction of an earlier
+#             attempt, and fences its later appends
+#    check    read the offset of the consumer group with the same id; if it is the intent's version,
+#             an earlier attempt has committed the batch: save the row as done
+#    append   append all records, in the new epoch
+#    offset   add the intent's version to the transaction, as the offset of the group
+#    commit   commit the transaction, then save the row as done
+#
+# A later attempt begins with the first step again. The offset takes effect together with the
+# records, and versions of rows never repeat. So no batch is committed twice: neither after a lost
+# response, nor by two brokers that both work on the intent. The offset is set for partition 0 of
+# every written topic, because offsets are deleted with their topic. A broker that lacks the blobs
+# begins no transaction; it only checks whether an earlier attempt has committed the batch.
+#
+# Source: KIP-98, KIP-447, KIP-890; `docs/decisions/0042-a-sinks-transaction-is-the-brokers.md`.
+
+
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+"""Transaction timeout of a commit, limited by `transaction.max.timeout.ms`.
+
+If the broker fails permanently, readers of committed records wait at most this long.
+"""
+
+T = TypeVar("T")
+_PREFIX: Final = "penstock-sink/"
+
+
+def transactional_id_of(query: str) -> str:
+    """Return the transactional id of a query; the group with its offset has the same id."""
+    return _PREFIX + query
+
+
+class SinkTransaction:
+    """Transaction of one attempt. Belongs to the event loop; its calls run on a thread."""
+
+    def __init__(self, context: SinkContext, row: SinkCommit) -> None:
+        self.transactional_id = transactional_id_of(row.query_id)
+        self._version = row.version
+        timeout_ms = min(TRANSACTION_TIMEOUT_MS, context.settings.transaction_max_timeout_ms)
+        self._client = Client(
+            own_address(context.identity),
+            client_id=CLIENT_ID,
+            security=context.identity.as_client(),
+        )
+        self._producer = self._client.transactional(self.transactional_id, timeout_ms=timeout_ms)
+        # A separate thread: these calls wait for work that needs threads of the shared pool.
+        self._calls = ThreadPoolExecutor(1, "penstock-sink-transaction")
+
+    async def begin(self) -> None:
+        """Abort an open transaction of the id and begin a new one.
+
+        Raises:
+            PenstockError: no coordinator responds.
+        """
+        await self._call(self._producer.begin)
+
+    def lend(self) -> ProducerIdentity:
+        return self._producer.lend()
+
+    async def is_committed(self) -> bool:
+        """Whether an attempt has committed the batch.
+
+        Before `begin`, an earlier attempt may still commit after a result of False.
+        """
+        offsets = await self._call(lambda: self._client.committed(self.transactional_id))
+        return any(found.offset == self._version for found in offsets.values())
+
+    async def commit(self, topics: Collection[str]) -> None:
+        """Commit the appends to these topics, with the group's offset.
+
+        Raises:
+            PenstockError: the transaction is not committed, or its outcome is unknown.
+        """
+        producer = self._producer
+        offsets = {(topic, 0): self._version for topic in topics}
+        await self._call(lambda: producer.send_offsets(self.transactional_id, offsets))
+        await self._call(producer.commit)
+
+    async def abort(self) -> None:
+        """Abort the transaction; if that fails, the next attempt or the coordinator aborts it."""
+        try:
+            await self._call(self._producer.abort)
+        except PenstockError:
+            return
+
+    def close(self) -> None:
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._calls, call)

@@ -3,7 +3,7 @@
 One commit per query, and at most `sink.commits.max` in total, run at a time. `commit.py` decides,
 `roll_forward.py` appends. If a commit fails after its intent is saved, the broker retries it in the
 background, with growing pauses; at its start it retries all open intents. The client need not
-repeat the post. A batch that writes only diskless topics has no intent (`objects.py`): if its
+repeat the post. A batch that writes only diskless topics has no intent (`roll_forward.py`): if its
 commit fails, the client must repeat the post.
 
 Open intents protect their blobs from the sweep of orphans, and their producers from expiry. These
@@ -25,6 +25,7 @@ from penstock.base.errors import CorruptError, InvalidError, PenstockError
 from penstock.base.retry import Backoff
 from penstock.broker.batch_commits.commit import (
     Decision,
+    SinkCounters,
     continued,
     decide,
     has_producer,
@@ -32,34 +33,36 @@ from penstock.broker.batch_commits.commit import (
     plan_targets,
     runs_to_verify,
 )
-from penstock.broker.batch_commits.errors import (
+from penstock.broker.batch_commits.manifest import (
     CommitUnderWay,
     InconsistentTopicId,
     InvalidCommit,
+    Manifest,
     NotFinished,
     SinkOwnerChanged,
     StagingUnavailable,
-    UnknownSink,
-)
-from penstock.broker.batch_commits.manifest import (
-    Manifest,
     TopicIdPartition,
+    UnknownSink,
     decode_manifest,
     encode_manifest,
 )
-from penstock.broker.batch_commits.metrics import SinkCounters
-from penstock.broker.batch_commits.objects import check_size, commit_objects
 from penstock.broker.batch_commits.pieces import PieceReader, check_blobs, remove_blobs
-from penstock.broker.batch_commits.replicated import ReplicatedTarget
-from penstock.broker.batch_commits.roll_forward import RollForward, last_sequence, target_of
+from penstock.broker.batch_commits.roll_forward import (
+    ReplicatedTarget,
+    RollForward,
+    check_size,
+    commit_objects,
+    last_sequence,
+    target_of,
+)
 from penstock.broker.batch_commits.staging import StagingArea
-from penstock.broker.errors import InternalTopic, ShuttingDown, UnknownTopicOrPartition
+from penstock.broker.net.errors import InternalTopic, ShuttingDown, UnknownTopicOrPartition
 from penstock.control import SinkCommit, SinkTarget
 from penstock.partitions import LocalPartition, Partition, look_up_watermarks
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.broker.batch_commits.context import SinkContext
+    from penstock.broker.batch_commits.commit import SinkContext
     from penstock.storage import PartitionLog
 
 SWEEP_SECONDS: Final = 60.0

@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
 from penstock.base.files import MACHINE_FILES, sync_directory, write_all
-from penstock.broker.batch_commits.errors import (
+from penstock.broker.batch_commits.manifest import (
     BlobExists,
     BlobTooLarge,
     StagingFull,
     StagingUnavailable,
+    check_blob_name,
 )
-from penstock.broker.batch_commits.manifest import check_blob_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
     from penstock.base.system import Clock, Randomness
-    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.configuration.settings import BrokerSettings
 
 UPLOAD_BUFFER_BYTES: Final = 1 << 20
 STAGED_FILES_MAX: Final = 200_000

@@ -41,11 +41,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.broker.access import forbidden_topic
-from penstock.broker.auditing import RequestAudit
-from penstock.broker.connection import RequestContext
-from penstock.broker.diskless import preferred
-from penstock.broker.errors import (
+from penstock.broker.fetch.sessions import INITIAL_EPOCH, FetchPartition, Plan, errors_reported
+from penstock.broker.metadata.leaders import check_epoch, parts_from, preferred, serving_epoch
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import (
     FencedLeaderEpoch,
     NotLeader,
     UnknownTopicId,
@@ -53,13 +52,12 @@ from penstock.broker.errors import (
     error_number,
     error_of,
 )
-from penstock.broker.fetch.sessions import INITIAL_EPOCH, FetchPartition, Plan, errors_reported
-from penstock.broker.identity import endpoints_of
-from penstock.broker.leader_epochs import check_epoch, parts_from, serving_epoch
+from penstock.broker.net.listeners import endpoints_of
+from penstock.broker.requests.access import RequestAudit, forbidden_topic
 from penstock.partitions import ReplicatedPartition
-from penstock.records.positions import READ_COMMITTED
+from penstock.records.extents import READ_COMMITTED
 from penstock.security import EVERYTHING
-from penstock.storage.values import Later
+from penstock.storage.files.values import Later
 from penstock.wire.kafka.fetch import (
     FLEXIBLE_FROM,
     TOPIC_IDS_FROM,
@@ -76,18 +74,18 @@ if TYPE_CHECKING:
 
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
+    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.fetch.sessions import FetchSessions
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.metrics import RequestMetrics
-    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
-    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.requests.metrics import RequestMetrics
     from penstock.partitions import Partition
     from penstock.security import AuthorisationFailed
     from penstock.security.audit import Audit
     from penstock.storage import Read
     from penstock.wire.kafka.fetch import Buffer
-    from penstock.wire.kafka.leader_hints import Endpoint
+    from penstock.wire.kafka.framing import Endpoint
 
 FETCH_WAIT_SECONDS_MAX: Final = 300.0
 """Longest wait of Fetch and ShareFetch, even if `max_wait` is longer. It equals the maximum of

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from penstock.broker.connection import RequestContext
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import BadRequest
+from penstock.broker.telemetry.subscriptions import CODECS
 from penstock.wire.kafka.apis import API_VERSIONS, APIS
 from penstock.wire.kafka.encoder import encoder
 
 if TYPE_CHECKING:
+    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.telemetry.service import Telemetry
+
 
 TELEMETRY: Final = frozenset({"GetTelemetrySubscriptions", "PushTelemetry"})
 FEATURES: Final = {"group.version": 1, "share.version": 1, "transaction.version": 2}
@@ -70,3 +74,38 @@ def answer_body(version: int, error_code: int, *, telemetry: bool = False) -> by
             ],
         }
     )
+
+
+# GetTelemetrySubscriptions and PushTelemetry (KIP-714); `broker/telemetry/` has the logic.
+
+
+class ClientTelemetry(Struct, frozen=True, kw_only=True):
+    settings: BrokerSettings
+    telemetry: Telemetry
+
+    def get_telemetry_subscriptions(self, context: RequestContext, request: Any) -> dict[str, Any]:
+        instance = self.telemetry.ask(context, request.client_instance_id)
+        return {
+            "client_instance_id": instance.instance_id,
+            "subscription_id": instance.subscription_id,
+            "accepted_compression_types": CODECS,
+            "push_interval": instance.interval_ms,
+            "telemetry_max_bytes": self.settings.telemetry_max_bytes,
+            "delta_temporality": True,
+            "requested_metrics": instance.metrics,
+        }
+
+    def push_telemetry(self, context: RequestContext, request: Any) -> dict[str, Any]:
+        if request.client_instance_id is None:
+            raise BadRequest(
+                "PushTelemetry has no client instance id: send GetTelemetrySubscriptions first"
+            )
+        self.telemetry.push(
+            context,
+            request.client_instance_id,
+            bytes(request.metrics),
+            subscription_id=request.subscription_id,
+            codec=request.compression_type,
+            ends=request.terminating,
+        )
+        return {}

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 from penstock.base.errors import PenstockError
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import whole_number
-from penstock.broker.admin_errors import BadRequest
-from penstock.broker.configs import (
+from penstock.broker.configuration.configs import (
     Change,
     ConfigEntry,
     ConfigSource,
@@ -44,35 +43,46 @@ from penstock.broker.configs import (
     idle_topic_configs,
     topic_config,
 )
-from penstock.broker.connection import RequestContext
-from penstock.broker.diskless import check_change, is_diskless, kept
-from penstock.broker.errors import UnknownTopicOrPartition, error_fields
-from penstock.broker.group_configs import (
+from penstock.broker.configuration.groups import (
     GROUP_KIND,
     apply_group_changes,
     check_group_configs,
     describe_group,
 )
-from penstock.broker.listeners import shown
-from penstock.broker.settings import BrokerSettings
+from penstock.broker.configuration.settings import BrokerSettings
+from penstock.broker.metadata.leaders import check_change, is_diskless, kept
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import BadRequest, UnknownTopicOrPartition, error_fields
+from penstock.broker.net.listeners import shown
+from penstock.broker.quotas.entities import (
+    Component,
+    Entity,
+    QuotaChange,
+    altered,
+    entity_of,
+    matching,
+    text_of,
+)
 from penstock.broker.telemetry.subscriptions import (
     apply_subscription_changes,
     check_subscription,
     describe_subscription,
 )
-from penstock.broker.tiers import check_tiers
+from penstock.broker.topics.admin import check_tiers
 from penstock.control import StaleConfigs, StaleTopic, Topic
-from penstock.control.batch_index.rules import DISKLESS_CONFIG
-from penstock.control.values import CLIENT_METRICS as CLIENT_METRICS_KIND
-from penstock.wire.kafka.errors import UnsupportedVersion
+from penstock.control.rules.diskless import DISKLESS_CONFIG
+from penstock.control.values.topics import CLIENT_METRICS as CLIENT_METRICS_KIND
+from penstock.control.values.topics import QUOTA
+from penstock.wire.kafka.primitives import UnsupportedVersion
 
 if TYPE_CHECKING:
     from penstock.broker.admin.health import Readiness
-    from penstock.broker.identity import Identity
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
-    from penstock.broker.topic_admin import TopicAdmin
+    from penstock.broker.net.listeners import Identity
+    from penstock.broker.topics.admin import TopicAdmin
     from penstock.control import ControlPlane, MetadataImage
+
 
 logger = logging.getLogger(__name__)
 
@@ -431,3 +441,88 @@ _STORES: Final = {
 
 def _named(resource: Any) -> Entry:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+
+
+# DescribeClientQuotas and AlterClientQuotas, with the rules of `broker/quotas/`.
+#
+# Source: KIP-546; Kafka's `ControllerApis`.
+
+
+Answer = dict[str, Any]
+
+
+class ClientQuotas(Struct, frozen=True, kw_only=True):
+    control: ControlPlane
+    cluster: ClusterMetadata
+
+    async def describe_client_quotas(self, context: RequestContext, request: Any) -> Answer:
+        await self.cluster.look()
+        components = [
+            Component(kind=component.entity_type, match=component.match_type, name=component.match)
+            for component in request.components
+        ]
+        try:
+            found = list(
+                matching(self.cluster.image.entity_configs, components, strict=request.strict)
+            )
+        except PenstockError as error:
+            return {**error_fields(error), "entries": None}
+        return {
+            "entries": [
+                {
+                    "entity": _quotas_named(entity),
+                    "values": [{"key": key, "value": value} for key, value in values.items()],
+                }
+                for entity, values in found
+            ]
+        }
+
+    async def alter_client_quotas(self, context: RequestContext, request: Any) -> Answer:
+        await self.cluster.refresh()
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return await self._alter(request)
+            except StaleConfigs:
+                await self.cluster.refresh()
+        return await self._alter(request)
+
+    async def _alter(self, request: Any) -> Answer:
+        """Change the stored quotas as requested; raises StaleConfigs after a concurrent change."""
+        known = self.cluster.image.entity_configs
+        pairs = [
+            [(part.entity_type, part.entity_name) for part in entry.entity]
+            for entry in request.entries
+        ]
+        counts = Counter(frozenset(entity) for entity in pairs)
+        changes, expected, answers = {}, {}, []
+        for entry, entity in zip(request.entries, pairs, strict=True):
+            answer: Answer = {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity]
+            }
+            answers.append(answer)
+            try:
+                if counts[frozenset(entity)] > 1:
+                    raise BadRequest("the request contains this quota entity more than once")
+                owner = entity_of(entity)
+                name = text_of(owner)
+                current = known.get((QUOTA, name), {})
+                changes[name] = _altered(owner, current, entry)
+                expected[name] = current
+            except PenstockError as error:
+                answer |= error_fields(error)
+        if changes and not request.validate_only:
+            await self.control.set_entity_configs(kind=QUOTA, changes=changes, expected=expected)
+            await self.cluster.refresh()
+        return {"entries": answers}
+
+
+def _altered(entity: Entity, current: Any, entry: Any) -> dict[str, str]:
+    changes = [
+        QuotaChange(key=change.key, value=None if change.remove else change.value)
+        for change in entry.ops
+    ]
+    return altered(entity, current, changes)
+
+
+def _quotas_named(entity: Entity) -> list[Answer]:
+    return [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]

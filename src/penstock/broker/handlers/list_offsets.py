@@ -1,6 +1,6 @@
 """ListOffsets and OffsetForLeaderEpoch: look-ups of offsets by timestamp and by leader epoch.
 
-Timestamps below 0 have special meanings (`records/positions.py`). If the version of the request
+Timestamps below 0 have special meanings (`records/extents.py`). If the version of the request
 does not include such a timestamp, the partition returns UNSUPPORTED_VERSION, as in Kafka.
 
 Source: `ListOffsetsRequest.json`; KIP-79, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734.
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.broker.connection import RequestContext
-from penstock.broker.errors import error_of
-from penstock.broker.leader_epochs import check_epoch
+from penstock.broker.metadata.leaders import check_epoch
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import error_fields, error_of
 from penstock.partitions import look_up_watermarks
-from penstock.records.positions import (
+from penstock.records.extents import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -29,12 +29,13 @@ from penstock.records.positions import (
     MAX_TIMESTAMP,
     READ_COMMITTED,
 )
-from penstock.wire.kafka.errors import UnsupportedVersion
+from penstock.wire.kafka.primitives import UnsupportedVersion
 
 if TYPE_CHECKING:
-    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.partitions import Partition
     from penstock.storage import OffsetAndTimestamp
+
 
 logger = logging.getLogger(__name__)
 
@@ -156,3 +157,59 @@ def _error(error: BaseException) -> int:
     if not isinstance(error, PenstockError):
         logger.error("looking up an offset failed", exc_info=error)
     return error_of(error)[0]
+
+
+# DescribeProducers: the idempotent and transactional producers of partitions (KIP-664).
+#
+# A follower responds from its own log, which may lag behind the leader's. Such a response has the
+# error code 0 and an error message. Penstock's own client (`client/appender.py`) recognises it by
+# the message.
+
+
+Entry = dict[str, Any]
+
+
+class Producers(Struct, frozen=True, kw_only=True):
+    node_id: int
+    partitions: PartitionRegistry
+
+    async def describe_producers(self, context: RequestContext, request: Any) -> Entry:
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        await self._described(topic.name, index)
+                        for index in topic.partition_indexes
+                    ],
+                }
+                for topic in request.topics
+            ]
+        }
+
+    async def _described(self, topic: str, index: int) -> Entry:
+        note = None
+        try:
+            followed = self.partitions.followed(topic, index)
+            if followed is None:
+                producers = await self.partitions.partition(topic, index).producers()
+            else:
+                producers = followed.log.producers()
+                note = f"broker {self.node_id} is a follower of {topic}-{index}: may be outdated"
+        except PenstockError as error:
+            return {"partition_index": index, **error_fields(error), "active_producers": ()}
+        return {
+            "partition_index": index,
+            "error_message": note,
+            "active_producers": [
+                {
+                    "producer_id": producer.producer_id,
+                    "producer_epoch": producer.producer_epoch,
+                    "last_sequence": producer.last_sequence,
+                    "last_timestamp": producer.last_timestamp,
+                    "coordinator_epoch": producer.coordinator_epoch,
+                    "current_txn_start_offset": producer.txn_start_offset,
+                }
+                for producer in producers
+            ],
+        }

@@ -22,22 +22,21 @@ from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import validate_topic_name
-from penstock.broker.connection import RequestContext
-from penstock.broker.diskless import rack_of
-from penstock.broker.errors import error_number, error_of
-from penstock.broker.identity import address_of
-from penstock.broker.leader_epochs import serving_epoch
-from penstock.broker.operations import NOT_ASKED, cluster_operations, operations_of
+from penstock.broker.metadata.leaders import rack_of, serving_epoch
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import error_number, error_of
+from penstock.broker.net.listeners import address_of
+from penstock.broker.requests.access import NOT_ASKED, cluster_operations, operations_of
 from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed
 from penstock.wire.kafka.apis import APIS, METADATA
 from penstock.wire.kafka.encoder import encoder
 
 if TYPE_CHECKING:
+    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
-    from penstock.broker.settings import BrokerSettings
-    from penstock.broker.topic_admin import TopicAdmin
+    from penstock.broker.topics.admin import TopicAdmin
     from penstock.control import Partition, Topic
 
 METADATA_CACHE_ENTRIES: Final = 256

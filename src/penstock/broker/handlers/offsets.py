@@ -5,7 +5,7 @@ batches the commits of all connections and responds when they are durable. They 
 
 The offsets of a transaction are staged in the control plane, separately from the committed ones.
 They are applied or discarded when the transaction commits or aborts
-(`control/groups/operations.py`). From version 5 on TxnOffsetCommit adds the group to the
+(`control/operations/coordination.py`). From version 5 on TxnOffsetCommit adds the group to the
 transaction; before, the client sends AddOffsetsToTxn.
 
 The member is checked before the offsets are staged and again afterwards. A member that was replaced
@@ -29,22 +29,27 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
-from penstock.broker.connection import RequestContext
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.group_events import CommitCheck, FetchCheck
-from penstock.broker.coordination.groups import GroupIdNotFound
-from penstock.broker.coordination.ownership import CoordinatorNotAvailable
-from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of
+from penstock.broker.groups.coordinator import GroupIdNotFound
+from penstock.broker.groups.runtime.core import Refused
+from penstock.broker.groups.runtime.kinds import CommitCheck, FetchCheck
+from penstock.broker.groups.runtime.saving import CoordinatorNotAvailable
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import (
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_number,
+    error_of,
+)
 from penstock.client.errors import is_retriable
 from penstock.control import CommittedOffset, NotInTransaction, OpenTransaction, Topic
 from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.broker.coordination.groups import GroupCoordinator
-    from penstock.broker.coordination.transaction_link import TransactionLink
-    from penstock.broker.partition_registry import PartitionRegistry
-    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.groups.coordinator import GroupCoordinator
+    from penstock.broker.partitions.registry import PartitionRegistry
+    from penstock.broker.transactions.link import TransactionLink
     from penstock.control import ControlPlane
 
 NO_OFFSET: Final = -1

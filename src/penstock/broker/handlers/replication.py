@@ -1,12 +1,12 @@
 """ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments.
 
 ElectLeaders makes the preferred replica of each partition its leader. The current leader hands over
-to it (`broker/replicas.py`), so no record is lost. An unclean election makes one of the remaining
-replicas the leader. Records that only the missing replicas have are lost, and the control plane
-records the loss.
+to it (`broker/partitions/replicas.py`), so no record is lost. An unclean election makes one of the
+remaining replicas the leader. Records that only the missing replicas have are lost, and the control
+plane records the loss.
 
 A reassignment is stored in the control plane. The partition's leader carries it out
-(`broker/moves.py`).
+(`broker/partitions/leadership.py`).
 
 Source: KIP-183, KIP-455, KIP-460, KIP-860; `electLeaders` and `alterPartitionReassignments` of
 Kafka's `ReplicationControlManager`.
@@ -21,23 +21,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError
-from penstock.broker.admin_errors import (
+from penstock.broker.configuration.configs import topic_config
+from penstock.broker.metadata.leaders import is_diskless
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import (
     BadRequest,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
-)
-from penstock.broker.assignments import check_assignment, check_roles
-from penstock.broker.configs import topic_config
-from penstock.broker.connection import RequestContext
-from penstock.broker.diskless import is_diskless
-from penstock.broker.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
     PreferredLeaderNotAvailable,
     UnknownTopicOrPartition,
     error_of,
 )
-from penstock.broker.topic_plan import check_reachable
+from penstock.broker.topics.plan import check_assignment, check_reachable, check_roles
 from penstock.control import Reassignment
 from penstock.replication.peer_format import PartitionKey
 from penstock.replication.service import HAND_OVER_MS
@@ -45,8 +42,8 @@ from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.replicas import Replicas
-    from penstock.broker.topic_admin import TopicAdmin
+    from penstock.broker.partitions.replicas import Replicas
+    from penstock.broker.topics.admin import TopicAdmin
     from penstock.control import ControlPlane, MetadataImage, Partition, Topic
 
 _PREFERRED: Final = 0

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
-from penstock.broker.connection import RequestContext
-from penstock.broker.errors import error_fields
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import error_fields
 from penstock.control.access import (
     bindings_of,
     change_acls,
@@ -27,7 +27,6 @@ from penstock.control.access import (
     credentials_of,
 )
 from penstock.security import ScramCredential, SecurityDisabled
-from penstock.security.acl_index import network_of
 from penstock.security.acls import (
     OPERATIONS,
     PATTERN_TYPES,
@@ -37,12 +36,13 @@ from penstock.security.acls import (
     AclFilter,
     InvalidAcl,
     checked,
+    network_of,
 )
 from penstock.security.credentials import BY_NUMBER, NUMBERS, credential_of
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.security.service import SecurityService
+    from penstock.broker.net.security import SecurityService
     from penstock.control import ControlPlane
     from penstock.security import Authoriser
 

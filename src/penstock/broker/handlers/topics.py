@@ -17,30 +17,32 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDeletionDisabled
-from penstock.broker.configs import describe_topic, idle_topic_configs, topic_config
-from penstock.broker.connection import RequestContext
-from penstock.broker.errors import (
+from penstock.broker.configuration.configs import describe_topic, idle_topic_configs, topic_config
+from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.errors import (
+    BadRequest,
     InternalTopic,
+    PolicyViolation,
+    TopicDeletionDisabled,
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_fields,
     error_number,
     error_of,
 )
-from penstock.broker.topic_admin import CONCURRENT_CHANGES_MAX
-from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
+from penstock.broker.topics.admin import CONCURRENT_CHANGES_MAX
+from penstock.broker.topics.plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
 from penstock.security import CLUSTER, Rights
 from penstock.security.authoriser import TopicAuthorisationFailed
 from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
+    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import MutationQuota, Quotas
-    from penstock.broker.settings import BrokerSettings
-    from penstock.broker.topic_admin import TopicAdmin
+    from penstock.broker.topics.admin import TopicAdmin
     from penstock.control import ControlPlane
     from penstock.partitions import Partition
 

@@ -27,8 +27,8 @@ The control plane fences the topic until the request ends:
 | replicated | NOT_LEADER, then to a log  | read the log | replicas with all records              |
 
 `migrations.py` starts the migrations of this broker. `participant.py` copies and fences partitions
-that it leads, `filler.py` fills logs. `leader.py` coordinates the brokers of a migration, and
-`follower.py` is the part of the other brokers.
+that it leads, `participant.py` fills logs. `leader.py` coordinates the brokers of a migration, and
+`leader.py` is the part of the other brokers.
 
 Source: KIP-405 (segments in an archive), KIP-101 (leader epochs); Inkless has no such migration.
 """

@@ -14,20 +14,22 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.metrics import Metrics, Sample, counter, counters, gauge
-from penstock.broker.admin_errors import InvalidConfig
-from penstock.broker.diskless import check_local, is_diskless
-from penstock.broker.migration.filler import FillingParticipant
-from penstock.broker.migration.follower import MigrationFollower
-from penstock.broker.migration.leader import Changed, MigrationLeader
-from penstock.broker.migration.participant import LocalParticipant, MigrationFailed
-from penstock.broker.topic_plan import plan_replicas
+from penstock.broker.metadata.leaders import check_local, is_diskless
+from penstock.broker.migration.leader import Changed, MigrationFollower, MigrationLeader
+from penstock.broker.migration.participant import (
+    FillingParticipant,
+    LocalParticipant,
+    MigrationFailed,
+)
+from penstock.broker.net.errors import InvalidConfig
+from penstock.broker.topics.plan import plan_replicas
 from penstock.control import MigrationParticipant, MigrationRequest, Topic
-from penstock.control.batch_index.rules import DISKLESS_CONFIG
-from penstock.control.epochs.rules import ack_quorum
+from penstock.control.rules.diskless import DISKLESS_CONFIG
+from penstock.control.rules.epochs import ack_quorum
 
 if TYPE_CHECKING:
     from penstock.broker.migration.participant import MigrationContext, Participant
-    from penstock.diskless.migration import MigrationPart
+    from penstock.diskless.topics.migration import MigrationPart
 
 
 class MigrationRunning(RetriableError):

@@ -15,33 +15,77 @@ Belongs to the event-loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from penstock.base.errors import RetriableError
-from penstock.broker.quotas.keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
-from penstock.broker.quotas.metrics import Throttles, quota_samples
-from penstock.broker.quotas.rates import TokenBucket, Windows
-from penstock.broker.quotas.table import UNBOUNDED, Bounds, QuotaTable
-from penstock.broker.quotas.timing import Timed
+from penstock.broker.quotas.entities import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
+from penstock.broker.quotas.table import (
+    UNBOUNDED,
+    Bounds,
+    QuotaTable,
+    Throttles,
+    TokenBucket,
+    Windows,
+    quota_samples,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock
-    from penstock.broker.connection import Connection, RequestContext
+    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.settings import BrokerSettings
-    from penstock.control.values import EntityConfigs
+    from penstock.broker.net.connection import Connection, RequestContext
+    from penstock.control.values.topics import EntityConfigs
+
+
+# Measurement of the event-loop time of a coroutine: its own turns, without its waiting time.
+
+
+T = TypeVar("T")
+
+
+class Timed(Generic[T]):
+    """Awaitable that runs a coroutine and charges the duration of each turn."""
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, T],
+        *,
+        charge: Callable[[float], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._work = work
+        self._charge = charge
+        self._monotonic = monotonic
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        work = self._work
+        step: Callable[[], Any] = partial(work.send, None)
+        while True:
+            began = self._monotonic()
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._charge(self._monotonic() - began)
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                step = partial(work.throw, error)
+            else:
+                step = partial(work.send, sent)
+
 
 MUTE_SECONDS_MAX: Final = 600.0
 """Longest time for which quotas pause reading from a connection."""
 ACCEPT_SECONDS_MAX: Final = 30.0
 """Longest time for which a new connection is not read; clients would time out after it."""
-
-T = TypeVar("T")
 
 
 class ThrottlingQuotaExceeded(RetriableError):

@@ -14,15 +14,146 @@ Source: Kafka's `ClientQuotaManager`; KIP-55, KIP-546.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from heapq import nlargest
 from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from penstock.broker.quotas.entities import CLIENT_ID, IP, USER, of_text
-from penstock.broker.quotas.keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
-from penstock.broker.quotas.rates import TokenBucket, WindowedRate, Windows
-from penstock.control.values import QUOTA, EntityConfigs
+from penstock.base.metrics import Metrics, Sample, counter, counters, gauges
+from penstock.broker.quotas.entities import (
+    CLIENT_ID,
+    CONNECTION,
+    CONSUMER,
+    IP,
+    MUTATION,
+    PRODUCER,
+    REQUEST,
+    USER,
+    of_text,
+)
+from penstock.control.values.topics import QUOTA, EntityConfigs
+
+# Windowed rate and token bucket, computed as in Kafka.
+#
+# A rate is the use per second in the last `samples` windows of `window_ms` each, including the
+# current window. Its time is at least that of `samples` - 1 windows, even if fewer have passed. The
+# throttle time is the time until the rate is down to the quota if there is no further use:
+#
+#     (rate - quota) / quota * time of the rate
+#
+# A token bucket holds at most the tokens of all windows, and is refilled at the quota. A request
+# may overdraw it; later requests are throttled until it is not overdrawn any more. Times are
+# arguments; `now_ms` never goes backwards.
+#
+# Source: Kafka's `SampledStat`, `Rate`, `TokenBucket`, `QuotaUtils`; KIP-13, KIP-599.
+
+
+class Windows(Struct, frozen=True, kw_only=True):
+    """Number and length of a rate's windows."""
+
+    samples: int
+    window_ms: float
+
+    @property
+    def burst_seconds(self) -> float:
+        """Time in seconds whose quota may be used at once: all windows except the current one."""
+        return max(self.samples - 1, 1) * self.window_ms / 1000
+
+
+class WindowedRate:
+    """Rate of use over windows, with its throttle time under a quota per second."""
+
+    __slots__ = ("_windows", "_within", "quota")
+
+    def __init__(self, quota: float, within: Windows) -> None:
+        self.quota = quota
+        self._within = within
+        self._windows: deque[list[float]] = deque()
+        """Start, time of the last record, and sum of each window."""
+
+    def record(self, amount: float, now_ms: float) -> None:
+        """Record use; at most `samples` + 1 windows are stored."""
+        self._forget(now_ms)
+        windows, length = self._windows, self._within.window_ms
+        if not windows:
+            windows.append([now_ms, now_ms, amount])
+            return
+        newest = windows[-1]
+        if now_ms - newest[0] >= length:
+            began = now_ms - (now_ms - newest[0]) % length
+            windows.append([began, now_ms, amount])
+            return
+        newest[1] = now_ms
+        newest[2] += amount
+
+    def rate(self, now_ms: float) -> float:
+        """Return the rate per second."""
+        self._forget(now_ms)
+        return sum([window[2] for window in self._windows]) * 1000 / self._over_ms(now_ms)
+
+    def wait_ms(self, now_ms: float) -> float:
+        """Return the time in ms until the rate is down to the quota; 0 if it is not above."""
+        rate, quota = self.rate(now_ms), self.quota
+        return 0.0 if rate <= quota else (rate - quota) / quota * self._over_ms(now_ms)
+
+    @property
+    def used_ms(self) -> float:
+        """Time of the last use, in ms."""
+        return self._windows[-1][1] if self._windows else 0.0
+
+    def _over_ms(self, now_ms: float) -> float:
+        samples, length = self._within.samples, self._within.window_ms
+        elapsed = now_ms - self._windows[0][0] if self._windows else 0.0
+        missing = samples - 1 - int(elapsed // length)
+        if missing > 0:
+            elapsed += missing * length
+        return elapsed or length
+
+    def _forget(self, now_ms: float) -> None:
+        windows, kept_ms = self._windows, self._within.samples * self._within.window_ms
+        while windows and now_ms - windows[0][1] >= kept_ms:
+            windows.popleft()
+
+
+class TokenBucket:
+    """Token bucket: refilled at the quota, up to the tokens of all windows; full at first."""
+
+    __slots__ = ("_burst_seconds", "_filled_ms", "_tokens", "quota")
+
+    def __init__(self, quota: float, within: Windows) -> None:
+        self.quota = quota
+        self._burst_seconds = within.samples * within.window_ms / 1000
+        self._tokens = quota * self._burst_seconds
+        self._filled_ms: float | None = None
+
+    def record(self, amount: float, now_ms: float) -> None:
+        """Take tokens; the bucket may become overdrawn."""
+        self._fill(now_ms)
+        self._tokens -= amount
+
+    def rate(self, now_ms: float) -> float:
+        """Return the missing tokens, divided by the seconds in which the bucket is filled."""
+        self._fill(now_ms)
+        return self.quota - self._tokens / self._burst_seconds
+
+    def wait_ms(self, now_ms: float) -> float:
+        """Return the time in ms until the bucket is not overdrawn any more; 0 if it is not now."""
+        self._fill(now_ms)
+        return max(0.0, -self._tokens / self.quota * 1000)
+
+    @property
+    def used_ms(self) -> float:
+        """Time of the last use or refill, in ms."""
+        return self._filled_ms or 0.0
+
+    def _fill(self, now_ms: float) -> None:
+        if self._filled_ms is not None:
+            came = self.quota * (now_ms - self._filled_ms) / 1000
+            self._tokens = min(self.quota * self._burst_seconds, self._tokens + came)
+        self._filled_ms = now_ms
+
 
 METERS_MAX: Final = 10_000
 """Maximum number of meters of each kind of quota; above it, the least recently used are
@@ -189,3 +320,57 @@ def _scope(entity: Mapping[str, str | None]) -> Scope:
     if IP in entity:
         return ALL, entity[IP]
     return entity.get(USER, ALL), entity.get(CLIENT_ID, ALL)
+
+
+# Metrics of quotas.
+
+
+SERIES_MAX: Final = 100
+"""Maximum number of entities in metrics; those with the highest use of their quotas are kept."""
+
+
+class Throttles(Metrics, prefix="penstock_quota_"):
+    """Metrics of quotas; one object per broker."""
+
+    counts: dict[str, int] = counters(
+        "throttled_total", "Throttled requests and new connections, by quota.", "quota"
+    )
+    seconds: dict[str, float] = counters(
+        "throttle_seconds_total", "Total throttle time in seconds, by quota.", "quota"
+    )
+    refused = counter(
+        "refused_total", "Topics whose creation, growth or deletion a quota rejected."
+    )
+    meters: dict[str, int] = gauges(
+        "meters",
+        "Users, client ids and addresses that are measured because they have a quota.",
+        "quota",
+    )
+    used: dict[tuple[str, str, str], float] = gauges(
+        "used_ratio",
+        "Recent use divided by the quota, for the clients with the highest values; a label is empty"
+        " if all users or all client ids share the quota.",
+        "quota",
+        "user",
+        "client_id",
+    )
+
+    def throttled(self, quota: str, milliseconds: float) -> None:
+        self.counts[quota] += 1
+        self.seconds[quota] += milliseconds / 1000
+
+
+def quota_samples(throttles: Throttles, table: QuotaTable, now_ms: float) -> Iterator[Sample]:
+    """Yield the metrics of throttling, and of the clients with the highest use of their quotas."""
+    used = list(table.used(now_ms))
+    throttles.meters = Counter(quota for quota, _, _ in used)
+    throttles.used = {
+        (quota, *_labels(scope)): ratio
+        for quota, scope, ratio in nlargest(SERIES_MAX, used, key=lambda row: row[2])
+    }
+    return throttles.samples()
+
+
+def _labels(scope: Scope) -> tuple[str, str]:
+    user, client_id = ["" if name in (None, ALL) else str(name) for name in scope]
+    return user, client_id

@@ -9,14 +9,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError, UnavailableError
-from penstock.broker.errors import NotLeader, UnknownTopicId, error_number, error_of
+from penstock.broker.net.errors import NotLeader, UnknownTopicId, error_number, error_of
 from penstock.broker.share.sessions import Place
 from penstock.broker.share.values import Acknowledge, Acknowledged, InvalidAcknowledgement
-from penstock.wire.kafka.share_fetch import SharePartitionAnswer
+from penstock.wire.kafka.fetch import SharePartitionAnswer
 
 if TYPE_CHECKING:
-    from penstock.broker.connection import RequestContext
-    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.net.connection import RequestContext
+    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.share.shares import Shares
     from penstock.broker.share.stored import StoredShare
     from penstock.partitions import Partition

@@ -16,9 +16,9 @@
 | archiving | its dead letter is durable              | resolved                                 |
 | any       | the log start offset passes it          | dropped                                  |
 
-A run is a range of offsets whose records have the same state (`runs.py`). Operations take time per
-run, not per record. Records that are not resolved count as locks. All resolved records between two
-locks are one run, so the limit on locks also bounds the memory.
+A run is a range of offsets whose records have the same state (`partition.py`). Operations take time
+per run, not per record. Records that are not resolved count as locks. All resolved records between
+two locks are one run, so the limit on locks also bounds the memory.
 
 A record with one delivery left is delivered alone. A record that has used half of its deliveries is
 delivered with fewer others. A record that crashes consumers thus does not use up the deliveries of
@@ -28,7 +28,7 @@ An archiving record waits for its dead letter, even if the leader changes, and n
 it again. Dead letters are therefore written only after this state is stored.
 
 The state machine has no I/O and no clock. `now_ms` is wall-clock time, because locks outlive
-brokers. A decision takes effect only once it is stored (`record.py`). The row contains the full
+brokers. A decision takes effect only once it is stored (`stored.py`). The row contains the full
 state, so two brokers that both act as leader cannot both deliver a record.
 
 Source: KIP-932, KIP-1191, KIP-1222; Kafka's `SharePartition`. Unlike in Kafka, acquisitions and
@@ -37,10 +37,11 @@ locks are stored and survive the broker, and only the limit on locks bounds the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Final, TypeVar
 
-from penstock.broker.share import runs as run_lists
-from penstock.broker.share.runs import Change, Span, Tag
 from penstock.broker.share.values import (
     Acknowledge,
     Acknowledged,
@@ -54,6 +55,75 @@ from penstock.broker.share.values import (
     ShareLimits,
     Undeliverable,
 )
+
+# Operations on lists of consecutive runs, where a run is a range of records in the same state.
+#
+# A change of several spans of offsets takes one pass. It splits runs that it covers in part, and
+# joins adjacent runs with the same state, so that the number of runs is minimal.
+
+
+Tag = TypeVar("Tag")
+Span = tuple[int, int, Tag]
+"""First offset, last offset, and a tag that the change function receives."""
+
+Change = Callable[[Run, Tag], Run]
+
+_FIRST: Final = attrgetter("first")
+
+
+def index_of(runs: Sequence[Run], offset: int) -> int:
+    return bisect_right(runs, offset, key=_FIRST) - 1
+
+
+def clipped(run: Run, first: int, last: int) -> Run:
+    """Return the part of a run within [first, last], which must overlap it."""
+    first, last = max(first, run.first), min(last, run.last)
+    return run if (first, last) == run[:2] else run._replace(first=first, last=last)
+
+
+def append(runs: list[Run], run: Run) -> None:
+    if runs and runs[-1][2:] == run[2:]:
+        runs[-1] = runs[-1]._replace(last=run.last)
+    else:
+        runs.append(run)
+
+
+def within(runs: Sequence[Run], first: int, last: int) -> Iterable[Run]:
+    """Yield the parts of runs within [first, last]; the range may extend beyond the runs."""
+    if not runs:
+        return
+    for index in range(max(index_of(runs, first), 0), len(runs)):
+        run = runs[index]
+        if run.first > last:
+            return
+        if run.last >= first:
+            yield clipped(run, first, last)
+
+
+def changed(runs: Sequence[Run], spans: Sequence[Span[Tag]], change: Change[Tag]) -> list[Run]:
+    low, high = index_of(runs, spans[0][0]), index_of(runs, spans[-1][1])
+    result = list(runs[:low])
+    number = 0
+    for run in runs[low : high + 1]:
+        at = run.first
+        while at <= run.last:
+            while number < len(spans) and spans[number][1] < at:
+                number += 1
+            if number == len(spans) or spans[number][0] > run.last:
+                append(result, clipped(run, at, run.last))
+                break
+            first, last, tag = spans[number]
+            if first > at:
+                append(result, clipped(run, at, first - 1))
+                at = first
+            last = min(last, run.last)
+            append(result, change(clipped(run, at, last), tag))
+            at = last + 1
+    for run in runs[high + 1 : high + 2]:
+        append(result, run)
+    result += runs[high + 2 :]
+    return result
+
 
 AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 
@@ -137,7 +207,7 @@ class SharePartition:
     def _acquirable(self, first: int, last: int) -> list[tuple[int, int]]:
         found = [
             (run.first, run.last)
-            for run in run_lists.within(self.runs, first, last)
+            for run in within(self.runs, first, last)
             if run.state == AVAILABLE
         ]
         if last >= self.end and last >= first:
@@ -173,7 +243,7 @@ class SharePartition:
         limit = self.limits.delivery_count_limit
         if offset >= self.end:
             return None
-        run = self.runs[run_lists.index_of(self.runs, offset)]
+        run = self.runs[index_of(self.runs, offset)]
         if run.deliveries >= limit - 1:
             return 1
         return max(1, (run.last - offset + 1) // 2) if run.deliveries * 2 >= limit else None
@@ -195,7 +265,7 @@ class SharePartition:
 
         last = spans[-1][1]
         if last >= self.end:
-            run_lists.append(self.runs, Run(self.end, last, AVAILABLE))
+            append(self.runs, Run(self.end, last, AVAILABLE))
             self.end = last + 1
         self._change(spans, acquire)
         return acquired
@@ -273,7 +343,7 @@ class SharePartition:
 
         Called once their dead letters are written, or not needed. Other records are unchanged.
         """
-        held = [run for run in run_lists.within(self.runs, first, last) if run.state == ARCHIVING]
+        held = [run for run in within(self.runs, first, last) if run.state == ARCHIVING]
         if held:
             self._change(
                 [(run.first, run.last, None) for run in held],
@@ -312,7 +382,7 @@ class SharePartition:
         """Drop records below the log start offset; return whether anything changed."""
         if offset <= self.start:
             return False
-        left = list(run_lists.within(self.runs, offset, max(offset, self.end - 1)))
+        left = list(within(self.runs, offset, max(offset, self.end - 1)))
         self._take(left, begin=offset)
         return True
 
@@ -320,13 +390,13 @@ class SharePartition:
         """Drop records that the log has lost, from its end offset on; return as `log_begins`."""
         if offset >= self.end:
             return False
-        left = list(run_lists.within(self.runs, self.start, offset - 1))
+        left = list(within(self.runs, self.start, offset - 1))
         self.end = max(offset, 0)
         self._take(left, begin=min(self.start, self.end))
         return True
 
     def _change(self, spans: Sequence[Span[Tag]], change: Change[Tag]) -> None:
-        self._take(run_lists.changed(self.runs, spans, change), begin=self.start)
+        self._take(changed(self.runs, spans, change), begin=self.start)
 
     def _take(self, left: list[Run], *, begin: int) -> None:
         if left and left[0].state == RESOLVED:

@@ -17,17 +17,14 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
-from penstock.broker.coordination.rows import KeyRows
-from penstock.broker.coordination.saving import Saver
-from penstock.broker.coordination.ticking import Ticker
-from penstock.broker.coordination.timers import Timers
+from penstock.broker.groups.runtime.core import Timers
+from penstock.broker.groups.runtime.runtime import Ticker
+from penstock.broker.groups.runtime.saving import KeyRows, Saver
 from penstock.broker.share.partition import SharePartition
-from penstock.broker.share.record import decode_state
-from penstock.broker.share.settings import ShareSettings
-from penstock.broker.share.stored import KIND, ShareStateLost, StoredShare
-from penstock.broker.share.values import Cause, RecordState, Run, Undeliverable
+from penstock.broker.share.stored import KIND, ShareStateLost, StoredShare, decode_state
+from penstock.broker.share.values import Cause, RecordState, Run, ShareSettings, Undeliverable
 from penstock.control import KEY_ROW, CoordinationRecord
-from penstock.records.positions import EARLIEST
+from penstock.records.extents import EARLIEST
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock

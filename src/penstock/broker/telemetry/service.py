@@ -8,7 +8,6 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metrics, Sample, counter, gauge
-from penstock.broker.telemetry.instances import Instance, Instances
 from penstock.broker.telemetry.series import ClientSeries, instance_text
 from penstock.broker.telemetry.subscriptions import (
     CLIENT_ID,
@@ -17,16 +16,18 @@ from penstock.broker.telemetry.subscriptions import (
     SOFTWARE_VERSION,
     SOURCE_ADDRESS,
     SOURCE_PORT,
+    Instance,
+    Instances,
     subscription_of,
 )
-from penstock.control.values import CLIENT_METRICS
+from penstock.control.values.topics import CLIENT_METRICS
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
-    from penstock.broker.connection import RequestContext
+    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.settings import BrokerSettings
-    from penstock.control.values import EntityConfigs
+    from penstock.broker.net.connection import RequestContext
+    from penstock.control.values.topics import EntityConfigs
 
 INFLATED_BYTES_MAX: Final = 4 << 20
 """Largest size of one push after decompression."""
@@ -96,7 +97,7 @@ class Telemetry:
             ends=ends,
         )
         # Protocol Buffers and codecs are loaded at the first push.
-        from penstock.broker.telemetry.otlp import InvalidMetrics, points
+        from penstock.broker.telemetry.series import InvalidMetrics, points
         from penstock.records.compression import decompress
 
         if data:

@@ -27,12 +27,16 @@ from typing import Final
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.base.system import Randomness
-from penstock.control.batch_index.values import PartitionKey, Watermarks
-from penstock.control.drivers.postgres_connections import Connection, Connections, connect
-from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
-from penstock.control.drivers.watermark_notices import decode_watermarks, watermark_notices
-from penstock.control.limits import BACKOFF, CONNECT_TIMEOUT_SECONDS
-from penstock.control.values import WatermarksListener
+from penstock.control.drivers.notices import decode_watermarks, watermark_notices
+from penstock.control.drivers.postgres_connections import (
+    DATABASE_ERRORS,
+    Connection,
+    Connections,
+    connect,
+)
+from penstock.control.values.diskless import PartitionKey, Watermarks
+from penstock.control.values.errors import BACKOFF, CONNECT_TIMEOUT_SECONDS
+from penstock.control.values.topics import WatermarksListener
 
 LISTEN_PROBE_SECONDS: Final = 10.0
 """Interval of liveness checks of the listening connection."""

@@ -16,28 +16,162 @@ fsync failures?" (USENIX ATC 2020).
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from uuid import UUID
 
 from penstock.base.errors import BugError
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.control.drivers.sqlite_statements import SqliteDatabase
-from penstock.control.drivers.statements import Database
-from penstock.control.errors import (
+from penstock.control.drivers.statements import (
+    Answer,
+    Database,
+    Each,
+    Lock,
+    Operation,
+    Scan,
+    Statement,
+    Together,
+    Values,
+)
+from penstock.control.values.errors import (
+    LOCK_TIMEOUT_SECONDS,
+    OPERATION_TIMEOUT_SECONDS,
+    WAITING_OPERATIONS_MAX,
     ControlBusy,
     ControlUnavailable,
     DatabaseDamaged,
     DatabaseFull,
     DatabaseLocked,
     DatabaseStopped,
+    StaleClusterEpoch,
 )
-from penstock.control.limits import WAITING_OPERATIONS_MAX
+
+# Execution of operations on a SQLite connection.
+
+
+T = TypeVar("T")
+
+sqlite3.register_adapter(UUID, lambda value: value.bytes)
+
+
+def run(connection: sqlite3.Connection, operation: Operation[T]) -> T:
+    answer: Any = None
+    try:
+        while True:
+            statement, values = operation.send(answer)
+            if type(statement) is Each:
+                answer = _each(connection, statement, *values)
+            elif type(statement) is Scan:
+                answer = _scans(connection, statement, values[0])
+            elif type(statement) is Together:
+                for part, rows in zip(statement.parts, values, strict=True):
+                    answer = _each(connection, part, rows, ())
+            else:
+                answer = _one(connection, statement, values)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def _value(cursor: sqlite3.Cursor) -> Any:
+    found = cursor.fetchone()
+    return None if found is None else found[0]
+
+
+_ANSWERS: Final[dict[Answer, Callable[[sqlite3.Cursor], Any]]] = {
+    "rows": sqlite3.Cursor.fetchall,
+    "row": sqlite3.Cursor.fetchone,
+    "value": _value,
+    "changed": lambda cursor: cursor.rowcount,
+}
+
+
+def _one(connection: sqlite3.Connection, statement: Statement, values: Values) -> Any:
+    for text, count in statement.sqlite:
+        cursor = connection.execute(text, values[:count])
+    return _ANSWERS[statement.answer](cursor)
+
+
+def _each(
+    connection: sqlite3.Connection, statement: Each, rows: list[Values], shared: Values
+) -> Any:
+    [(text, _)] = statement.sqlite
+    if shared:
+        rows = [(*row, *shared) for row in rows]
+    if statement.answer == "rows":
+        return [found for row in rows for found in connection.execute(text, row)]
+    return connection.executemany(text, rows).rowcount if rows else 0
+
+
+def _scans(
+    connection: sqlite3.Connection, statement: Scan, rows: list[Values]
+) -> Iterator[sqlite3.Cursor]:
+    [(text, _)] = statement.sqlite
+    for row in rows:
+        cursor = connection.execute(text, row)
+        yield cursor
+        cursor.close()  # lets the next execution reuse the compiled text
+
+
+class SqliteDatabase(ABC):
+    """A `Database` in SQLite, whose writer runs operations one after the other."""
+
+    @abstractmethod
+    async def run(
+        self,
+        operation: Callable[[sqlite3.Connection], Any],
+        *,
+        reads: bool = False,
+        rows: int | None = None,
+    ) -> Any:
+        """Run a function in a transaction of the connection; return its value once it is durable.
+
+        `reads` means that the function changes nothing, so nothing is synced. `rows` is the
+        approximate number of rows that it touches, or None if they may be many.
+        """
+
+    async def read(
+        self,
+        make: Callable[[], Operation[T]],
+        *,
+        within_seconds: float = OPERATION_TIMEOUT_SECONDS,
+    ) -> T:
+        found: T = await self.run(lambda connection: run(connection, make()), reads=True)
+        return found
+
+    async def change(
+        self,
+        make: Callable[[], Operation[T]],
+        *,
+        lock: Lock = Lock.NONE,
+        cluster_epoch: int | None = None,
+        rows: int | None = None,
+    ) -> T:
+        def operation(connection: sqlite3.Connection) -> T:
+            if cluster_epoch is not None:
+                check_cluster_epoch(connection, cluster_epoch)
+            return run(connection, make())
+
+        value: T = await self.run(operation, rows=rows)
+        return value
+
+
+def check_cluster_epoch(connection: sqlite3.Connection, expected: int) -> None:
+    """Raise StaleClusterEpoch unless the stored cluster epoch is `expected`."""
+    (found,) = connection.execute("SELECT membership FROM image_version").fetchone()
+    if found != expected:
+        raise StaleClusterEpoch(expected, found)
+
 
 GROUP_OPERATIONS_MAX: Final = 512
 """Operations in one group, which share a transaction and a sync."""
@@ -56,7 +190,7 @@ CHECKPOINT_OPERATIONS: Final = 250
 
 logger = logging.getLogger(__name__)
 
-Operation = Callable[[sqlite3.Connection], Any]
+QueuedOperation = Callable[[sqlite3.Connection], Any]
 _Future = asyncio.Future[Any]
 _Outcome = tuple[Any, Exception | None]
 
@@ -64,7 +198,7 @@ _Outcome = tuple[Any, Exception | None]
 class Entry(NamedTuple):
     """A queued operation, with the future and event loop of its caller."""
 
-    operation: Operation
+    operation: QueuedOperation
     future: _Future
     loop: asyncio.AbstractEventLoop
     reads: bool
@@ -94,7 +228,7 @@ class Writer(Database, Protocol):
     def start(self) -> None: ...
 
     async def run(
-        self, operation: Operation, *, reads: bool = False, rows: int | None = None
+        self, operation: QueuedOperation, *, reads: bool = False, rows: int | None = None
     ) -> Any:
         """Run one operation and return its value once it is durable.
 
@@ -149,7 +283,7 @@ class SqliteWriter(SqliteDatabase):
         self._thread.start()
 
     async def run(
-        self, operation: Operation, *, reads: bool = False, rows: int | None = None
+        self, operation: QueuedOperation, *, reads: bool = False, rows: int | None = None
     ) -> Any:
         if self.closed:
             raise ControlUnavailable("the metadata database is closed")
@@ -281,7 +415,7 @@ class SqliteWriter(SqliteDatabase):
         self._on_group(True)
         return outcomes
 
-    def _attempt(self, connection: sqlite3.Connection, operation: Operation) -> _Outcome:
+    def _attempt(self, connection: sqlite3.Connection, operation: QueuedOperation) -> _Outcome:
         """Run one operation in a savepoint. Raises failures that concern the whole group."""
         connection.execute("SAVEPOINT operation")
         try:
@@ -371,3 +505,116 @@ def _set_results(results: list[tuple[_Future, _Outcome]]) -> None:
             future.set_result(value)
         else:
             future.set_exception(error)
+
+
+# The writer of a SQLite file that several processes of one machine share.
+#
+# Write-ahead logging allows concurrent readers and one writer. SQLite's own retries starve waiting
+# writers: of two processes that wrote for four seconds, one made no commit. So the processes queue
+# for the right to write, by locks of two bytes of a file. A process holds the first byte's lock
+# while it waits for the second one, and holds the second one during its commit. The operating
+# system releases the locks of a process that ends. The locks give fairness only; SQLite itself
+# excludes concurrent writers. Groups of operations that only read do not queue.
+#
+# Renewals of broker registrations are in a file of their own, which is not synced, because they are
+# worthless after a restart.
+
+
+TURN_PAUSE_SECONDS: Final = 0.0003
+"""Pause between attempts to get a lock of the queue."""
+
+RENEWALS: Final = "renewals"
+"""Name under which the file of renewals is attached, and the file's name without suffix."""
+_QUEUE: Final = 0
+_WRITE: Final = 1
+
+
+class SharedWriter(SqliteWriter):
+    """The writer of one process: its thread and its connection."""
+
+    lone_commits = False
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_group: Callable[[bool], None],
+        on_begin: Callable[[sqlite3.Connection], None],
+    ) -> None:
+        """Call `on_begin` on the writer's thread at the beginning of each transaction."""
+        super().__init__(path, on_group=on_group)
+        self._on_begin = on_begin
+        self._turns = -1
+        self._pause = threading.Event()
+
+    def _open(self) -> sqlite3.Connection:
+        self._turns = os.open(f"{self._path}-turns", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        connection = open_connection(self._path, locking="NORMAL")
+        connection.execute(f"ATTACH ? AS {RENEWALS}", (str(_renewals_of(self._path)),))
+        connection.execute(f"PRAGMA {RENEWALS}.synchronous = OFF")
+        return connection
+
+    def _copy_back(self) -> None:
+        """Do nothing: SQLite itself checkpoints the write-ahead log of this connection."""
+
+    def _begin(self, connection: sqlite3.Connection, group: list[Entry]) -> None:
+        connection.execute("BEGIN" if _reads(group) else "BEGIN IMMEDIATE")
+        self._on_begin(connection)
+
+    def _commit(self, connection: sqlite3.Connection, group: list[Entry]) -> list[Any]:
+        if _reads(group):
+            return super()._commit(connection, group)
+        with self._turn():
+            return super()._commit(connection, group)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the right to write. Raises DatabaseLocked after `LOCK_TIMEOUT_SECONDS`."""
+        deadline = SYSTEM_CLOCK.monotonic() + LOCK_TIMEOUT_SECONDS
+        self._lock(_QUEUE, deadline)
+        try:
+            self._lock(_WRITE, deadline)
+        finally:
+            self._unlock(_QUEUE)
+        try:
+            yield
+        finally:
+            self._unlock(_WRITE)
+
+    def _lock(self, byte: int, deadline: float) -> None:
+        while True:
+            try:
+                fcntl.lockf(self._turns, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except (BlockingIOError, PermissionError):  # either, by the manual
+                if SYSTEM_CLOCK.monotonic() >= deadline:
+                    raise DatabaseLocked(
+                        f"the metadata database {self._path} failed: other processes held its"
+                        f" write lock for {LOCK_TIMEOUT_SECONDS:g} s"
+                    ) from None
+                self._pause.wait(TURN_PAUSE_SECONDS)
+            else:
+                return
+
+    def _unlock(self, byte: int) -> None:
+        fcntl.lockf(self._turns, fcntl.LOCK_UN, 1, byte)
+
+
+def new_renewals(path: Path) -> None:
+    """Recreate the file of renewals beside a database, as a power loss may have damaged it.
+
+    Call it before the processes start: it sets the journal mode, which fails while others do the
+    same.
+    """
+    file = _renewals_of(path)
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{file}{suffix}").unlink(missing_ok=True)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _renewals_of(path: Path) -> Path:
+    return path.with_name(f"{RENEWALS}.sqlite")
+
+
+def _reads(group: list[Entry]) -> bool:
+    return all([entry.reads for entry in group])

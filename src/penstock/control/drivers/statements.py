@@ -48,7 +48,7 @@ from typing import (
 )
 from uuid import UUID
 
-from penstock.control.limits import OPERATION_TIMEOUT_SECONDS
+from penstock.control.values.errors import OPERATION_TIMEOUT_SECONDS
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-from penstock.control.errors import IncompatibleDatabase
+from penstock.control.values.errors import IncompatibleDatabase
 
 
 @cache

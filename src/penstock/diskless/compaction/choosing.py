@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.control.batch_index.values import PartitionKey
+from penstock.control.values.diskless import PartitionKey
 from penstock.diskless.settings import RUN_EXTENTS_MAX
 from penstock.records.extents import Extent
 

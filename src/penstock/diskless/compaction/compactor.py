@@ -11,7 +11,7 @@ last group the clean offset is stored, unless something else has changed the par
 A failure before a swap leaves a reserved key, and perhaps an object, which the sweeper deletes.
 Readers may use the replaced extents until the sweeper's grace period ends.
 
-Source: Kafka's `Cleaner`; `consolidation/consolidator.py` for the swap.
+Source: Kafka's `Cleaner`; `diskless/consolidation.py` for the swap.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from penstock.base.errors import CorruptError
 from penstock.base.metrics import Metrics, Sample, counter
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.operations import DisklessPlane
-from penstock.control.batch_index.values import PartitionKey
-from penstock.control.errors import ObjectLeaseLost, StaleExtents
+from penstock.control.operations.diskless import DisklessPlane
+from penstock.control.values.diskless import PartitionKey
+from penstock.control.values.errors import ObjectLeaseLost, StaleExtents
 from penstock.diskless.compaction.choosing import Cleanable, CompactionTarget, cleanable, groups
-from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
+from penstock.diskless.consolidation import SegmentWork, one_round, order_of
 from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX, DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import RecordTooLarge
 from penstock.records.extents import Extent
 from penstock.records.transactions import AbortedTransaction
-from penstock.storage.compaction.choosing import Live
+from penstock.storage.log.compaction import Live
 
 if TYPE_CHECKING:
     from penstock.diskless.compaction.rewriting import CompactionPass

@@ -13,18 +13,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.kernels import compaction as kernels
-from penstock.storage.compaction.chunks import tables
-from penstock.storage.compaction.keys import KeyMap, Secret
-from penstock.storage.compaction.noting import note_keys
-from penstock.storage.compaction.retaining import Retention
+from penstock.storage.compaction.keys import KeyMap, PassedTransactions, Secret, tables
+from penstock.storage.compaction.retaining import Retention, note_keys
 from penstock.storage.compaction.rewriting import rewritten
-from penstock.storage.compaction.transactions import PassedTransactions
 
 if TYPE_CHECKING:
     from penstock.archive.segments import GrowingSegment
     from penstock.diskless.compaction.choosing import Cleanable
     from penstock.records.transactions import AbortedTransaction
-    from penstock.storage.compaction.choosing import Live
+    from penstock.storage.log.compaction import Live
 
 
 class CompactionPass:

@@ -1,7 +1,6 @@
 """Garbage collection of diskless topics: sweeper, retention, orphans, and object-id markers."""
 
 from penstock.diskless.gc.id_markers import ObjectIdMarkers
-from penstock.diskless.gc.jobs import Collection, Job
-from penstock.diskless.gc.retention import RetentionTarget
+from penstock.diskless.gc.jobs import Collection, Job, RetentionTarget
 
 __all__ = ["Collection", "Job", "ObjectIdMarkers", "RetentionTarget"]

@@ -16,9 +16,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.control.batch_index.operations import DisklessPlane
-from penstock.diskless.gc.counters import CollectionCounters
-from penstock.diskless.gc.id_markers import ObjectIdMarkers
+from penstock.control.operations.diskless import DisklessPlane
+from penstock.diskless.gc.id_markers import CollectionCounters, ObjectIdMarkers
 from penstock.diskless.identity import LISTED_ROWS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectInfo, ObjectStore

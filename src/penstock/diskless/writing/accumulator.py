@@ -32,17 +32,22 @@ Source: Aiven's Inkless (`ActiveFile`, `FileCommitter`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
+from penstock.archive.wal import OBJECT_BATCHES_MAX
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.base.metrics import Metrics, counter, gauge, histogram
-from penstock.control.batch_index.values import CommitAnswer, ObjectLease
-from penstock.control.errors import DatabaseStopped, ObjectLeaseLost, StaleBroker
-from penstock.control.limits import OBJECT_ENTRIES_MAX
+from penstock.control.values.diskless import BatchEntry, CommitAnswer, ObjectLease
+from penstock.control.values.errors import (
+    OBJECT_ENTRIES_MAX,
+    DatabaseStopped,
+    ObjectLeaseLost,
+    StaleBroker,
+)
 from penstock.diskless.errors import (
     EarlierWriteFailed,
     StoreMismatch,
@@ -52,19 +57,122 @@ from penstock.diskless.errors import (
     WriteTimedOut,
 )
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.writing.effects import (
-    Answer,
-    CommitObject,
-    Effect,
-    Finished,
-    LeaseKeys,
-    PutObject,
+from penstock.diskless.writing.objects import (
+    Happening,
+    ObjectPhase,
+    OpenObject,
+    Submission,
+    WalObject,
+    check,
+    targets,
 )
-from penstock.diskless.writing.leases import LeaseBook
-from penstock.diskless.writing.objects import Happening, ObjectPhase, OpenObject, WalObject, targets
-from penstock.diskless.writing.submission import Submission, check
 from penstock.objects import ObjectExists
+from penstock.objects.port import Buffer
 from penstock.records.appends import Outcome
+
+# Effects that the writer's core requests from its shell. The shell performs them in order.
+
+
+class LeaseKeys(NamedTuple):
+    """Reserve `wanted` keys, then call `leased` or `lease_failed`.
+
+    One such effect runs at a time.
+    """
+
+    wanted: int
+
+
+class PutObject(NamedTuple):
+    """Write an object under a key, then call `put_done` or `put_failed`."""
+
+    number: int
+    lease: ObjectLease
+    pieces: list[Buffer]
+
+
+class CommitObject(NamedTuple):
+    """Commit an object, then call `committed` or `commit_failed`."""
+
+    number: int
+    lease: ObjectLease
+    size_bytes: int
+    entries: tuple[BatchEntry, ...]
+
+
+class Answer(NamedTuple):
+    outcomes: list[tuple[Submission, Outcome]]
+
+
+class Finished(NamedTuple):
+    """Release an object that has ended, and cancel its pending work.
+
+    `answer` is the result of its commit, or None for a failed object. `pieces` are the bytes of a
+    committed object. The effect precedes the `Answer` to the submissions.
+    """
+
+    number: int
+    lease: ObjectLease | None
+    answer: CommitAnswer | None
+    pieces: list[Buffer]
+    submissions: list[Submission]
+
+
+Effect = LeaseKeys | PutObject | CommitObject | Answer | Finished
+
+
+# Reserved keys of a broker. A pure core that decides when to reserve more and which to use next.
+#
+# Keys are reserved in blocks while an object is open, so that a write needs no extra round trip.
+# None are reserved while nothing is written. A key is discarded after a part of the sweeper's grace
+# period, so that no object is written under a swept key.
+
+
+class LeaseBook:
+    """The reserved keys of one broker. Times are milliseconds of a monotonic clock."""
+
+    def __init__(self, *, block_objects: int, life_ms: int) -> None:
+        self._block_objects = block_objects
+        self._life_ms = life_ms
+        self._leases: deque[tuple[ObjectLease, float]] = deque()
+        self._asked_ms = -inf
+        self.asking = False
+        self.not_before_ms = -inf
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def wanted(self, now_ms: float) -> int:
+        """Return the number of keys to reserve now, or 0 if there are enough."""
+        if self.asking or now_ms < self.not_before_ms:
+            return 0
+        self._drop_old(now_ms)
+        if len(self._leases) > self._block_objects // 2:
+            return 0
+        self.asking = True
+        self._asked_ms = now_ms
+        return self._block_objects
+
+    def granted(self, leases: Iterable[ObjectLease]) -> None:
+        """Add reserved keys. Their lifetime begins at the time of the request."""
+        self.asking = False
+        self._leases.extend((lease, self._asked_ms) for lease in leases)
+
+    def refused(self, not_before_ms: float) -> None:
+        self.asking = False
+        self.not_before_ms = not_before_ms
+
+    def take(self, now_ms: float) -> ObjectLease | None:
+        self._drop_old(now_ms)
+        return self._leases.popleft()[0] if self._leases else None
+
+    def lost(self) -> None:
+        self._leases.clear()
+
+    def _drop_old(self, now_ms: float) -> None:
+        leases = self._leases
+        while leases and leases[0][1] + self._life_ms <= now_ms:
+            leases.popleft()
+
 
 PENDING_SUBMISSIONS_MAX: Final = 100_000
 """Submissions that have no result yet."""
@@ -78,7 +186,7 @@ WRITE_BOUNDS_SECONDS: Final = (
     0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01,
     0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0,
 )  # fmt: skip
-"""Bounds of histograms, fine enough for the computations of `penstock.planner.latency`."""
+"""Bounds of histograms, fine enough for the computations of `penstock.planner.capacity.inputs`."""
 BATCH_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 BYTE_BOUNDS: Final = tuple(1 << shift for shift in range(10, 27, 2))
 

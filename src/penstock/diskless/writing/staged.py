@@ -17,17 +17,16 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
+from penstock.archive.wal import OBJECT_BATCHES_MAX
 from penstock.base.errors import RetriableError
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.operations import DisklessPlane
-from penstock.control.batch_index.values import ObjectCommit, ObjectLease
-from penstock.control.limits import OBJECT_ENTRIES_MAX, OBJECT_LEASES_PER_CALL_MAX
+from penstock.control.operations.diskless import DisklessPlane
+from penstock.control.values.diskless import ObjectCommit, ObjectLease
+from penstock.control.values.errors import OBJECT_ENTRIES_MAX, OBJECT_LEASES_PER_CALL_MAX
 from penstock.diskless.errors import WriteFailed
 from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX, DisklessSettings
-from penstock.diskless.writing.objects import OpenObject, WalObject
-from penstock.diskless.writing.submission import Submission, check
+from penstock.diskless.writing.objects import OpenObject, Submission, WalObject, check
 from penstock.objects import ObjectStore
 from penstock.records import BatchHeader
 from penstock.records.appends import Outcome

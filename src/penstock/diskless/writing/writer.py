@@ -21,12 +21,12 @@ from uuid import UUID
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.operations import DisklessPlane
-from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
+from penstock.control.operations.diskless import DisklessPlane
+from penstock.control.values.diskless import CommitAnswer, ObjectCommit
 from penstock.diskless.errors import WriteFailed, WriterStopped
 from penstock.diskless.settings import DisklessSettings
-from penstock.diskless.writing.accumulator import Accumulator
-from penstock.diskless.writing.effects import (
+from penstock.diskless.writing.accumulator import (
+    Accumulator,
     Answer,
     CommitObject,
     Effect,
@@ -34,7 +34,7 @@ from penstock.diskless.writing.effects import (
     LeaseKeys,
     PutObject,
 )
-from penstock.diskless.writing.submission import Submission
+from penstock.diskless.writing.objects import Submission
 from penstock.objects.port import Buffer, ObjectStore
 
 TIMER_GRAIN_MS: Final = 1.0

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.formats.json.json_schema import ZONED
+from penstock.formats.json.json_schema import ZONED, Items, Leaf, Named, Record, Shape
 from penstock.formats.json.plain import HOLDS, Conversion
-from penstock.formats.json.shapes import Items, Leaf, Named, Record, Shape
-from penstock.formats.limits import JSON_DEPTH_MAX
+from penstock.formats.value_format import JSON_DEPTH_MAX
 from penstock.kernels import json_layout as layout
 
 Longs = npt.NDArray[np.int64]

@@ -20,10 +20,9 @@ from typing import Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.host.client.facts import ProducerFacts
 from penstock.host.client.line import Line
 from penstock.host.client.options import DEFAULT_PATH, client_options
-from penstock.host.client.publications import Turns, many, one
+from penstock.host.client.publications import ProducerFacts, Turns, many, one
 from penstock.host.client_machine import ClientState
 from penstock.host.errors import ClientClosed, Draining, NoCredit, NotConnected
 from penstock.host.port import NO_PRODUCER_ID

@@ -20,8 +20,7 @@ from msgspec.structs import fields
 from penstock.base.settings import INT_MAX
 from penstock.client.arguments import optional_whole, whole
 from penstock.client.columns import ColumnNames, choose, chunks, normalise, open_stream, pick
-from penstock.client.errors import InvalidArgument
-from penstock.client.limits import BATCH_BYTES, CHUNK_ROWS_MAX
+from penstock.client.errors import BATCH_BYTES, CHUNK_ROWS_MAX, InvalidArgument
 from penstock.client.partitioning import check_partitions, spread
 from penstock.client.writer import parse_codec, parse_level
 from penstock.host.client.publications import Turns

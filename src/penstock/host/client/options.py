@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from penstock.base.errors import InvalidSetting
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import INT_MAX, LONG_MAX, describe, parse, setting, unknown
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.client_machine import ClientTerms
 from penstock.host.delivery import Delivery
 from penstock.host.port import NO_PRODUCER_ID
@@ -112,7 +112,7 @@ class ClientOptions:
         """
         for name, value, minimum, maximum in (
             ("producer_id", producer_id, NO_PRODUCER_ID, LONG_MAX),
-            ("producer_epoch", producer_epoch, 0, limits.PRODUCER_EPOCH_MAX),
+            ("producer_epoch", producer_epoch, 0, errors.PRODUCER_EPOCH_MAX),
         ):
             if type(value) is not int or not minimum <= value <= maximum:
                 raise InvalidSetting(name, value, f"must be from {minimum} to {maximum}")
@@ -152,11 +152,11 @@ def client_options(path: str | os.PathLike[str], **values: Any) -> ClientOptions
         raise InvalidSetting(
             "host.client.path", options.path, f"must have 1 to {PATH_BYTES_MAX} bytes"
         )
-    if len(options.topics) > limits.TOPICS_PER_HELLO_MAX:
+    if len(options.topics) > errors.TOPICS_PER_HELLO_MAX:
         raise InvalidSetting(
             "host.client.topics",
             f"{len(options.topics)} topics",
-            f"must be at most {limits.TOPICS_PER_HELLO_MAX} topics",
+            f"must be at most {errors.TOPICS_PER_HELLO_MAX} topics",
         )
     for topic in options.topics:
         validate_topic_name(topic)

@@ -8,30 +8,303 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.buffers import ReceivePool
-from penstock.base.errors import PenstockError, UnavailableError
-from penstock.base.metrics import Sample
+from penstock.base.errors import BugError, PenstockError, UnavailableError
+from penstock.base.metrics import Metrics, Sample, counter, counters, gauge, gauges
+from penstock.base.pause import pause
 from penstock.base.system import Clock
+from penstock.host import errors
 from penstock.host.credits import NO_CREDIT, Credit
+from penstock.host.errors import SinkUnavailable
 from penstock.host.port import ChunkSink, Introduction
 from penstock.host.server.access_file import Access
-from penstock.host.server.budget import CreditBudget
-from penstock.host.server.connection import HostConnection, Introduced
-from penstock.host.server.metrics import Totals
-from penstock.host.server.receiving import Scratch
+from penstock.host.server.connection import HostConnection, Introduced, Scratch
 from penstock.host.server.settings import HostSettings
-from penstock.host.server.sink_watch import SinkWatch, introduce
-from penstock.host.server_machine import ServerState, ServerTerms
+from penstock.host.server_machine import ServerMachine, ServerState, ServerTerms
 from penstock.host.sinks.counting import Counts
 from penstock.wire.frames import HEADER_BYTES_MAX
 
+# Distribution of an agent's total credit over its connections, without I/O.
+#
+# Every connection gets a floor of credit, which is enough for the largest frame. It gets more from
+# the total. As long as more connections may come, half of the total is reserved for them. A new
+# connection gets the whole credit per connection while there is plenty, and otherwise at most half
+# of the free credit. Granted credit cannot be withdrawn; it ends with its connection. When
+# connections end, `top_up` distributes the free credit evenly over those that have less than the
+# whole.
+#
+# With very many connections, the floors alone exceed the total. Then two other limits bound the
+# memory: the sink accepts no more than the total and fails other frames as retryable, and receive
+# buffers have a limit.
+#
+# The budget counts payload bytes, because they need the memory. Chunk slots and events are granted
+# in proportion, so that a small share of bytes does not allow many tiny chunks.
+#
+# Source: `host-ipc.txt`, three-dimensional backpressure; max-min fairness.
+
+
+STEP_BYTES_MIN: Final = 64 << 10
+"""Minimum bytes of a CREDIT_UPDATE, unless it completes the connection's whole credit."""
+
+
+class CreditBudget:
+    """Credit of one agent: the grants of its connections, and the rest."""
+
+    def __init__(
+        self, *, whole: Credit, total_bytes: int, connections_max: int, floor_bytes: int
+    ) -> None:
+        self.whole = whole
+        self.total_bytes = total_bytes
+        self.connections_max = connections_max
+        self.granted_bytes = 0
+        self._floor_bytes = max(1, min(whole.payload_bytes, floor_bytes))
+        self._grants: dict[Hashable, Credit] = {}
+        self._wanting: dict[Hashable, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    @property
+    def floor(self) -> Credit:
+        """Credit that every connection gets."""
+        return self._portion(self._floor_bytes)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that may be granted beyond floors, without the reserve for new connections."""
+        to_come = self._floor_bytes * max(0, self.connections_max - len(self._grants))
+        reserved = min(self.total_bytes // 2, to_come)
+        return max(0, self.total_bytes - self.granted_bytes - reserved)
+
+    def open(self, key: Hashable) -> Credit:
+        """Grant a new connection its credit.
+
+        Raises:
+            BugError: the connection already has credit, or there are `connections_max` connections.
+        """
+        if key in self._grants or len(self._grants) >= self.connections_max:
+            raise BugError(
+                f"cannot grant credit to {key!r}: it has some already, or there are"
+                f" {len(self._grants)} of at most {self.connections_max} connections"
+            )
+        whole = self.whole.payload_bytes
+        free = self.free_bytes
+        size = whole if free >= 2 * whole else min(whole, max(self._floor_bytes, free // 2))
+        granted = self._portion(size)
+        self._grants[key] = granted
+        self.granted_bytes += size
+        if size < whole:
+            self._wanting[key] = None
+        return granted
+
+    def close(self, key: Hashable) -> None:
+        """Take back the credit of a connection, if it has any."""
+        granted = self._grants.pop(key, None)
+        self._wanting.pop(key, None)
+        if granted is not None:
+            self.granted_bytes -= granted.payload_bytes
+
+    def top_up(self) -> list[tuple[Hashable, Credit]]:
+        """Distribute free credit over connections that have less than the whole.
+
+        Returns:
+            The connections with their additional credit.
+        """
+        wanting = len(self._wanting)
+        if not wanting:
+            return []
+        share = self.free_bytes // wanting
+        grants: list[tuple[Hashable, Credit]] = []
+        whole = self.whole.payload_bytes
+        for key in list(self._wanting):
+            had = self._grants[key]
+            size = min(whole, had.payload_bytes + share)
+            if size < whole and size - had.payload_bytes < STEP_BYTES_MIN:
+                continue
+            has = self._portion(size)
+            self._grants[key] = has
+            self.granted_bytes += size - had.payload_bytes
+            if size == whole:
+                del self._wanting[key]
+            grants.append((key, Credit(*(a - b for a, b in zip(has, had, strict=True)))))
+        return grants
+
+    def _portion(self, size: int) -> Credit:
+        """Return the credit for a number of bytes; the rest is in proportion, rounded up."""
+        slots, events, whole = self.whole
+        return Credit(-(-slots * size // whole), -(-events * size // whole), size)
+
+
+# Metrics of the host agent.
+
+
+class Totals(Metrics, prefix="penstock_host_"):
+    """Metrics of one agent since its start; counters of open connections are added when read."""
+
+    open = gauge("connections", "Connected producers.")
+    rings = gauge("ring_connections", "Producers that use a ring of shared memory.")
+    connections = counter("connections_opened_total", "Connections accepted.")
+    refused_connections = counter(
+        "connections_refused_total", "Connections over host.connections.max."
+    )
+    denied_connections = counter(
+        "connections_denied_total", "Connections of processes for which host.acl.file has no rule."
+    )
+    rules_failing = gauge(
+        "acl_file_failing",
+        "1 while the present host.acl.file cannot be used and former rules apply.",
+    )
+    accept_failures = counter(
+        "accept_failures_total",
+        "Times that accepting paused, because file descriptors or memory ran out.",
+    )
+    received_bytes = counter(
+        "received_bytes_total",
+        "Bytes received over sockets, without payloads in rings.",
+    )
+    sent_bytes = counter("sent_bytes_total", "Bytes sent over sockets: answers and control frames.")
+    frames = counter("frames_total", "Frames received over sockets, of all types.")
+    accepted_chunks = counter("accepted_chunks_total", "Chunks accepted over sockets.")
+    accepted_events = counter("accepted_events_total", "Events accepted over sockets.")
+    accepted_bytes = counter("accepted_bytes_total", "Payload bytes accepted over sockets.")
+    failed_frames = counter(
+        "failed_frames_total", "Frames answered with FAILED, including frames without credit."
+    )
+    overdrafts = counter("overdrafts_total", "Frames that exceeded the producer's credit.")
+    violations = counter("violations_total", "Connections ended because of an invalid frame.")
+    lost_frames = counter(
+        "lost_on_disconnect_frames_total", "Frames whose connection ended before their verdict."
+    )
+    granted_bytes = gauge("credit_granted_bytes", "Payload bytes granted as credit.")
+    credit_in_use: dict[str, int] = gauges(
+        "credit_in_use", "Credit taken by unanswered frames, by dimension.", "dimension"
+    )
+    retained_bytes = gauge("sink_retained_bytes", "Payload bytes that the sink holds.")
+    sink_accepts = gauge("sink_accepts", "1 while the sink accepts frames, by its last check.")
+    sink_frames: dict[str, int] = counters(
+        "sink_frames_total",
+        "Frames answered by the sink, including those from HTTP: accepted, failed"
+        " (retryable) or rejected permanently.",
+        "verdict",
+    )
+    queued_bytes = gauge(
+        "queued_bytes", "Received bytes of frames that are incomplete or unanswered."
+    )
+    draining = gauge("draining", "1 while the agent is draining.")
+
+    def ended(self, machine: ServerMachine, lost_frames: int = 0) -> None:
+        """Add the counters of an ended connection."""
+        self.lost_frames += lost_frames
+        self.frames += machine.frames
+        self.accepted_chunks += machine.accepted_chunks
+        self.accepted_events += machine.accepted_events
+        self.accepted_bytes += machine.accepted_bytes
+        self.failed_frames += machine.failed_frames
+        self.overdrafts += machine.overdrafts
+
+    def with_open(self, machines: Iterable[ServerMachine]) -> Totals:
+        """Return a copy that includes the counters of open connections."""
+        copied = copy(self)
+        for machine in machines:
+            copied.ended(machine)
+        return copied
+
+
+# Periodic checks of an agent's sink, and requests about producers, with time limits.
+#
+# A health check must be answered at once, even while the sink hangs. So the sink is checked
+# periodically, by one check at a time with a time limit, and callers get the result of the last
+# check. A check that hangs is not repeated: the next period waits for the same check.
+
+
+INTRODUCE_MS: Final = 4_000
+"""Maximum time in milliseconds for the sink's answer about a producer.
+
+It is shorter than a client's limit for the answer to HELLO, so the client gets the reason.
+"""
+SINK_CHECK_MS: Final = 3_000
+"""Maximum time in milliseconds for a check of the sink."""
+SINK_CHECK_PAUSE_MS: Final = 1_000
+"""Pause in milliseconds between two checks of the sink."""
+
 logger = logging.getLogger(__name__)
+
+_SECONDS: Final = SINK_CHECK_MS / 1000
+_PAUSE_SECONDS: Final = SINK_CHECK_PAUSE_MS / 1000
+
+
+class SinkWatch:
+    """Periodic checks of one sink, from `start` to `stop`."""
+
+    def __init__(self, sink: ChunkSink) -> None:
+        self._sink = sink
+        self._task: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[None] | None = None  # also longer than one look
+        self.trouble = ""
+        """Reason why the sink does not accept frames; empty if it does."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        tasks = {task for task in (self._task, self._check) if task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _watch(self) -> None:
+        while True:
+            before, self.trouble = self.trouble, await self._look()
+            if self.trouble and not before:
+                logger.warning("the sink does not accept data: %s", self.trouble)
+            elif before and not self.trouble:
+                logger.warning("the sink accepts data again")
+            await pause(_PAUSE_SECONDS)
+
+    async def _look(self) -> str:
+        if self._check is None:
+            self._check = asyncio.get_running_loop().create_task(self._sink.check())
+        done, _ = await asyncio.wait({self._check}, timeout=_SECONDS)
+        if not done:
+            return str(late(self._sink, SINK_CHECK_MS))
+        check, self._check = self._check, None
+        try:
+            check.result()
+        except PenstockError as error:
+            return str(error)[: errors.REASON_CHARS_MAX]
+        except Exception:
+            logger.exception("the sink %s could not be checked", self._sink.name)
+            return f"the {self._sink.name} sink could not be checked; the agent's log has the cause"
+        return ""
+
+
+async def introduce(sink: ChunkSink, producer_id: int, topics: Sequence[str]) -> Introduction:
+    """Introduce a producer to the sink.
+
+    Raises:
+        SinkUnavailable: the sink does not respond in time.
+        PenstockError: as `ChunkSink.introduce`.
+    """
+    try:
+        async with asyncio.timeout(INTRODUCE_MS / 1000):
+            return await sink.introduce(producer_id, topics)
+    except TimeoutError:
+        raise late(sink, INTRODUCE_MS) from None
+
+
+def late(sink: ChunkSink, timeout_ms: int) -> SinkUnavailable:
+    """Return the error for a sink that has not responded in time."""
+    on = f": no answer from {sink.stands_on}" if sink.stands_on else ""
+    return SinkUnavailable(f"the {sink.name} sink did not answer within {timeout_ms} ms{on}")
+
 
 HELD_UP_MS: Final = 1_000
 """Delay of a tick in milliseconds from which the whole process counts as stalled."""

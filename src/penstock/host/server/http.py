@@ -35,8 +35,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any, Final, Literal
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 from starlette.applications import Starlette
@@ -45,8 +46,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.base.errors import PenstockError
-from penstock.base.http_listener import HttpListener, is_loopback, parse_address, wrong_parameters
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.http_listener import (
+    HttpListener,
+    client_address,
+    is_loopback,
+    parse_address,
+    wrong_parameters,
+)
 from penstock.base.http_routes import (
     METRICS_TYPE,
     Endpoint,
@@ -58,11 +65,11 @@ from penstock.base.http_routes import (
 )
 from penstock.base.metrics import Metrics, Registry, Sample, counters, gauge, render
 from penstock.base.settings import INT_MAX, whole_number
-from penstock.base.system import Clock
+from penstock.base.system import SYSTEM_RANDOMNESS, Clock
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
-from penstock.host.server.connections import Connections
-from penstock.host.server.http_access import LISTENER, HttpAccess, NotAllowed
+from penstock.host.server.connection import HostConnection
+from penstock.host.server.connections import NAME_CHARS_SHOWN, Connections, late
 from penstock.host.server.ingest import (
     HttpProducer,
     NotJson,
@@ -74,14 +81,225 @@ from penstock.host.server.ingest import (
     line_parts,
 )
 from penstock.host.server.settings import HttpSecuritySettings
-from penstock.host.server.sink_watch import late
-from penstock.host.server.status import status_of
-from penstock.host.sinks.verdicts import retryable
-from penstock.security.http_authentication import NotAuthenticated
-from penstock.security.http_credentials import CHALLENGE, TooManyFailures, TooManyLogins
-from penstock.security.http_origin import NotForHere, names_of_listener
+from penstock.host.sinks.counting import retryable
+from penstock.security.audit import AuditEvent
+from penstock.security.http_credentials import (
+    CHALLENGE,
+    NotForHere,
+    PasswordVerifier,
+    TooManyFailures,
+    TooManyLogins,
+    check_meant,
+    names_of_listener,
+)
 from penstock.security.listeners.files import ListenerFiles
+from penstock.security.listeners.http_authentication import (
+    Authentication,
+    Failures,
+    Identities,
+    NotAuthenticated,
+    Shown,
+)
 from penstock.security.listeners.listener_group import Gate, ListenerGroup
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.host.access import Permission
+    from penstock.host.server.access_file import Access
+    from penstock.security.listeners.files import ListenerFiles
+
+
+# Authentication and authorization of the HTTP front's requests, by the agent's rules.
+#
+# Without rules, every request whose Host and Origin name this listener may do everything, as on the
+# socket. With rules, requests need credentials, except to `/livez` and `/readyz`. Passwords and
+# tokens from this host are accepted without TLS too.
+
+
+LISTENER: Final = "host.http.listener"
+"""Setting of the listener, which is also the interface's name in the audit log."""
+HOSTS: Final = "host.http.hosts"
+NEEDED: Final = "basic or bearer credentials are required"
+
+
+class NotAllowed(InvalidError):
+    """The rules do not allow this request."""
+
+    code: ClassVar[str] = "topic_authorization_failed"
+
+
+class HttpAccess:
+    """Checks requests against an agent's rules."""
+
+    def __init__(
+        self, access: Access, files: ListenerFiles, failures: Failures, hosts: Collection[str]
+    ) -> None:
+        """Create the checks; `hosts` are the names of the listener."""
+        self._hosts = hosts
+        self._access = access
+        self._files = files
+        self._authentication = Authentication(
+            LISTENER,
+            self._identities,
+            self._known,
+            PasswordVerifier(SYSTEM_RANDOMNESS),
+            access.audit,
+            failures,
+            plain_loopback=True,
+        )
+
+    async def permission(self, request: Request) -> Permission | None:
+        """Return the permission of the client that sent a request; None if there are no rules.
+
+        Raises:
+            NotAuthenticated: the credentials match no rule.
+            TooManyLogins: too many passwords wait to be verified, or too many were wrong.
+        """
+        return None if self._access.rules is None else await self._authentication.who(request)
+
+    def _identities(self) -> Identities:
+        rules = self._access.rules
+        return Identities(
+            credentials=None if rules is None else rules.credentials,
+            tokens=self._files.tokens,
+            fixed_tokens=() if rules is None else rules.tokens.keys(),
+            name_of=self._files.principal_of,
+        )
+
+    def _known(self, request: Request, shown: Shown) -> Permission:
+        rules, name = self._access.rules, shown.name
+        if not shown.mechanism:
+            raise NotAuthenticated("no credentials", NEEDED)
+        found = None
+        if rules is not None and shown.token_sha256:
+            found = rules.tokens.get(shown.token_sha256)
+        elif rules is not None:
+            found = (rules.users if shown.mechanism == "basic" else rules.names).get(name)
+        if found is None:
+            raise NotAuthenticated(f"host.acl.file has no rule for {name}")
+        return found
+
+    def check_meant(self, request: Request) -> None:
+        """Raise NotForHere if there are no rules, and Host or Origin name another listener.
+
+        Without credentials, a web page in a browser sends the same requests as an application.
+        """
+        if self._access.rules is None:
+            check_meant(request.headers, self._hosts, HOSTS)
+
+    def check_topic(self, request: Request, permission: Permission | None, topic: str) -> None:
+        """Raise NotAllowed if the permission does not include publishing to the topic."""
+        if permission is None or permission.allows(topic):
+            return
+        reason = permission.refusal(topic)
+        self._denied(request, permission, reason, topic)
+        raise NotAllowed(reason)
+
+    def check_observer(self, request: Request, permission: Permission | None) -> None:
+        """Raise NotAllowed if the permission does not include reading metrics and status."""
+        if permission is None or permission.observes:
+            return
+        reason = f"{permission.principal} may not read metrics and status"
+        self._denied(request, permission, reason)
+        raise NotAllowed(reason)
+
+    def _denied(
+        self, request: Request, permission: Permission, reason: str, topic: str | None = None
+    ) -> None:
+        self._access.audit.record(
+            AuditEvent(
+                event="denial",
+                outcome="denied",
+                principal=permission.principal,
+                address=client_address(request),
+                listener=LISTENER,
+                operation=f"{request.method} {request.url.path}",
+                resource_type="" if topic is None else "topic",
+                resources=() if topic is None else (topic,),
+                reason=reason,
+            )
+        )
+
+
+# Status of an agent, for people and programs.
+
+
+PRODUCERS_SHOWN_MAX: Final = 200
+
+
+def _state(connections: Connections) -> str:
+    """Return `draining`, `blocked` while the sink accepts no frames, or `serving`."""
+    if connections.draining:
+        return "draining"
+    return "blocked" if connections.sink_trouble else "serving"
+
+
+def status_of(connections: Connections) -> dict[str, Any]:
+    """Return the agent's state as JSON; of many producers only the oldest are included."""
+    machines = [connection.machine for connection in connections]
+    totals = connections.totals.with_open(machines)
+    in_use = [machine.window.taken for machine in machines]
+    left_ms = (
+        max(0, int(connections.drain_by_ms - connections.now_ms()))
+        if connections.draining
+        else None
+    )
+    return {
+        "state": _state(connections),
+        "drain_left_ms": left_ms,
+        "socket": connections.settings.socket_path,
+        "sink": {
+            "name": connections.sink.name,
+            "retained_bytes": connections.sink.retained_bytes,
+            "trouble": connections.sink_trouble,
+        },
+        "connections": {
+            "open": len(connections),
+            "max": connections.settings.connections_max,
+            "refused": totals.refused_connections,
+            "with_ring": sum(machine.ring is not None for machine in machines),
+        },
+        "credit": {
+            "granted_bytes": connections.budget.granted_bytes,
+            "total_bytes": connections.budget.total_bytes,
+            "in_use": {
+                "chunks": sum(taken.slots for taken in in_use),
+                "events": sum(taken.events for taken in in_use),
+                "bytes": sum(taken.payload_bytes for taken in in_use),
+            },
+        },
+        "accepted": {
+            "chunks": totals.accepted_chunks,
+            "events": totals.accepted_events,
+            "bytes": totals.accepted_bytes,
+        },
+        "failed_frames": totals.failed_frames,
+        "overdrafts": totals.overdrafts,
+        "violations": totals.violations,
+        "lost_frames": totals.lost_frames,
+        "producers": [_producer(item) for item in islice(connections, PRODUCERS_SHOWN_MAX)],
+    }
+
+
+def _producer(connection: HostConnection) -> dict[str, Any]:
+    machine = connection.machine
+    return {
+        "producer_id": machine.producer_id,
+        "producer_epoch": machine.producer_epoch,
+        "name": machine.client_name[:NAME_CHARS_SHOWN],
+        "state": machine.state.value,
+        "frames_in_flight": len(machine.in_flight),
+        "credit_left": _credit(machine.window.available),
+        "credit": _credit(machine.window.granted),
+        "accepted_chunks": machine.accepted_chunks,
+        "accepted_bytes": machine.accepted_bytes,
+    }
+
+
+def _credit(credit: Credit) -> dict[str, int]:
+    return {"chunks": credit.slots, "events": credit.events, "bytes": credit.payload_bytes}
+
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.base.errors import InvalidError
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.credits import Credit, CreditWindow
 from penstock.host.errors import NoCredit
 from penstock.host.port import (
@@ -37,8 +37,8 @@ from penstock.host.port import (
     FinalVerdict,
     Pending,
 )
+from penstock.host.server.connections import introduce
 from penstock.host.server.settings import HostSettings
-from penstock.host.server.sink_watch import introduce
 
 TOPICS_MAX: Final = 1024
 """Maximum number of topics whose numbers of partitions are remembered."""
@@ -138,7 +138,7 @@ def line_parts(body: memoryview, frame_bytes_max: int) -> Iterator[Part]:
     while first < count:
         start = int(offsets[first])
         fitting = int(np.searchsorted(ends, start + frame_bytes_max, side="right"))
-        last = min(fitting, first + limits.CHUNKS_PER_FRAME_MAX)
+        last = min(fitting, first + errors.CHUNKS_PER_FRAME_MAX)
         yield Part(start, int(ends[last - 1]), lengths[first:last], offsets[first:last] - start)
         first = last
 

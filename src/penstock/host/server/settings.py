@@ -12,9 +12,9 @@ from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
-from penstock.host import limits
+from penstock.host import errors
 from penstock.host.credits import Credit
-from penstock.security.listeners.settings import ListenerSettings
+from penstock.security.listeners.files import ListenerSettings
 
 SINKS: Final = ("null", "memory", "outbox", "log")
 DEFAULT_SOCKET: Final = "/var/run/penstock/host.sock"
@@ -148,11 +148,11 @@ class HostSettings:
                 self.credit_bytes,
                 f"must be at most host.credit.total.bytes, {self.credit_total_bytes}",
             )
-        if self.credit_chunks < limits.CHUNKS_PER_FRAME_MAX:
+        if self.credit_chunks < errors.CHUNKS_PER_FRAME_MAX:
             raise InvalidSetting(
                 "host.credit.chunks",
                 self.credit_chunks,
-                f"must be at least {limits.CHUNKS_PER_FRAME_MAX}, the maximum chunks of one frame",
+                f"must be at least {errors.CHUNKS_PER_FRAME_MAX}, the maximum chunks of one frame",
             )
 
     @property

@@ -25,7 +25,7 @@ from penstock.host.port import (
     Introduction,
     Verdict,
 )
-from penstock.host.sinks import limits
+from penstock.host.sinks import counting
 from penstock.host.sinks.counting import Counts
 
 MEMORY_BYTES_MAX: Final = 256 << 20
@@ -60,8 +60,8 @@ class MemorySink:
         *,
         bytes_max: int = MEMORY_BYTES_MAX,
         frames_max: int = MEMORY_FRAMES_MAX,
-        frame_bytes_max: int = limits.FRAME_BYTES_MAX,
-        retry_after_ms: int = limits.RETRY_AFTER_MS,
+        frame_bytes_max: int = counting.FRAME_BYTES_MAX,
+        retry_after_ms: int = counting.RETRY_AFTER_MS,
         drained: bool = True,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
@@ -99,7 +99,7 @@ class MemorySink:
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         """Return a random id for a producer without one; topics have no meaning here."""
         if producer_id == NO_PRODUCER_ID:
-            producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
+            producer_id = self._randomness.bits(counting.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)
 
     def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
@@ -142,3 +142,47 @@ def _copy(chunks: Chunks) -> StoredFrame:
         chunks=tuple(content[at : at + size] for at, size in zip(offsets, lengths, strict=True)),
         size_bytes=len(content),
     )
+
+
+# Sink that counts frames and drops them, to measure the transport alone.
+#
+# It guarantees nothing: an accepted chunk is lost.
+
+
+class NullSink:
+    """Sink that accepts every frame and keeps none."""
+
+    name = "null"
+    stands_on = ""
+
+    def __init__(
+        self,
+        *,
+        frame_bytes_max: int = counting.FRAME_BYTES_MAX,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.counts = Counts()
+        self._randomness = randomness
+
+    @property
+    def retained_bytes(self) -> int:
+        return 0
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Do nothing."""
+
+    async def check(self) -> None:
+        """Do nothing, because every frame is accepted."""
+
+    async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
+        """Return a random id for a producer without one; topics have no meaning here."""
+        if producer_id == NO_PRODUCER_ID:
+            producer_id = self._randomness.bits(counting.PRODUCER_ID_BITS)
+        return Introduction(producer_id=producer_id)
+
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
+        return self.counts.frame(chunks, ACCEPTED)

@@ -38,9 +38,8 @@ from penstock.host.port import (
     Introduction,
     Verdict,
 )
-from penstock.host.sinks import limits
-from penstock.host.sinks.counting import Counts
-from penstock.host.sinks.verdicts import failure
+from penstock.host.sinks import counting
+from penstock.host.sinks.counting import Counts, failure
 
 JOINED_MAX: Final = 8
 """Maximum number of times that the same frame may wait for one write of the outbox."""
@@ -109,10 +108,10 @@ class OutboxSink:
         sender: OutboxSender,
         *,
         partition_id: str | None = None,
-        frame_bytes_max: int = limits.FRAME_BYTES_MAX,
-        retained_bytes_max: int = limits.RETAINED_BYTES_MAX,
-        retained_frames_max: int = limits.RETAINED_FRAMES_MAX,
-        retry_after_ms: int = limits.RETRY_AFTER_MS,
+        frame_bytes_max: int = counting.FRAME_BYTES_MAX,
+        retained_bytes_max: int = counting.RETAINED_BYTES_MAX,
+        retained_frames_max: int = counting.RETAINED_FRAMES_MAX,
+        retry_after_ms: int = counting.RETRY_AFTER_MS,
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
@@ -164,7 +163,7 @@ class OutboxSink:
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         """Return a random id for a producer without one; topics of an outbox have no partitions."""
         if producer_id == NO_PRODUCER_ID:
-            producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
+            producer_id = self._randomness.bits(counting.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)
 
     def accept(self, chunks: Chunks, complete: Completion) -> Verdict:

@@ -36,11 +36,13 @@ from msgspec import Struct, field
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox.errors import PayloadMissing
-from penstock.outbox.gc.pointer_index import INDEX_ENTRIES_MAX, PointerIndex, Window
-from penstock.outbox.gc.topic_pointers import (
+from penstock.outbox.gc.pointer_index import (
+    INDEX_ENTRIES_MAX,
     INLINE_PATTERN,
+    PointerIndex,
     PointerSource,
     TopicCounts,
+    Window,
     inline_batch,
 )
 from penstock.outbox.gc.tree import (
@@ -56,7 +58,7 @@ from penstock.outbox.gc.tree import (
 )
 from penstock.outbox.layout import DATA_FILE, parse_path
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.reader.errors import classify
+from penstock.outbox.reader.policy import classify
 from penstock.outbox.reader.reader import OutboxReader
 
 AUDIT_GRACE_MS: Final = 300_000

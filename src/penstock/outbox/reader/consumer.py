@@ -32,11 +32,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+import pyarrow as pa
 from msgspec import Struct
 
 from penstock.base.crc import crc32c
@@ -44,22 +45,247 @@ from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.client.arguments import POSITIONS, partition_list, text
-from penstock.client.errors import InvalidArgument, OffsetOutOfRange
+from penstock.client.errors import InvalidArgument, MessageTooLarge, OffsetOutOfRange
 from penstock.outbox.errors import InvalidPointer, OutboxClosed
 from penstock.outbox.metrics import ConsumerCounters
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.reader.consuming import ConsumerCore, ConsumerLimits
-from penstock.outbox.reader.dead_letters import DeadLetters
-from penstock.outbox.reader.decoding import POINTER, decode_records
-from penstock.outbox.reader.dedup import BatchKey
-from penstock.outbox.reader.errors import BatchReused, ChecksumMismatch, MountSuspected, classify
-from penstock.outbox.reader.policy import DeadLetter, ReadPolicy, TryAgain
+from penstock.outbox.reader.consuming import BatchKey, ConsumerCore, ConsumerLimits
+from penstock.outbox.reader.decoding import POINTER, decode_records, header_column
+from penstock.outbox.reader.policy import (
+    BatchReused,
+    ChecksumMismatch,
+    DeadLetter,
+    MountSuspected,
+    ReadPolicy,
+    TryAgain,
+    classify,
+)
 from penstock.outbox.reader.reader import OutboxReader
-from penstock.outbox.reader.rebuilding import processed_before
-from penstock.records.positions import READ_COMMITTED
+from penstock.records.columnar import HEADERS_TYPE
+from penstock.records.extents import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+
+# Reading of a partition's latest records, backwards in pieces, up to a number of bytes.
+#
+# A starting consumer needs only the newest records, but records may have large inline payloads.
+# Reading backwards keeps the newest records within the limit.
+
+
+TAIL_PIECE_RECORDS: Final = 2_000
+"""Records of one piece."""
+TAIL_BYTES_MAX: Final = 64 << 20
+"""Bytes of columns, per partition, after which no further piece is read."""
+
+
+def backwards(
+    client: Client,
+    topic: str,
+    partition: int,
+    *,
+    first: int,
+    end: int,
+    columns: Sequence[str],
+    bytes_max: int = TAIL_BYTES_MAX,
+) -> Iterator[Any]:
+    """Yield tables of the committed records in [first, end).
+
+    The table with the newest records is first.
+
+    It ends early after `bytes_max` bytes of columns, or at records that retention has removed.
+    """
+    size_bytes = 0
+    while end > first and size_bytes < bytes_max:
+        start = max(first, end - TAIL_PIECE_RECORDS)
+        try:
+            table = client.read_arrow(
+                topic, start={partition: start}, end={partition: end}, columns=columns,
+                isolation="read_committed",
+            )  # fmt: skip
+        except OffsetOutOfRange:
+            return
+        yield table
+        size_bytes += table.nbytes
+        end = start
+
+
+# Dead letters: copies of records whose payload cannot be used, on their own topic.
+#
+# A dead letter has the key, value and headers of the record, followed by these headers:
+#
+# | header                            | value                                                    |
+# |-----------------------------------|----------------------------------------------------------|
+# | `penstock-dead-letter-reason`     | a word: `missing`, `size-mismatch`, `checksum-mismatch`, |
+# |                                   | `too-large`, `path-escapes`, `invalid-pointer` …         |
+# | `penstock-dead-letter-message`    | the error as a sentence                                  |
+# | `penstock-dead-letter-topic`      | the record's topic                                       |
+# | `penstock-dead-letter-partition`  | in decimal digits                                        |
+# | `penstock-dead-letter-offset`     | in decimal digits                                        |
+#
+# A value that is too large for the dead-letter topic is replaced by null.
+#
+# The consumer's position passes a record only after all replicas have acknowledged its dead letter.
+# A crash in between writes the dead letter twice. To process a dead letter again, produce it to its
+# original topic.
+
+
+DEAD_LETTERS_LOOKED_AT_MAX: Final = 10_000
+"""Latest records per partition of the dead-letter topic that a starting consumer reads."""
+REASON_BYTES_MAX: Final = 1024
+"""Bytes of a reason or message in a dead letter's headers. Longer texts are cut."""
+
+REASON_HEADER: Final = "penstock-dead-letter-reason"
+MESSAGE_HEADER: Final = "penstock-dead-letter-message"
+TOPIC_HEADER: Final = "penstock-dead-letter-topic"
+PARTITION_HEADER: Final = "penstock-dead-letter-partition"
+OFFSET_HEADER: Final = "penstock-dead-letter-offset"
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class DeadLetters:
+    """Writer and reader of one dead-letter topic.
+
+    Raises:
+        UnknownTopic: the cluster has no such topic.
+    """
+
+    def __init__(self, client: Client, topic: str) -> None:
+        client.describe_topic(topic)
+        self._client = client
+        self.topic = topic
+
+    def send(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        source: tuple[str, int, int],
+        reason: str,
+        message: str,
+    ) -> None:
+        """Write a dead letter and wait for its acknowledgement.
+
+        `source` is the topic, partition and offset of the record.
+
+        Raises:
+            PenstockError: the topic rejects it.
+        """
+        topic, partition, offset = source
+        pairs = [
+            *headers,
+            (REASON_HEADER, reason.encode()[:REASON_BYTES_MAX]),
+            (MESSAGE_HEADER, message.encode()[:REASON_BYTES_MAX]),
+            (TOPIC_HEADER, topic.encode()),
+            (PARTITION_HEADER, b"%d" % partition),
+            (OFFSET_HEADER, b"%d" % offset),
+        ]
+        listed = [[{"key": name, "value": data} for name, data in pairs]]
+        table = pa.table(
+            {
+                "key": pa.array([key], pa.binary()),
+                "value": pa.array([value], pa.binary()),
+                "headers": pa.array(listed, HEADERS_TYPE),
+            }
+        )
+        try:
+            self._client.write_arrow(self.topic, table)
+        except MessageTooLarge:
+            # The topic allows smaller records than its source: send the headers only.
+            bare = table.set_column(1, "value", pa.nulls(1, pa.binary()))
+            self._client.write_arrow(self.topic, bare)
+
+    def sources(self, topic: str) -> set[tuple[int, int]]:
+        """Return (partition, offset) of each record of `topic` among the latest dead letters."""
+        first = self._client.list_offsets(self.topic, "earliest")
+        last = self._client.list_offsets(self.topic, "latest", isolation=READ_COMMITTED)
+        found: set[tuple[int, int]] = set()
+        for partition, end in last.items():
+            start = max(first[partition], end - DEAD_LETTERS_LOOKED_AT_MAX)
+            for table in backwards(
+                self._client, self.topic, partition, first=start, end=end, columns=("headers",)
+            ):
+                found |= _sources(table.column("headers"), topic)
+        return found
+
+
+def _sources(headers: Any, topic: str) -> set[tuple[int, int]]:
+    columns = [
+        header_column(headers, name).to_pylist()
+        for name in (TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER)
+    ]
+    source_topic = topic.encode()
+    return {
+        (int(partition), int(offset))
+        for name, partition, offset in zip(*columns, strict=True)
+        if name == source_topic and _is_number(partition) and _is_number(offset)
+    }
+
+
+def _is_number(text: bytes | None) -> bool:
+    return text is not None and 1 <= len(text) <= 19 and text.isdigit()
+
+
+# Rebuilding of the dedup window when a consumer starts.
+#
+# Records below the committed offset were processed, or are in the dead-letter topic. They are read
+# again (`tail.backwards`), the newest first, until the limits of the window in number, age or bytes
+# are reached. Payload files are not read.
+
+
+_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
+
+
+def processed_before(
+    client: Client,
+    topic: str,
+    committed: Mapping[int, int],
+    dead: set[tuple[int, int]],
+    bounds: ConsumerLimits,
+    now_ms: int,
+) -> Iterator[tuple[BatchKey, int, int]]:
+    """Yield the batches below the committed offsets, with CRC32C and time, the oldest first.
+
+    Batches in `dead` are left out. It has partition and offset of records that became dead letters.
+    """
+    if bounds.dedup_entries_max == 0 or not committed:
+        return
+    oldest_ms = now_ms - bounds.dedup_age_ms
+    found: list[tuple[BatchKey, int, int]] = []
+    earliest = client.list_offsets(topic, "earliest", partitions=list(committed))
+    latest = client.list_offsets(
+        topic, "latest", partitions=list(committed), isolation=READ_COMMITTED
+    )
+    for partition, offset in committed.items():
+        end = min(offset, latest[partition])
+        first = max(earliest[partition], end - bounds.rebuild_records_max)
+        for table in backwards(client, topic, partition, first=first, end=end, columns=_COLUMNS):
+            found.extend(_keys(table, partition, dead, oldest_ms))
+            if table.num_rows and table["timestamp"][0].as_py() < oldest_ms:
+                break
+    found.sort(key=lambda entry: entry[2])
+    yield from found[-bounds.dedup_entries_max :]
+
+
+def _keys(
+    table: Any, partition: int, dead: set[tuple[int, int]], oldest_ms: int
+) -> Iterator[tuple[BatchKey, int, int]]:
+    decoded = decode_records(table["key"], table["value"], table["headers"].combine_chunks())
+    rows = zip(
+        table["offset"].to_pylist(),
+        table["timestamp"].to_pylist(),
+        decoded["partition_id"].to_pylist(),
+        decoded["batch_id"].to_pylist(),
+        decoded["crc32c"].to_pylist(),
+        strict=True,
+    )
+    for offset, at_ms, partition_id, batch_id, crc in rows:
+        if batch_id is not None and at_ms >= oldest_ms and (partition, offset) not in dead:
+            yield (partition_id, batch_id), crc, at_ms
+
 
 POLL_MS: Final = 1_000
 """Time for which a consumer waits for records before it checks whether to commit or stop."""

@@ -30,10 +30,9 @@ from typing import Final, Self
 from penstock.base.crc import crc32c
 from penstock.base.errors import FencedError, InvalidError
 from penstock.outbox.errors import NotAFile, RootUnavailable
-from penstock.outbox.layout import parse_path
-from penstock.outbox.paths import check_relative, raw_open_beneath
+from penstock.outbox.layout import check_relative, parse_path, raw_open_beneath
 from penstock.outbox.pointer import Pointer
-from penstock.outbox.reader.errors import (
+from penstock.outbox.reader.policy import (
     ChecksumMismatch,
     PayloadTooLarge,
     PayloadUnreadable,

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from penstock.base.metrics import Sample
 from penstock.outbox.errors import OutboxClosed
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer.payload import Payload
 from penstock.outbox.writer.publisher import PointerPublisher, TopicPublisher
+from penstock.outbox.writer.safe_write import Payload
 from penstock.outbox.writer.writer import OutboxWriter, SendResult, WriteResult
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
-from penstock.client.errors import Disconnected
-from penstock.client.limits import BATCH_BYTES
+from penstock.client.errors import BATCH_BYTES, Disconnected
 from penstock.outbox.errors import OutboxBusy, OutboxClosed
 from penstock.outbox.metrics import PublisherCounts
 from penstock.outbox.pointer import OutboxRecord

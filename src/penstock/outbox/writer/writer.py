@@ -25,12 +25,14 @@ Source: `filesystem-outbox.txt`, "Failure semantics, in painful detail"; the des
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.files import MACHINE_FILES, Files
@@ -42,6 +44,8 @@ from penstock.outbox.errors import (
     BatchError,
     BatchIdentity,
     InvalidPayload,
+    OutboxBug,
+    OutboxBusy,
     OutboxClosed,
     PublishTimedOut,
     WriteTimedOut,
@@ -63,16 +67,153 @@ from penstock.outbox.pointer import (
     pointer_record,
 )
 from penstock.outbox.settings import OutboxSettings
-from penstock.outbox.writer.files import Tree
 from penstock.outbox.writer.jobs import Job, Late, SendResult, WriteResult, publish_error
-from penstock.outbox.writer.limiter import Admission, Limiter
-from penstock.outbox.writer.payload import Payload, as_buffers, checksum
 from penstock.outbox.writer.publisher import PointerPublisher
-from penstock.outbox.writer.safe_write import MODES, WritePlan, Written
+from penstock.outbox.writer.safe_write import (
+    MODES,
+    Payload,
+    Tree,
+    WritePlan,
+    Written,
+    as_buffers,
+    checksum,
+)
 
-__all__ = ["OutboxWriter", "SendResult", "WriteResult"]
+__all__ = [
+    "OutboxWriter",
+    "SendResult",
+    "WriteResult",
+]
 
-T = TypeVar("T")
+
+# Limiter of writes in progress, by bytes and by number, in the order of arrival.
+#
+# Bytes limit the memory of payloads. The number of operations limits the load on the file system. A
+# limit on operations alone would let a few large payloads take all memory. A request is admitted
+# when both limits allow it and no earlier request waits. Even a small request waits behind a large
+# one, because otherwise small requests could delay the large one for ever. A request above the
+# limit on bytes counts as the limit, so it runs alone.
+#
+# The limiter has no clock and no futures. A *ticket* is any hashable object that stands for a
+# request.
+#
+# Source: `filesystem-outbox.txt`, "Byte-based backpressure, not request-based".
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Admission(Enum):
+    ADMITTED = "admitted"
+    QUEUED = "queued"
+
+
+class Limiter(Generic[T]):
+    """Capacity in bytes and operations, with a queue of at most `pending_max` requests."""
+
+    __slots__ = (
+        "_in_flight",
+        "_pending",
+        "bytes_max",
+        "in_flight_bytes",
+        "operations_max",
+        "pending_bytes",
+        "pending_max",
+    )
+
+    def __init__(self, *, bytes_max: int, operations_max: int, pending_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.operations_max = operations_max
+        self.pending_max = pending_max
+        self.in_flight_bytes = 0
+        self.pending_bytes = 0
+        self._in_flight: dict[T, int] = {}
+        self._pending: OrderedDict[T, int] = OrderedDict()
+
+    @property
+    def in_flight_operations(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def acquire(self, ticket: T, size_bytes: int) -> Admission:
+        """Request capacity for `size_bytes`.
+
+        A queued ticket is returned by `release` once it is admitted.
+
+        Raises:
+            OutboxBusy: `pending_max` requests are waiting.
+            OutboxBug: the ticket is in use.
+        """
+        if ticket in self._in_flight or ticket in self._pending:
+            raise OutboxBug(f"limiter: ticket {ticket!r} is in use")
+        # An empty payload counts as one byte, so that it never runs beside one that runs alone.
+        reserved = min(max(size_bytes, 1), self.bytes_max)
+        if not self._pending and self._fits(reserved):
+            self._admit(ticket, reserved)
+            return Admission.ADMITTED
+        if len(self._pending) >= self.pending_max:
+            raise OutboxBusy(
+                f"outbox: {len(self._pending)} writes wait for admission; the limit is"
+                f" {self.pending_max}. In progress: {self.in_flight_bytes} of {self.bytes_max}"
+                f" bytes, {len(self._in_flight)} of {self.operations_max} operations"
+            )
+        self._pending[ticket] = reserved
+        self.pending_bytes += reserved
+        return Admission.QUEUED
+
+    def release(self, ticket: T) -> list[T]:
+        """Release an admitted ticket. Return the tickets that are admitted now, in order.
+
+        Raises:
+            OutboxBug: the ticket was not admitted, or was released before.
+        """
+        reserved = self._in_flight.pop(ticket, None)
+        if reserved is None:
+            raise OutboxBug(f"limiter: ticket {ticket!r} was not admitted")
+        self.in_flight_bytes -= reserved
+        return self._drain()
+
+    def withdraw(self, ticket: T) -> list[T]:
+        """Remove a waiting ticket from the queue.
+
+        Return the tickets that are admitted now, in order.
+
+        Raises:
+            OutboxBug: the ticket is not in the queue.
+        """
+        reserved = self._pending.pop(ticket, None)
+        if reserved is None:
+            raise OutboxBug(f"limiter: ticket {ticket!r} does not wait")
+        self.pending_bytes -= reserved
+        return self._drain()
+
+    def _fits(self, reserved: int) -> bool:
+        return (
+            len(self._in_flight) < self.operations_max
+            and self.in_flight_bytes + reserved <= self.bytes_max
+        )
+
+    def _admit(self, ticket: T, reserved: int) -> None:
+        self._in_flight[ticket] = reserved
+        self.in_flight_bytes += reserved
+
+    def _drain(self) -> list[T]:
+        admitted: list[T] = []
+        while self._pending:
+            ticket, reserved = next(iter(self._pending.items()))
+            if not self._fits(reserved):
+                break
+            del self._pending[ticket]
+            self.pending_bytes -= reserved
+            self._admit(ticket, reserved)
+            admitted.append(ticket)
+        return admitted
+
+
+ResultT = TypeVar("ResultT")
 _TOKEN_BITS: Final = 64
 
 
@@ -397,7 +538,7 @@ class OutboxWriter:
                 f" acknowledged within {timeout_ms} ms (outbox.publish.timeout.ms)"
             ) from None
 
-    def _spawn(self, job: Job, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _spawn(self, job: Job, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         task = asyncio.get_running_loop().create_task(work)
         job.begun = True
         self._tasks[task] = job
@@ -409,7 +550,7 @@ class OutboxWriter:
         if not task.cancelled():
             task.exception()  # retrieved, since its caller may have gone
 
-    async def _await_task(self, task: asyncio.Task[T], job: Job, timeout_ms: int) -> T:
+    async def _await_task(self, task: asyncio.Task[ResultT], job: Job, timeout_ms: int) -> ResultT:
         """Wait for a job's task, or raise Late after the timeout.
 
         The task continues after a timeout or a cancellation.

@@ -11,6 +11,12 @@ from penstock.planner.capacity.inputs import (
     WAL_PREFIXES,
     CapacityInputs,
     Deployment,
+    DisklessLatency,
+    Distribution,
+    diskless_latency,
+    gathering_ms,
+    objects_per_second,
+    waiting,
 )
 from penstock.planner.capacity.sizing import (
     ARITHMETIC,
@@ -18,14 +24,6 @@ from penstock.planner.capacity.sizing import (
     MONTH_SECONDS,
     REQUEST_BYTES,
     Sizing,
-)
-from penstock.planner.latency import (
-    DisklessLatency,
-    Distribution,
-    diskless_latency,
-    gathering_ms,
-    objects_per_second,
-    waiting,
 )
 from penstock.planner.quantities import format_quantity
 from penstock.planner.results import Figure, figure, figures_of

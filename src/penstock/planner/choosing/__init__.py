@@ -3,7 +3,7 @@
     Workload ──> rules (data) ──> reasons per candidate ──> verdicts ──> recommendation
                                                       └── other answers, one by one ──> changes
 
-`rules.py` holds the questions and reads `technologies.toml`: the candidate technologies, the
+`plan.py` holds the questions and reads `technologies.toml`: the candidate technologies, the
 matching parts of Penstock, and the rules with their thresholds. `plan.py` applies the rules to the
 answers. It also tries other answers one by one, and makes a `Plan`.
 
@@ -12,17 +12,22 @@ filesystem outbox article (when it is wrong), the host IPC article (alternatives
 """
 
 from penstock.planner.choosing.plan import (
+    CANDIDATES,
+    RULES,
+    Candidate,
     Change,
     Choice,
     Question,
     Reason,
+    Rule,
+    Test,
     Verdict,
+    Workload,
     changes,
     judge,
     plan_choice,
     questions,
 )
-from penstock.planner.choosing.rules import CANDIDATES, RULES, Candidate, Rule, Test, Workload
 
 __all__ = [
     "CANDIDATES", "RULES", "Candidate", "Change", "Choice", "Question", "Reason", "Rule", "Test",

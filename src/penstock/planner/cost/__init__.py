@@ -10,8 +10,16 @@ service.
 Source: the filesystem outbox article, its worked example; the log and queue article, section 12.
 """
 
-from penstock.planner.cost.inputs import PRESETS, CostInputs, Preset
-from penstock.planner.cost.lines import Line, OptionCost, Price, Prices, read_prices
+from penstock.planner.cost.inputs import (
+    PRESETS,
+    CostInputs,
+    Line,
+    OptionCost,
+    Preset,
+    Price,
+    Prices,
+    read_prices,
+)
 from penstock.planner.cost.options import all_options
 from penstock.planner.cost.plan import cost_plan
 

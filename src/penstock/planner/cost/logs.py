@@ -24,9 +24,9 @@ a record is rounded up to a multiple of 1 KiB.
 **MSK.** Brokers are charged by the hour, with EBS volumes. Express charges incoming bytes, and one
 copy of stored bytes. Serverless charges the cluster, its partitions, and bytes in both directions.
 
-Source: the log and queue article, sections 4g, 12a to 12c; KIP-405; Penstock's `broker/diskless.py`
-and `diskless/consolidation`; the filesystem outbox article, "The Kinesis math" and "MSK"; AWS's
-price pages for the rounding.
+Source: the log and queue article, sections 4g, 12a to 12c; KIP-405; Penstock's
+`broker/metadata/leaders.py` and `diskless/consolidation`; the filesystem outbox article, "The
+Kinesis math" and "MSK"; AWS's price pages for the rounding.
 """
 
 from __future__ import annotations
@@ -43,10 +43,16 @@ from penstock.planner.cost.inputs import (
     SECONDS,
     SEGMENT_BYTES,
     CostInputs,
+    Line,
+    OptionCost,
+    Price,
+    Prices,
     Workload,
+    operations,
+    priced,
+    size,
     workload_of,
 )
-from penstock.planner.cost.lines import Line, OptionCost, Price, Prices, operations, priced, size
 from penstock.planner.quantities import significant
 from penstock.planner.results import Figure
 

@@ -24,15 +24,19 @@ from penstock.planner.cost.inputs import (
     OWN,
     SECONDS,
     CostInputs,
+    Line,
+    OptionCost,
+    Prices,
     Workload,
     files_per_second,
     kept,
     pointers_of,
+    priced,
     produced_bytes_s,
     scaled,
+    size,
     workload_of,
 )
-from penstock.planner.cost.lines import Line, OptionCost, Prices, priced, size
 from penstock.planner.cost.logs import (
     diskless,
     kinesis_on_demand,
@@ -45,8 +49,7 @@ from penstock.planner.cost.logs import (
     provisioned_lines,
     tiered,
 )
-from penstock.planner.inputs import ImpossiblePlan
-from penstock.planner.quantities import significant
+from penstock.planner.quantities import ImpossiblePlan, significant
 from penstock.planner.results import Chart, Curve, Figure, curves
 
 ARTICLE: Final = "filesystem outbox article"

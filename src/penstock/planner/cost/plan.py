@@ -16,13 +16,18 @@ from typing import Final, NamedTuple, get_args
 
 from penstock.planner.cost.inputs import (
     GB,
+    MODEL,
+    OLD_DAYS,
     PRESETS,
     SECONDS,
     CostInputs,
+    Kind,
+    OptionCost,
+    Prices,
+    identifier,
     produced_bytes_s,
     workload_of,
 )
-from penstock.planner.cost.lines import MODEL, OLD_DAYS, Kind, OptionCost, Prices, identifier
 from penstock.planner.cost.options import (
     INFREQUENT_DAYS,
     Turn,

@@ -25,8 +25,7 @@ from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX, DisklessSettings
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.socket_file import BACKLOG
 from penstock.objects.settings import DIRECTORY_THREADS, FetchSettings
-from penstock.planner.inputs import ImpossiblePlan
-from penstock.planner.quantities import format_quantity
+from penstock.planner.quantities import ImpossiblePlan, format_quantity
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, B, C
 from penstock.planner.receive_path.inputs import (
     MTU_DEFAULT_BYTES,
@@ -39,8 +38,8 @@ from penstock.planner.receive_path.inputs import (
     WINDOW_MAX_BYTES,
 )
 from penstock.planner.results import changed_rows
-from penstock.storage.limits import INDEX_CACHE_BYTES
-from penstock.storage.settings import StorageSettings
+from penstock.storage.files.errors import INDEX_CACHE_BYTES
+from penstock.storage.files.settings import StorageSettings
 
 UNLIMITED: Final = 2**63 - 1
 """Value of a limit that is not set."""

@@ -5,7 +5,7 @@
                           └── salted loads ───────────────────────┘
 
 `census.py` counts the records of Arrow batches with bounded memory. Counts are exact up to a number
-of distinct keys. Beyond it they come from a Misra-Gries summary and HyperLogLog. `skew.py` computes
+of distinct keys. Beyond it they come from a Misra-Gries summary and HyperLogLog. `plan.py` computes
 the skew and the effect of salting; `plan.py` makes the plan. There is no Python loop over records.
 
 Source: the log and queue article (hot partition, scaling axes); Kafka: the default partitioner.
@@ -19,11 +19,12 @@ from penstock.planner.keys.census import (
     KeySummary,
     partition_counts,
 )
-from penstock.planner.keys.plan import Scope, plan_keys
-from penstock.planner.keys.skew import (
+from penstock.planner.keys.plan import (
     SaltEffect,
+    Scope,
     gini,
     hot_keys,
+    plan_keys,
     salt_effects,
     salted_keys,
     top_share,

@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 
 from penstock.base.settings import setting
 from penstock.client.partitioning import Hashes, murmur2
-from penstock.planner.inputs import ImpossiblePlan
+from penstock.planner.quantities import ImpossiblePlan
 
 PARTITIONS_MAX: Final = 100_000
 """Maximum number of partitions for which loads are computed."""

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import setting
-from penstock.planner.inputs import read_table
-from penstock.planner.quantities import format_quantity
+from penstock.planner.quantities import format_quantity, read_table
 
 FRAME_HEADER_BYTES: Final = 32
 FRAME_ALIGNMENT_BYTES: Final = 32

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.records.columnar.decode import decode_batches
-    from penstock.records.columnar.encode import EncodedBatch, encode_batches
-    from penstock.records.columnar.inputs import read_input
+    from penstock.records.columnar.encode import EncodedBatch, encode_batches, read_input
     from penstock.records.columnar.schema import HEADERS_TYPE, RECORD_SCHEMA
 
 __all__ = [
@@ -28,7 +27,7 @@ _HOMES = {
     "EncodedBatch": "encode",
     "decode_batches": "decode",
     "encode_batches": "encode",
-    "read_input": "inputs",
+    "read_input": "encode",
 }
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from penstock.base.crc import Readable, crc32c
 from penstock.kernels import records as kernels
-from penstock.records.aborted import AbortedRange
 from penstock.records.columnar.arrays import Bytes, Flags, Ints
 from penstock.records.compression import decompress
 from penstock.records.errors import CorruptBatch, RecordTooLarge
@@ -20,6 +19,7 @@ from penstock.records.header import (
     BATCHES_MAX,
     CHECKED_FROM,
     CODEC_MASK,
+    DECOMPRESSED_BATCH_BYTES_MAX,
     HEADER_BYTES,
     MAGIC,
     RECORD_BYTES_MIN,
@@ -27,7 +27,7 @@ from penstock.records.header import (
     decode_header,
     verify_crc,
 )
-from penstock.records.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from penstock.records.transactions import AbortedRange
 
 _PRODUCER_ID: Final = np.arange(43, 51) - HEADER_BYTES
 

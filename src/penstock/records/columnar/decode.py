@@ -20,10 +20,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.base.crc import Readable
-from penstock.records.aborted import AbortedRange
 from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA
 from penstock.records.errors import InvalidRecord
-from penstock.records.limits import DECOMPRESSED_BYTES_MAX
+from penstock.records.header import DECOMPRESSED_BYTES_MAX
+from penstock.records.transactions import AbortedRange
 
 DEFAULT_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 _OFFSET_MAX: Final = 2**63 - 1

@@ -14,10 +14,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.base.crc import Readable
-from penstock.records.allowance import Allowance
-from penstock.records.compression import decompress_portable
+from penstock.records.compression import Allowance, check_frame, decompress_portable
 from penstock.records.errors import CorruptBatch, InvalidRecord
-from penstock.records.framing import check_frame
 from penstock.records.header import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
 
 VALIDATED_BATCH_BYTES_MAX: Final = 64 << 20

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     )
     from penstock.security.data.file_ring import FileKeyRing, KeyPlace, ring_at
     from penstock.security.data.key_ring import KeyRing
-    from penstock.security.data.masks import Mask
+    from penstock.security.data.masks import Mask, TokenForm, token
     from penstock.security.data.sealing import open_value, seal_value
-    from penstock.security.data.tokens import TokenForm, token
 
 _HOMES = {
     "Encrypt": "encoder",
@@ -35,7 +34,7 @@ _HOMES = {
     "KeyRing": "key_ring",
     "Mask": "masks",
     "ProtectedClient": "encoder",
-    "TokenForm": "tokens",
+    "TokenForm": "masks",
     "Tokenize": "encoder",
     "decrypt_column": "columns",
     "encrypt_column": "columns",
@@ -43,7 +42,7 @@ _HOMES = {
     "mask_column": "columns",
     "open_value": "sealing",
     "seal_value": "sealing",
-    "token": "tokens",
+    "token": "masks",
     "tokenize_column": "columns",
 }
 

@@ -25,8 +25,7 @@ from penstock.security.data.columns import (
     tokenize_column,
 )
 from penstock.security.data.key_ring import KeyRing
-from penstock.security.data.masks import Mask
-from penstock.security.data.tokens import DEFAULT_FORM, TokenForm
+from penstock.security.data.masks import DEFAULT_FORM, Mask, TokenForm
 
 
 class NoSuchColumn(InvalidError):

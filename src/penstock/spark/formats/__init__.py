@@ -2,5 +2,5 @@
 
 `decoders.decoder(value_format)` returns a decoder that adds two columns to a frame: `_value`, a
 struct of the value's fields, and `_error`, the reason if the value could not be decoded. No value
-fails the query. Workers import only `by_reader.py`, so this file imports nothing.
+fails the query. Workers import only `decoders.py`, so this file imports nothing.
 """

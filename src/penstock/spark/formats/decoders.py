@@ -2,29 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from penstock.base.errors import BugError
 from penstock.formats import InvalidFormat
 from penstock.formats.json.decode import JsonReader
-from penstock.formats.json.json_schema import record_of_json_schema
+from penstock.formats.json.json_schema import Record, record_of_json_schema
 from penstock.formats.json.plain import NOT_TEXT, Conversion
 from penstock.formats.json.program import unsupported
-from penstock.formats.json.shapes import Record
-from penstock.formats.readers import avro_reader, protobuf_reader
-from penstock.formats.schema_files import read_json
-from penstock.formats.value_format import Framing, ValueFormat, check
+from penstock.formats.readers import Reader, avro_reader, protobuf_reader
+from penstock.formats.value_format import Framing, ValueFormat, check, read_json
 from penstock.spark.errors import InvalidOption
-from penstock.spark.formats.by_reader import ReaderDecoder, by_reader
-from penstock.spark.formats.ddl import read_ddl, record_of
+from penstock.spark.formats.ddl import read_ddl, record_of, spark_type
 from penstock.spark.formats.json_columns import finish, readable, record_type
-from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions, named_as_option
+from penstock.spark.schema import Opening
+
+# Decoder that runs a reader of `penstock.formats` in Spark's Python workers, on Arrow batches.
+#
+# All columns of the frame are sent to Python, so select only the needed columns before decoding.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderDecoder:
+    """Decoder of a value format for which `penstock.formats` has a reader."""
+
+    reader: Reader
+    value_format: ValueFormat
+
+    @property
+    def schema(self) -> StructType:
+        made = spark_type(self.reader.arrow_type())
+        if not isinstance(made, StructType):
+            raise BugError(f"the reader returns {made.simpleString()} instead of a struct")
+        return made
+
+    def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
+        return by_reader(self.reader, frame, column)
+
+
+def by_reader(reader: Reader, frame: DataFrame, column: str) -> DataFrame:
+    """Return the frame with `_value` and `_error`, decoded from `column` by a reader."""
+    value = StructField("_value", spark_type(reader.arrow_type()))
+    fields = [*frame.schema.fields, value, StructField("_error", StringType())]
+    return frame.mapInArrow(_Batches(reader=reader, column=column), StructType(fields))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batches:
+    reader: Reader
+    column: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values = batch.column(batch.schema.get_field_index(self.column))
+            if not pa.types.is_binary(values.type):
+                values = values.cast(pa.binary())
+            decoded, errors = self.reader.read(values)
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, decoded, errors], [*batch.schema.names, "_value", "_error"]
+            )
+
 
 ZONE: Final = "spark.sql.session.timeZone"
 UTC: Final = "UTC"

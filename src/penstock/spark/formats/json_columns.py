@@ -23,10 +23,10 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from penstock.formats.json.json_schema import Items, Leaf, Named, Record, Shape
 from penstock.formats.json.plain import SHOWN_CHARACTERS
 from penstock.formats.json.program import unsupported
-from penstock.formats.json.shapes import Items, Leaf, Named, Record, Shape
-from penstock.spark.formats.types import spark_type
+from penstock.spark.formats.ddl import spark_type
 
 _PATTERN: Final = "pattern"
 

@@ -7,6 +7,7 @@ is stateful. A broker is needed only to infer a schema that is not stored yet.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,28 +21,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructType
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.formats import InvalidFormat
-from penstock.formats.value_format import INFER
+from penstock.formats.value_format import INFER, ValueFormat
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import document, frames, protecting, refusals, rejects, rules, schemas
+from penstock.spark.pipeline import document, frames, protecting, rejects, rules, schemas
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
-from penstock.spark.pipeline.document import PipelineInvalid, Problem
-from penstock.spark.pipeline.files import keys_of
+from penstock.spark.pipeline.document import PipelineInvalid, Problem, dotted
+from penstock.spark.pipeline.draft import keys_of
 from penstock.spark.pipeline.frames import StepFailed, with_steps
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
+from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.late import LateRows
-from penstock.spark.pipeline.locations import dotted
-from penstock.spark.pipeline.passes import HELD, Passes, passes
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.queries import group_id, output_mode, whole
 from penstock.spark.pipeline.reads import read_of
+from penstock.spark.pipeline.rejects import HELD, Passes, passes
 from penstock.spark.pipeline.spec import (
     ERROR,
     HOLDING,
     KEEPING,
     RECORD,
+    RECORD_FIELDS,
+    ConsoleSink,
     PipelineSpec,
     Rule,
     Sink,
@@ -50,9 +52,100 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
-from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS
+from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS, application, check_sink
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
+from penstock.spark.tables.commits import committed_by_another
+from penstock.spark.tables.location import open_table
+from penstock.spark.tables.schemas import RESERVED
+
+# Checks before a run starts: columns of views, sinks, and the state directory.
+#
+# Each sink compares the columns with its existing table.
+
+
+TARGETS: Final = {TableSink: "table", ConsoleSink: "console"}
+"""Key that names a sink's target, by type of target; `topic` for other types."""
+
+
+def check_fields(names: Sequence[str], value_format: ValueFormat) -> None:
+    """Check the names of a value's fields.
+
+    Raises:
+        InvalidFormat: a field is named `_record`.
+    """
+    if taken := [name for name in names if name.lower() == RECORD]:
+        key = "schema" if value_format.schema_file is None else "schema_file"
+        given = getattr(value_format, key)
+        raise InvalidFormat(
+            key, str(given), f"field {taken[0]} has the reserved name of the record column"
+        )
+
+
+def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
+    """Yield the problems of a view's columns, as message and remedy."""
+    for field in schema:
+        if field.name.lower().startswith(RESERVED):
+            yield f"column {field.name} begins with {RESERVED}, which is reserved", "rename it"
+        if field.name.lower() != RECORD:
+            continue
+        kind = field.dataType
+        if not isinstance(kind, StructType) or kind.names != [*RECORD_FIELDS, "attempt"]:
+            yield (
+                f"column {field.name} is {kind.simpleString()}, but its name is reserved for the "
+                "column with the record, which sinks do not write",
+                "rename it",
+            )
+
+
+def of_sink(
+    spec: PipelineSpec, query: QueryPlan, sink: Sink, view: DataFrame
+) -> Iterator[tuple[str, str]]:
+    """Yield the reasons for which a sink rejects a view's columns, as key of the sink and message.
+
+    Raises:
+        AnalysisException: Spark rejects an expression of the sink.
+    """
+    target = TARGETS.get(type(sink.to), "topic")
+    try:
+        check_sink(spec, query.name, sink, view)
+    except InvalidSetting as error:
+        known = hasattr(sink.to, error.name)
+        yield (error.name, f"{error.value}: {error.reason}") if known else (target, str(error))
+    except (InvalidError, DeltaError) as error:
+        yield target, str(error)
+    else:
+        if not isinstance(sink.to, TableSink) or (table := open_table(sink.to.table)) is None:
+            return
+        known_as = spark_id(PipelinePaths(spec).checkpoint(query.name))
+        name = application(spec, query.name, sink.name)
+        if (last := committed_by_another(table, name, known_as)) is not None:
+            said = f"has batches of {name} up to {last}, committed with another checkpoint than"
+            yield target, f"{said} that of {spec.run.state}"
+
+
+def of_state(spec: PipelineSpec, query: QueryPlan) -> Iterator[str]:
+    """Yield contradictions between a query's checkpoint and its journal."""
+    paths = PipelinePaths(spec)
+    last = Journal(paths.journal(query.name)).last()
+    known_as = spark_id(paths.checkpoint(query.name))
+    if last is not None and last.query_id is not None and last.query_id != known_as:
+        there = "it is missing" if known_as is None else f"it is now that of query {known_as}"
+        yield (
+            f"batch {last.batch_id} of query {query.name} ran with the checkpoint of query "
+            f"{last.query_id}, but {there}"
+        )
+
+
+def spark_id(checkpoint: Path) -> str | None:
+    """Return the query id that Spark stored in a checkpoint; None if there is no checkpoint."""
+    try:
+        facts: dict[str, Any] = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return str(facts.get("id"))
+
 
 # In an analysed plan, nodes that rows stream through begin with a tilde.
 _STATEFUL: Final = re.compile(
@@ -228,7 +321,7 @@ class _Analysis:
                     raise InvalidFormat("schema", INFER, cause_of(error)) from error
             read = frames.decoders(replace(self._spec, sources={name: source}), inferred)[name]
             self.decoders[name] = read
-            refusals.check_fields(read.schema.names, source.value_format)
+            check_fields(read.schema.names, source.value_format)
             empty = self._stub(spark_schema(COLUMN_NAMES))
             opened = frames.opened(empty, source, read)
             if self._can_protect(("source", name), source, opened.drop(ERROR), ("decrypt",)):
@@ -351,12 +444,12 @@ class _Analysis:
             key, view = ("sink", name), self._spec.sinks[name].view
             if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
                 self._try(key, partial(self._check_target, key, query, self._spec.sinks[name]))
-        for said in refusals.of_state(self._spec, query):
+        for said in of_state(self._spec, query):
             fix = "restore the checkpoint, or name a new state directory and other sinks"
             self._problem(("run", "state"), said, fix)
 
     def _check_target(self, key: tuple[str, ...], query: QueryPlan, sink: Sink) -> None:
-        for name, said in refusals.of_sink(self._spec, query, sink, self.views[sink.view]):
+        for name, said in of_sink(self._spec, query, sink, self.views[sink.view]):
             self._problem((*key, name), said)
 
     def _check_streaming(self, query: QueryPlan) -> None:
@@ -377,7 +470,7 @@ class _Analysis:
         check_supported(frame, output_mode(self._spec, query))
 
     def _check_columns(self, key: tuple[str, ...], part: Any, frame: DataFrame) -> None:
-        for said, fix in refusals.of_columns(frame.schema):
+        for said, fix in of_columns(frame.schema):
             self._problem(key, said, fix)
         if part.time is not None and part.time not in frame.columns:
             self._no_column((*key, "time"), part.time, frame)

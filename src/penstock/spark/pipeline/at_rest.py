@@ -1,7 +1,7 @@
 """Check that a run to the end of the log has nothing to do, without starting Spark.
 
 A pipeline that is started every few minutes often finds nothing new, and starting Spark's session
-takes seconds. This check compares the pipeline file with the last definition (`definitions.py`),
+takes seconds. This check compares the pipeline file with the last definition (`journal.py`),
 and Spark's checkpoint with the journal and the ends of the source's partitions. If anything
 differs, the caller starts Spark.
 """
@@ -16,18 +16,16 @@ from penstock.base.errors import PenstockError
 from penstock.spark.options import parse
 from penstock.spark.pipeline import schemas
 from penstock.spark.pipeline.batches import may_hold
-from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.journal import Definitions, Journal
 from penstock.spark.pipeline.queries import group_id, stream_options
 from penstock.spark.pipeline.reads import Read
 from penstock.spark.pipeline.retry_store import ReleaseBox
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.pipeline.state import QueryState
+from penstock.spark.pipeline.state import PipelinePaths, QueryState
 from penstock.spark.pipeline.status import checkpoint_positions, numbers
-from penstock.spark.positions import Positions
-from penstock.spark.stream import PenstockStreamReader
+from penstock.spark.reads.positions import Positions
+from penstock.spark.reads.stream import PenstockStreamReader
 
 _LOGS: Final = ("offsets", "commits")
 """Folders of Spark's checkpoint, with a file for each batch that began, or that ended."""

@@ -8,9 +8,9 @@ the journal, so that it computes the same rows. Each sink accepts a batch number
 A record query (`RecordJob`) also rejects records that cannot be decoded or that break a rule:
 
     1. Decode the batch's records and the held records that are due; apply the rules of each source.
-    2. If records must wait, remove them and later records of their keys (`blocking.py`).
+    2. If records must wait, remove them and later records of their keys (`work.py`).
     3. Compute the steps from the remaining good records. Stage the rows of every sink.
-    4. Count rejected rows by rule, while a sink's rows are staged if this is exact (`passes.py`).
+    4. Count rejected rows by rule, while a sink's rows are staged if this is exact (`rejects.py`).
     5. Stage the dead letters, if there are any.
     6. If several targets are staged, check that each topic and table would accept its rows.
     7. Commit the dead letters, then the sinks, then the held records in the retry store.
@@ -35,15 +35,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.spark import wake
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import blocking, frames, joining, late, schemas
+from penstock.spark.pipeline import frames, joining, late, schemas
+from penstock.spark.pipeline import work as blocking
 from penstock.spark.pipeline.causes import cause_of, has_java_trace, interruption, is_lasting
-from penstock.spark.pipeline.definitions import Definitions, with_present_sinks
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.passes import Passes, passes
-from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.journal import Definitions, Entry, Journal, with_present_sinks
+from penstock.spark.pipeline.rejects import Passes, passes
 from penstock.spark.pipeline.retry_store import (
     SCHEMA,
     ReleaseBox,
@@ -54,11 +52,13 @@ from penstock.spark.pipeline.retry_store import (
     released,
 )
 from penstock.spark.pipeline.spec import HOLDING, PipelineSpec
+from penstock.spark.pipeline.state import PipelinePaths
 from penstock.spark.pipeline.work import Work, holds_rows
+from penstock.spark.reads import stream
 from penstock.spark.schema import VALUE
+from penstock.spark.sessions.workers import ship
 from penstock.spark.staged import query_of
 from penstock.spark.tables import table_version
-from penstock.spark.workers import ship
 
 MILLISECONDS: Final = 1_000
 
@@ -319,7 +319,7 @@ class RecordJob(BatchJob):
         box.done(work.released, batch_id=work.entry.batch_id)
         # A request that came after the batch was composed is left to the next batch.
         due_ms = next_batch_ms(held, box.pending(), now_ms=self.clock.now_ms())
-        wake.write(self.paths.wake_file(self.plan.name), due_ms, by="batch")
+        stream.write(self.paths.wake_file(self.plan.name), due_ms, by="batch")
         work.counts["held"] = waiting.num_rows
         return int(held.num_rows)
 

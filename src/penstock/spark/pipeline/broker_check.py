@@ -12,9 +12,8 @@ from typing import ClassVar, Final
 from penstock.base.errors import RetriableError, UnavailableError
 from penstock.client import Client
 from penstock.client.errors import BrokerRefused
-from penstock.spark.pipeline.document import Document, PipelineInvalid, Problem, read
+from penstock.spark.pipeline.document import Document, Key, PipelineInvalid, Problem, read
 from penstock.spark.pipeline.kinds import nearest, servers
-from penstock.spark.pipeline.locations import Key
 from penstock.spark.pipeline.spec import PipelineSpec, TopicSink
 
 WAIT_MS: Final = 4_000

@@ -3,7 +3,7 @@
 Every check adds problems to the draft. No check needs Spark or a broker. A check skips values that
 are missing or already reported, so each mistake is reported once. Names of views are
 case-insensitive, as in Spark. Later checks ignore references to views that do not exist or are
-defined twice. Checks of other files are in `files.py`.
+defined twice. Checks of other files are in `draft.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any, Final
 
 from penstock.base.settings import by_name
 from penstock.security.data.masks import KINDS as MASKS
-from penstock.security.data.tokens import InvalidTokenForm, TokenForm
-from penstock.spark.pipeline import files
-from penstock.spark.pipeline.document import Problem, in_order
+from penstock.security.data.masks import InvalidTokenForm, TokenForm
+from penstock.spark.pipeline import draft as files
+from penstock.spark.pipeline.document import Key, Problem, in_order
 from penstock.spark.pipeline.draft import NAME_CHARS_MAX, Draft, Section
 from penstock.spark.pipeline.kinds import nearest
-from penstock.spark.pipeline.locations import Key
 from penstock.spark.pipeline.spec import (
     KEEPING,
     NAMED,

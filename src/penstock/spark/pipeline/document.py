@@ -8,13 +8,247 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError
-from penstock.spark.pipeline.locations import Key, Locations, dotted, locate
+
+# Line numbers of the keys in a TOML text, and of the lines inside its strings.
+#
+# `tomllib` returns values without lines. This second pass reads a text that `tomllib` has accepted.
+# It follows only what determines the line of a key: tables, dotted and quoted keys, inline tables,
+# arrays, and the four kinds of strings. For each line of a string's *value* it stores the line in
+# the file. So line n of a SQL text can be reported as a line of the file, despite escapes and
+# folded lines.
+#
+# Source: TOML 1.0.0, https://toml.io/en/v1.0.0.
+
+
+Key = tuple[str | int, ...]
+"""Path of keys; the elements of arrays count from 0."""
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BLANK: Final = re.compile(r"[ \t]*")
+_SPACE: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_PLAIN: Final = re.compile(r"[^,\]}#\n]*")
+_FOLD: Final = re.compile(r"\\[ \t]*\r?\n[ \t\r\n]*")
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)")
+_NEWLINES: Final = frozenset({"\\n", "\\u000a", "\\u000A", "\\U0000000a", "\\U0000000A"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Line of a key, counted from 1; for a string, the file's line of each of its lines."""
+
+    line: int
+    text_lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Lines of all keys of one text."""
+
+    by_key: Mapping[Key, Place] = field(default_factory=dict)
+
+    def line(self, key: Key) -> int | None:
+        """Return the line of a key, or of its nearest enclosing table that the text has."""
+        while key:
+            place = self.by_key.get(key)
+            if place is not None:
+                return place.line
+            key = key[:-1]
+        return None
+
+    def line_in(self, key: Key, number: int) -> int | None:
+        """Return the file's line of line `number` (from 1) of a string, else the nearest line."""
+        place = self.by_key.get(key)
+        if place is None or not place.text_lines:
+            return self.line(key)
+        return place.text_lines[min(max(number, 1), len(place.text_lines)) - 1]
+
+
+def dotted(key: Key) -> str:
+    """Return a key as it is written: `source.orders.expect."amount is positive"`."""
+    parts = []
+    for part in key:
+        if isinstance(part, int):
+            parts.append(str(part + 1))
+        else:
+            parts.append(part if _BARE.fullmatch(part) else f'"{part}"')
+    return ".".join(parts)
+
+
+def locate(text: str) -> Locations:
+    """Return the lines of the keys of a text that `tomllib.loads` accepts."""
+    reader = _Reader(text)
+    reader.document()
+    return Locations(reader.by_key)
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self.at = 0
+        self.line = 1
+        self.by_key: dict[Key, Place] = {}
+        self._arrays: dict[Key, int] = {}
+
+    def document(self) -> None:
+        table: Key = ()
+        self._skip(_SPACE)
+        while self.at < len(self.text):
+            if self.text[self.at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+            self._skip(_SPACE)
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.at)
+        taken = found.group() if found is not None else ""
+        self.at += len(taken)
+        self.line += taken.count("\n")
+        return taken
+
+    def _next_is(self, mark: str) -> bool:
+        return self.text.startswith(mark, self.at)
+
+    def _note(self, key: Key, line: int, text_lines: tuple[int, ...] = ()) -> None:
+        for size in range(1, len(key)):
+            self.by_key.setdefault(key[:size], Place(line=line))
+        self.by_key[key] = Place(line=line, text_lines=text_lines)
+
+    def _header(self) -> Key:
+        many = self._next_is("[[")
+        line = self.line
+        self.at += 2 if many else 1
+        table = self._inside(self._key())
+        self.at += 2 if many else 1
+        if many:
+            number = self._arrays.get(table, -1) + 1
+            self._arrays[table] = number
+            self._note(table, self.by_key[table].line if number else line)
+            table = (*table, number)
+        self._note(table, line)
+        return table
+
+    def _inside(self, key: Key) -> Key:
+        """Return a header's key path, with the index of the current element of arrays of tables."""
+        path: Key = ()
+        for index, part in enumerate(key):
+            path = (*path, part)
+            if path in self._arrays and index < len(key) - 1:
+                path = (*path, self._arrays[path])
+        return path
+
+    def _key(self) -> Key:
+        parts: list[str] = []
+        while True:
+            self._skip(_BLANK)
+            if self.text[self.at] in "\"'":
+                parts.append(self._quoted_key())
+            else:
+                parts.append(self._skip(_BARE))
+            self._skip(_BLANK)
+            if not self._next_is("."):
+                return tuple(parts)
+            self.at += 1
+
+    def _quoted_key(self) -> str:
+        start = self.at
+        self._string()
+        parsed: str = tomllib.loads(f"key = {self.text[start : self.at]}")["key"]
+        return parsed
+
+    def _pair(self, table: Key) -> None:
+        line = self.line
+        key = (*table, *self._key())
+        self.at += 1  # the equals sign
+        self._skip(_BLANK)
+        self._value(key, line)
+
+    def _value(self, key: Key, line: int) -> None:
+        first = self.text[self.at : self.at + 1]
+        self._note(key, line)
+        if first in {'"', "'"}:
+            self._note(key, line, self._string())
+        elif first == "[":
+            self._array(key)
+        elif first == "{":
+            self._inline(key)
+        else:
+            self._skip(_PLAIN)
+
+    def _array(self, key: Key) -> None:
+        self.at += 1
+        number = 0
+        self._skip(_SPACE)
+        while not self._next_is("]"):
+            self._value((*key, number), self.line)
+            number += 1
+            self._skip(_SPACE)
+            if self._next_is(","):
+                self.at += 1
+                self._skip(_SPACE)
+        self.at += 1
+
+    def _inline(self, key: Key) -> None:
+        self.at += 1
+        self._skip(_SPACE)
+        while not self._next_is("}"):
+            self._pair(key)
+            self._skip(_SPACE)
+            if self._next_is(","):
+                self.at += 1
+                self._skip(_SPACE)
+        self.at += 1
+
+    def _string(self) -> tuple[int, ...]:
+        """Skip a string; return the file's line for each line of its value."""
+        quote = self.text[self.at]
+        mark = quote * 3 if self._next_is(quote * 3) else quote
+        self.at += len(mark)
+        if len(mark) == 3 and self._next_is("\n"):
+            self._step("\n")
+        lines: list[int] = []
+        begun = False
+        while not self._next_is(mark):
+            taken = self._piece(escapes=quote == '"')
+            if taken is None:
+                continue
+            here, ends = taken
+            if not begun:
+                lines.append(here)
+            begun = not ends
+        if not begun:
+            lines.append(self.line)
+        self.at += len(mark)
+        for _ in range(2):  # one or two quotes before the mark belong to the text
+            if len(mark) == 3 and self._next_is(quote):
+                self.at += 1
+        return tuple(lines)
+
+    def _piece(self, *, escapes: bool) -> tuple[int, bool] | None:
+        """Skip a character of a string; return its line, and whether it ends a line of the value.
+
+        Return None for a line continuation, which is not part of the value.
+        """
+        if escapes and self._next_is("\\"):
+            if self._skip(_FOLD):
+                return None
+            here = self.line
+            return here, self._skip(_ESCAPE) in _NEWLINES
+        here = self.line
+        character = self.text[self.at]
+        self._step(character)
+        return here, character == "\n"
+
+    def _step(self, character: str) -> None:
+        self.at += 1
+        self.line += character == "\n"
+
 
 FILE_NAME: Final = "pipeline.toml"
 FILE_BYTES_MAX: Final = 1 << 20

@@ -22,12 +22,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
-from penstock.records.positions import first_millisecond
+from penstock.records.extents import first_millisecond
 from penstock.security.data.file_ring import KeyPlace
 from penstock.spark.formats.decoders import Decoder, decoder
-from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline import protecting
-from penstock.spark.pipeline.files import keys_of
+from penstock.spark.pipeline.draft import keys_of
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.reads import Read
 from penstock.spark.pipeline.rules import accepted, judged, met
@@ -39,6 +38,7 @@ from penstock.spark.pipeline.spec import (
     Source,
     Step,
 )
+from penstock.spark.reads.outbox import read_outbox
 from penstock.spark.schema import COLUMN_NAMES, HEADERS, VALUE, quoted, spark_schema
 from penstock.spark.schema import ERROR as UNDECODED
 from penstock.spark.tables import read_table

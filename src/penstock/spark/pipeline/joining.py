@@ -24,12 +24,11 @@ from penstock.base.errors import CorruptError, PenstockError
 from penstock.base.files import write_durably
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.retry_store import RetryStore
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.pipeline.state import WRITTEN
+from penstock.spark.pipeline.state import WRITTEN, PipelinePaths
 from penstock.spark.pipeline.status import checkpoint_positions
-from penstock.spark.positions import Positions, from_json
+from penstock.spark.reads.positions import Positions, from_json
 
 Since = Literal["the first batch", "positions", "unknown"]
 FIRST: Final[Since] = "the first batch"

@@ -43,7 +43,7 @@ from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
 from penstock.spark.pipeline.spec import RECORD, PipelineSpec, Source, Step
-from penstock.spark.positions import TOPICS, Positions, from_json
+from penstock.spark.reads.positions import TOPICS, Positions, from_json
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 
 LATE: Final = "late"

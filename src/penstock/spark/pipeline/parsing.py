@@ -16,10 +16,8 @@ from typing import Any, Final, TypeVar
 from penstock.base.settings import by_name
 from penstock.formats import ValueFormat
 from penstock.spark.pipeline.checking import check, step_inputs, view_named
-from penstock.spark.pipeline.document import PipelineInvalid, Problem, read
-from penstock.spark.pipeline.draft import Draft, Section
-from penstock.spark.pipeline.files import sql_text
-from penstock.spark.pipeline.locations import dotted
+from penstock.spark.pipeline.document import PipelineInvalid, Problem, dotted, read
+from penstock.spark.pipeline.draft import Draft, Section, sql_text
 from penstock.spark.pipeline.spec import (
     ADMIN,
     BOOTSTRAP,

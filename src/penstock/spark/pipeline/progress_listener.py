@@ -30,10 +30,10 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.base.errors import BugError, InvalidError
-from penstock.spark.listener import ReportListener, positions_of
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.state import BATCHES, BUSY_MS, LATE, ROWS, QueryState
-from penstock.spark.positions import Positions
+from penstock.spark.reads.listener import ReportListener, positions_of
+from penstock.spark.reads.positions import Positions
 
 QUERIES_MAX: Final = 1_000
 REPORT_SECONDS: Final = 30.0

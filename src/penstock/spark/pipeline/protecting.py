@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from penstock.security.data.columns import decrypt_column, encrypt_column, tokenize_column
 from penstock.security.data.file_ring import KeyPlace, ring_at
-from penstock.security.data.tokens import TokenForm
+from penstock.security.data.masks import TokenForm
 from penstock.spark.pipeline.spec import ERROR, Protection, Source, Step
 from penstock.spark.schema import quoted
 

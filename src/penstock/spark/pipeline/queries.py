@@ -13,10 +13,10 @@ from penstock.spark.pipeline import frames
 from penstock.spark.pipeline.batches import BatchJob, RecordJob, RootJob, may_hold
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.reads import Read, read_of
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.workers import slots
+from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.sessions.workers import slots
 
 ONCE = "once"
 NOW = "now"

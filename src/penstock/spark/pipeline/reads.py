@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.formats import ValueFormat
-from penstock.spark.formats.by_reader import ReaderDecoder
-from penstock.spark.formats.decoders import Decoder, JsonDecoder
+from penstock.spark.formats.decoders import Decoder, JsonDecoder, ReaderDecoder
 from penstock.spark.options import value_options
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.spec import (

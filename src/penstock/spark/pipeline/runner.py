@@ -24,23 +24,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.spark import wake
 from penstock.spark.pipeline import frames, joining, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
-from penstock.spark.pipeline.definitions import Definitions
-from penstock.spark.pipeline.files import check_keys
+from penstock.spark.pipeline.draft import check_keys
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.paths import PipelinePaths
+from penstock.spark.pipeline.journal import Definitions, Journal
 from penstock.spark.pipeline.progress_listener import ProgressBook
 from penstock.spark.pipeline.queries import Prepared, group_id
 from penstock.spark.pipeline.retry_store import ReleaseBox, RetryStore, next_batch_ms
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.pipeline.state import QueryState
-from penstock.spark.source import PenstockSource
-from penstock.spark.workers import is_connect, ship
+from penstock.spark.pipeline.state import PipelinePaths, QueryState
+from penstock.spark.reads import stream
+from penstock.spark.sessions.source import PenstockSource
+from penstock.spark.sessions.workers import is_connect, ship
 
 POLL_SECONDS: Final = 0.2
 BACKOFF: Final = Backoff(first_ms=1_000, ceiling_ms=60_000)
@@ -245,7 +243,7 @@ class PipelineRunner:
         held = store.load(store.version())
         requested = ReleaseBox(self._paths.releases(plan.name)).pending()
         due_ms = next_batch_ms(held, requested, now_ms=self._clock.now_ms())
-        wake.write(self._paths.wake_file(plan.name), due_ms, by="runner")
+        stream.write(self._paths.wake_file(plan.name), due_ms, by="runner")
         return int(held.num_rows)
 
     def _wake_for_releases(self, plan: QueryPlan) -> None:
@@ -253,11 +251,11 @@ class PipelineRunner:
             return
         now_ms = self._clock.now_ms()
         path = self._paths.wake_file(plan.name)
-        asked = wake.read(str(path))
+        asked = stream.read(str(path))
         if ReleaseBox(self._paths.releases(plan.name)).pending() and (
             asked is None or asked > now_ms
         ):
-            wake.write(path, now_ms, by="runner")
+            stream.write(path, now_ms, by="runner")
 
     def _take_lock(self) -> None:
         self._paths.state.mkdir(parents=True, exist_ok=True)

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from penstock.base.errors import InvalidError
 from penstock.base.files import write_durably
 from penstock.formats.value_format import INFER
-from penstock.records.positions import READ_COMMITTED
-from penstock.spark.formats.infer import infer_json
+from penstock.records.extents import READ_COMMITTED
+from penstock.spark.formats.ddl import infer_json
 from penstock.spark.pipeline.broker_check import asking
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import PipelineSpec, Source
+from penstock.spark.pipeline.state import PipelinePaths
 
 SAMPLE_RECORDS: Final = 10_000
 

@@ -40,9 +40,15 @@ from typing import Any, ClassVar, Final, Literal
 from penstock.base.settings import SettingInfo, by_name, describe, setting
 from penstock.formats import ValueFormat
 from penstock.formats.value_format import KINDS as FORMATS
-from penstock.security.data.masks import FIXED, KEPT_MAX, Mask
+from penstock.security.data.masks import (
+    DEFAULT_LENGTH,
+    FIXED,
+    KEPT_MAX,
+    LENGTHS_MAX,
+    Mask,
+    TokenForm,
+)
 from penstock.security.data.masks import KINDS as MASKS
-from penstock.security.data.tokens import DEFAULT_LENGTH, LENGTHS_MAX, TokenForm
 from penstock.spark.pipeline import kinds
 
 Otherwise = Literal["warn", "drop", "dead-letter", "park", "retry", "fail"]

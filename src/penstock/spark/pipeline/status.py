@@ -27,12 +27,12 @@ from penstock.base.errors import PenstockError
 from penstock.base.files import write_durably
 from penstock.client.admin_http import AdminHttp
 from penstock.client.errors import AdminUnavailable, InvalidArgument
-from penstock.records.positions import READ_COMMITTED
+from penstock.records.extents import READ_COMMITTED
 from penstock.spark.pipeline.admin import Run
 from penstock.spark.pipeline.journal import Entry, Journal
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.positions import TOPICS, Positions, from_json
+from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.reads.positions import TOPICS, Positions, from_json
 
 if TYPE_CHECKING:
     from penstock.client import Client

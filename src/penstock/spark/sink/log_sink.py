@@ -24,16 +24,22 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from penstock.client.limits import BATCH_BYTES
+from penstock.client.errors import BATCH_BYTES
 from penstock.client.security import admin_security
 from penstock.records.columnar.fitting import Shorten
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import InvalidOption, InvalidRows
-from penstock.spark.sink.blobs import Blob, blob_from_json
-from penstock.spark.sink.columns import KEY, PARTITION, TOPIC, written_columns
+from penstock.spark.sink.blobs import Blob, Target, blob_from_json
 from penstock.spark.sink.commits import Appended, Commits
-from penstock.spark.sink.options import COMMIT_TIMEOUT_SECONDS, SinkOptions, check
-from penstock.spark.sink.placing import Target
+from penstock.spark.sink.options import (
+    COMMIT_TIMEOUT_SECONDS,
+    KEY,
+    PARTITION,
+    TOPIC,
+    SinkOptions,
+    check,
+    written_columns,
+)
 from penstock.spark.sink.staging import Attempt, find_topic, stage
 from penstock.spark.sink.store import StagingLocation, staging_locations
 from penstock.spark.staged import Staged, query_of

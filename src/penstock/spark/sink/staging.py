@@ -28,12 +28,18 @@ from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
 from penstock.records.columnar.fitting import Shorten, fitting
 from penstock.spark.admin_http import BrokerAdmins
-from penstock.spark.broker_log import NO_OPTIONS, BrokerLog
 from penstock.spark.errors import InvalidRows, StagingRefused, UnknownTopics
-from penstock.spark.sink.blobs import Blob, BlobParts
-from penstock.spark.sink.columns import KEY, VALUE
-from penstock.spark.sink.options import SinkOptions
-from penstock.spark.sink.placing import MESSAGE_BYTES_DEFAULT, Target, Turns, by_partition, by_topic
+from penstock.spark.reads.broker_log import NO_OPTIONS, BrokerLog
+from penstock.spark.sink.blobs import (
+    MESSAGE_BYTES_DEFAULT,
+    Blob,
+    BlobParts,
+    Target,
+    Turns,
+    by_partition,
+    by_topic,
+)
+from penstock.spark.sink.options import KEY, VALUE, SinkOptions
 from penstock.spark.sink.store import BlobStore, StagingLocation, staging_locations
 
 CHUNK_BYTES: Final = 32 << 20

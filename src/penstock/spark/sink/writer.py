@@ -33,9 +33,8 @@ from penstock.client.security import admin_security
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import InvalidOption, InvalidRows
 from penstock.spark.sink.blobs import Blob
-from penstock.spark.sink.columns import written_columns
 from penstock.spark.sink.commits import Appended, Commits
-from penstock.spark.sink.options import SinkOptions
+from penstock.spark.sink.options import SinkOptions, written_columns
 from penstock.spark.sink.staging import Attempt, stage
 from penstock.spark.staged import QUERY_PROPERTY
 

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from penstock.spark.tables.collection import Collected, remove_orphans
     from penstock.spark.tables.compaction import Compacted, compact
     from penstock.spark.tables.location import table_version
-    from penstock.spark.tables.materialise import Materialiser
-    from penstock.spark.tables.reading import read_table
-    from penstock.spark.tables.topic_history import history
+    from penstock.spark.tables.topic_history import history, read_table
+    from penstock.spark.tables.topic_table import Materialiser
     from penstock.spark.tables.upsert import DeltaUpsert
 
 __all__ = [
@@ -42,8 +41,8 @@ _HOMES: Final = {
     "Compacted": "compaction",
     "compact": "compaction",
     "remove_orphans": "collection",
-    "Materialiser": "materialise",
-    "read_table": "reading",
+    "Materialiser": "topic_table",
+    "read_table": "topic_history",
     "DeltaUpsert": "upsert",
 }
 

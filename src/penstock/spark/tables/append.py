@@ -40,10 +40,8 @@ from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.staged import Staged, query_of
 from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 from penstock.spark.tables.commits import Commit, in_table
-from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.files import WrittenFile, checked, spark_options, written_files
-from penstock.spark.tables.location import absolute, filesystem, open_table
-from penstock.spark.tables.partitions import partition_rules, partition_texts
+from penstock.spark.tables.location import absolute, check_writable, filesystem, open_table
 from penstock.spark.tables.rules import (
     Rule,
     check_rules,
@@ -51,6 +49,8 @@ from penstock.spark.tables.rules import (
     completed,
     generated,
     observed,
+    partition_rules,
+    partition_texts,
     rules_of,
 )
 from penstock.spark.tables.schemas import (
@@ -58,9 +58,9 @@ from penstock.spark.tables.schemas import (
     check_names,
     check_partitions,
     schema_of,
+    valid_text,
 )
 from penstock.spark.tables.statistics import configuration, indexed_columns, indexed_in
-from penstock.spark.tables.text import valid_text
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"

@@ -16,8 +16,7 @@ import pyarrow.fs as pa_fs
 
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables.features import check_readable
-from penstock.spark.tables.location import absolute, filesystem, open_table
+from penstock.spark.tables.location import absolute, check_readable, filesystem, open_table
 
 ORPHAN_AGE_HOURS_MIN: Final = 1
 ORPHAN_AGE_HOURS_DEFAULT: Final = 24 * 7

@@ -35,10 +35,15 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables.features import check_readable, check_writable
 from penstock.spark.tables.files import codec_of, written_files
-from penstock.spark.tables.location import absolute, filesystem, open_table
-from penstock.spark.tables.partitions import directories, texts_of
+from penstock.spark.tables.location import (
+    absolute,
+    check_readable,
+    check_writable,
+    filesystem,
+    open_table,
+)
+from penstock.spark.tables.rules import directories, texts_of
 from penstock.spark.tables.statistics import indexed_in
 
 TARGET_BYTES_DEFAULT: Final = 128 << 20

@@ -22,7 +22,7 @@ from deltalake import ColumnProperties, WriterProperties
 from deltalake.transaction import AddAction
 
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables.partitions import partition_values
+from penstock.spark.tables.rules import partition_values
 from penstock.spark.tables.statistics import statistics
 
 MILLISECONDS: Final = 1_000

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from deltalake import DeltaTable
 
 from penstock.base.errors import InvalidError
-from penstock.spark.positions import Position, Positions
+from penstock.spark.reads.positions import Position, Positions
 
 METADATA: Final = "penstock.positions"
 HISTORY_COMMITS_MAX: Final = 1_000

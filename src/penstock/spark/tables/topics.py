@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
-from penstock.records.positions import READ_COMMITTED
+from penstock.records.extents import READ_COMMITTED
 from penstock.spark.errors import InvalidOption
 from penstock.spark.tables.location import absolute, open_table
 from penstock.spark.tables.positions import check_reaches, check_topic

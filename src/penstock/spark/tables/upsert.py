@@ -47,12 +47,10 @@ from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.schema import quoted
 from penstock.spark.staged import Staged, query_of
 from penstock.spark.tables.append import DeltaSink, Written
-from penstock.spark.tables.bounds import bounded, is_local, property_of, unlisted
 from penstock.spark.tables.commits import Commit, in_table
-from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.files import checked, delta_properties
+from penstock.spark.tables.location import check_writable
 from penstock.spark.tables.newest import Newest, distinct, in_tasks
-from penstock.spark.tables.partitions import merged_rules, with_null_texts
 from penstock.spark.tables.rules import (
     CONSTRAINT,
     Rule,
@@ -60,8 +58,10 @@ from penstock.spark.tables.rules import (
     complaints,
     generated,
     lengths_of,
+    merged_rules,
     observed,
     rules_of,
+    with_null_texts,
 )
 from penstock.spark.tables.schemas import (
     added_columns,
@@ -69,10 +69,11 @@ from penstock.spark.tables.schemas import (
     check_partitions,
     fitted,
     schema_of,
+    valid_text,
     with_nulls,
     with_one_nan,
 )
-from penstock.spark.tables.text import valid_text
+from penstock.spark.tables.statistics import bounded, is_local, property_of, unlisted
 
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5

@@ -27,25 +27,25 @@ from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
 from penstock.objects.rate_limit import TokenBucket
-from penstock.storage.checkpointing import Checkpointer
-from penstock.storage.compaction.choosing import Cleanable, Cleaned, PassPlan, Source
 from penstock.storage.compaction.offsets import CleanOffsets
-from penstock.storage.compaction.swapping import decide, discard, put_in_place, release
-from penstock.storage.errors import (
+from penstock.storage.files.errors import (
+    HOUSEKEEPING_LOGS_MAX,
     CompactionStopped,
     CorruptLog,
     DiskFull,
     StorageFailed,
     disk_full,
 )
-from penstock.storage.limits import HOUSEKEEPING_LOGS_MAX
+from penstock.storage.files.segment import Segment
+from penstock.storage.files.worker import Worker
+from penstock.storage.log.compaction import Cleanable, Cleaned, PassPlan, Source
 from penstock.storage.log.partition_log import PartitionLog
 from penstock.storage.log.state import StoreParts
-from penstock.storage.segment import Segment
-from penstock.storage.worker import Worker
+from penstock.storage.log.swapping import decide, discard, put_in_place, release
+from penstock.storage.writing.checkpointing import Checkpointer
 
 if TYPE_CHECKING:
-    from penstock.storage.compaction.cleaning import CleaningPass
+    from penstock.storage.compaction.rewriting import CleaningPass
 
 logger = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class LogCleaner:
 
         def first_step() -> Cleaned | None:
             # Imported on first use, because kernels take 0.3 s to load.
-            from penstock.storage.compaction.cleaning import CleaningPass
+            from penstock.storage.compaction.rewriting import CleaningPass
 
             slot.work = CleaningPass(
                 self._files,

@@ -24,8 +24,8 @@ from typing import Final
 from penstock.base.errors import InvalidTopicName
 from penstock.base.files import Files, read_file, replace_file
 from penstock.base.ids import TopicPartition, validate_topic_name
-from penstock.storage.errors import CorruptFile, StorageError
-from penstock.storage.names import CLEAN_OFFSETS_FILE
+from penstock.storage.files.errors import CorruptFile, StorageError
+from penstock.storage.files.values import CLEAN_OFFSETS_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -17,16 +17,13 @@ from penstock.base.files import MACHINE_FILES, read_file
 from penstock.records import BatchHeader
 from penstock.records.header import Codec
 from penstock.records.transactions import decode_marker
-from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.formats.checkpoint import decode_checkpoint
-from penstock.storage.formats.epochs import decode_epochs
-from penstock.storage.formats.journal_entry import decode_key, segment_position
-from penstock.storage.formats.partition_metadata import decode_partition_metadata
-from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
-from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
-from penstock.storage.inspection.indexes import OFFSET_ENTRIES, TIME_ENTRIES, entries_of
-from penstock.storage.inspection.stores import entries_of_journal
-from penstock.storage.names import (
+from penstock.storage.files.checkpoint import decode_checkpoint
+from penstock.storage.files.epochs import decode_epochs
+from penstock.storage.files.errors import CorruptFile, CorruptLog
+from penstock.storage.files.journal import decode_key, segment_position
+from penstock.storage.files.producers import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
+from penstock.storage.files.transaction_index import ENTRY_BYTES, TransactionIndex
+from penstock.storage.files.values import (
     CHECKPOINT_FILE,
     EPOCHS_FILE,
     INDEX,
@@ -37,8 +34,11 @@ from penstock.storage.names import (
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
+    decode_partition_metadata,
     parse_offset_name,
 )
+from penstock.storage.inspection.stores import entries_of_journal
+from penstock.storage.inspection.verification import OFFSET_ENTRIES, TIME_ENTRIES, entries_of
 
 Row = dict[str, Any]
 

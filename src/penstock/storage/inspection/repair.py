@@ -33,39 +33,27 @@ from penstock.base.files import (
     write_all,
 )
 from penstock.base.ids import TopicPartition
-from penstock.storage.checkpoint_files import read_checkpoint, write_checkpoint
-from penstock.storage.counters import Counters
-from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.formats.checkpoint import (
+from penstock.storage.files.checkpoint import (
     RecoveryPoint,
     encode_checkpoint,
     encode_recovery_point,
+    read_checkpoint,
+    write_checkpoint,
 )
-from penstock.storage.formats.journal_entry import encode_key
-from penstock.storage.formats.snapshot import (
+from penstock.storage.files.errors import CorruptFile, CorruptLog
+from penstock.storage.files.journal import encode_key
+from penstock.storage.files.producers import (
     BATCHES_VERSION,
     SNAPSHOT_VERSION,
+    ProducerStates,
     SnapshotEntry,
     decode_snapshot,
     encode_snapshot,
 )
-from penstock.storage.formats.transaction_index import TransactionIndex
-from penstock.storage.inspection.directories import (
-    PartitionFiles,
-    Wanted,
-    list_partition,
-    locked,
-    partitions_of,
-    was_closed_cleanly,
-)
-from penstock.storage.inspection.findings import BatchVerifier, Finding
-from penstock.storage.inspection.verification import (
-    Advance,
-    PartitionCheck,
-    readable,
-)
-from penstock.storage.log.walk import Walked
-from penstock.storage.names import (
+from penstock.storage.files.segment import Segment
+from penstock.storage.files.segment_files import SegmentFiles
+from penstock.storage.files.transaction_index import TransactionIndex
+from penstock.storage.files.values import (
     CHECKPOINT_FILE,
     EPOCHS_FILE,
     INDEX,
@@ -76,9 +64,23 @@ from penstock.storage.names import (
     TIME_INDEX,
     TXN_INDEX,
 )
-from penstock.storage.producers import ProducerStates
-from penstock.storage.segment import Segment
-from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.files.walk import Walked
+from penstock.storage.files.worker import Counters
+from penstock.storage.inspection.directories import (
+    BatchVerifier,
+    Finding,
+    PartitionFiles,
+    Wanted,
+    list_partition,
+    locked,
+    partitions_of,
+    was_closed_cleanly,
+)
+from penstock.storage.inspection.verification import (
+    Advance,
+    PartitionCheck,
+    readable,
+)
 
 ASIDE_MAX: Final = 1_000
 """Maximum number of quarantined versions of one file."""

@@ -15,9 +15,8 @@ from uuid import UUID
 
 from penstock.base.files import MACHINE_FILES, read_range
 from penstock.base.ids import TopicPartition
-from penstock.storage.checkpoint_files import read_checkpoint, set_aside
-from penstock.storage.formats.checkpoint import Checkpoint, RecoveryPoint
-from penstock.storage.formats.journal_entry import (
+from penstock.storage.files.checkpoint import Checkpoint, RecoveryPoint, read_checkpoint, set_aside
+from penstock.storage.files.journal import (
     ALIGNMENT_BYTES,
     HEAD_BYTES,
     EntryHead,
@@ -28,25 +27,27 @@ from penstock.storage.formats.journal_entry import (
     is_whole,
     padded,
 )
-from penstock.storage.inspection.directories import (
-    Wanted,
-    list_partition,
-    partitions_of,
-    was_closed_cleanly,
-)
-from penstock.storage.inspection.findings import BatchVerifier, Finding, Kind
-from penstock.storage.inspection.verification import (
-    Advance,
-    PartitionCheck,
-    Synced,
-    opened,
-)
-from penstock.storage.names import (
+from penstock.storage.files.values import (
     JOURNAL_DIRECTORY,
     JOURNAL_SUFFIX,
     LOG,
     directory_name,
     offset_name,
+)
+from penstock.storage.inspection.directories import (
+    BatchVerifier,
+    Finding,
+    Kind,
+    Wanted,
+    list_partition,
+    partitions_of,
+    was_closed_cleanly,
+)
+from penstock.storage.inspection.verification import (
+    Advance,
+    PartitionCheck,
+    Synced,
+    opened,
 )
 
 ENTRY_BYTES_MAX: Final = 1 << 30

@@ -22,14 +22,13 @@ from typing import Final
 from penstock.base.files import read_range, sync_directory, write_all, write_file
 from penstock.base.settings import LONG_MAX
 from penstock.records import CorruptBatch, split_batches
-from penstock.storage.cutting import cut_files
-from penstock.storage.damage import Damage, DamagedRecords, whole_batches
-from penstock.storage.errors import StorageError
-from penstock.storage.loading import producers_at
+from penstock.storage.files.errors import StorageError
+from penstock.storage.files.segment import Segment, segment_place
+from penstock.storage.files.values import QUARANTINED, Buffer, offset_name
+from penstock.storage.files.walk import Damage, DamagedRecords, whole_batches
+from penstock.storage.log.loading import producers_at
+from penstock.storage.log.replaying import cut_files
 from penstock.storage.log.state import LogState
-from penstock.storage.names import QUARANTINED, offset_name
-from penstock.storage.segment import Segment, segment_place
-from penstock.storage.values import Buffer
 
 logger = logging.getLogger(__name__)
 

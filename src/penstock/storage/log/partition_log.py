@@ -29,22 +29,21 @@ from penstock.records.extents import Extent
 from penstock.records.header import EMPTY_OFFSETS_MAX
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.records.transactions import Guard
-from penstock.storage import lookups
-from penstock.storage.batch_validation import prepared
-from penstock.storage.config import LogConfig
-from penstock.storage.damage import Damage, DamagedRecords
-from penstock.storage.errors import StorageError
-from penstock.storage.formats.checkpoint import RecoveryPoint
+from penstock.storage.files.checkpoint import RecoveryPoint
+from penstock.storage.files.errors import StorageError
+from penstock.storage.files.producers import ProducerStates
+from penstock.storage.files.segment import segment_place
+from penstock.storage.files.settings import LogConfig
+from penstock.storage.files.values import Buffer, Lease, OffsetAndTimestamp, Read
+from penstock.storage.files.walk import Damage, DamagedRecords
+from penstock.storage.log import reading
 from penstock.storage.log.compaction import Compaction
 from penstock.storage.log.damage import Repair
+from penstock.storage.log.reading import read_files, read_tail
 from penstock.storage.log.replica import LogReplica
 from penstock.storage.log.state import LogState, StoreCalls, StoreParts
-from penstock.storage.log.tiering import Tiering
-from penstock.storage.log.transactions import Transactions
-from penstock.storage.producers import ProducerStates
-from penstock.storage.reading import read_files, read_tail
-from penstock.storage.segment import segment_place
-from penstock.storage.values import Buffer, Lease, OffsetAndTimestamp, Read
+from penstock.storage.log.tiering import Tiering, Transactions
+from penstock.storage.log.validation import prepared
 
 EMPTY_READS_MAX: Final = 1_000
 """Maximum number of reads that one call combines while they return no record."""
@@ -305,13 +304,13 @@ class PartitionLog:
         """Return the first record at or after a timestamp, or None."""
         state = self.state
         state.write_segments()
-        return lookups.first_at_or_after(state.parts.segment_files, state.written(), timestamp_ms)
+        return reading.first_at_or_after(state.parts.segment_files, state.written(), timestamp_ms)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
         """Return the first record with the highest timestamp; None for an empty log."""
         state = self.state
         state.write_segments()
-        return lookups.of_highest_timestamp(state.parts.segment_files, state.written())
+        return reading.of_highest_timestamp(state.parts.segment_files, state.written())
 
     def extents(self, start: int, end: int) -> list[Extent]:
         """Return file extents of the whole batches that hold [start, min(end, durable offset))."""
@@ -320,7 +319,7 @@ class PartitionLog:
         if state.damage is not None:
             raise state.damage
         end = min(end, state.durable_offset)
-        return lookups.extents(state.parts.segment_files, state.written(), start, end)
+        return reading.extents(state.parts.segment_files, state.written(), start, end)
 
     # -- epochs, start offset, producers ---------------------------------------------------------
 

@@ -27,23 +27,27 @@ from typing import Final
 from penstock.base.errors import BugError
 from penstock.base.settings import INT_MAX
 from penstock.records import HEADER_BYTES, BatchHeader, decode_header, empty_batch
-from penstock.storage.appended import Control
-from penstock.storage.batch_validation import stamped_runs
-from penstock.storage.config import LogConfig
-from penstock.storage.cutting import clear_files, cut_files
-from penstock.storage.epochs import EpochHistory
-from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
-from penstock.storage.formats.index import SparseIndex
-from penstock.storage.formats.journal_entry import STARTS
-from penstock.storage.formats.snapshot import BATCHES_VERSION, decode_snapshot, encode_snapshot
-from penstock.storage.formats.transaction_index import TransactionIndex
-from penstock.storage.limits import CARRIED_BATCHES_MAX
-from penstock.storage.loading import producers_at
+from penstock.storage.files.appended import Control
+from penstock.storage.files.checkpoint import HAS_PRODUCERS, RecoveryPoint
+from penstock.storage.files.epochs import EpochHistory
+from penstock.storage.files.errors import CARRIED_BATCHES_MAX
+from penstock.storage.files.index import SparseIndex
+from penstock.storage.files.journal import STARTS
+from penstock.storage.files.producers import (
+    BATCHES_VERSION,
+    ProducerStates,
+    decode_snapshot,
+    encode_snapshot,
+)
+from penstock.storage.files.segment import Segment, segment_place
+from penstock.storage.files.settings import LogConfig
+from penstock.storage.files.transaction_index import TransactionIndex
+from penstock.storage.files.values import Lease, Standing
+from penstock.storage.log.loading import producers_at
+from penstock.storage.log.reading import part_of
+from penstock.storage.log.replaying import clear_files, cut_files
 from penstock.storage.log.state import Before, LogState
-from penstock.storage.producers import ProducerStates
-from penstock.storage.reading import part_of
-from penstock.storage.segment import Segment, segment_place
-from penstock.storage.values import Lease, Standing
+from penstock.storage.log.validation import stamped_runs
 
 _WAITS_MAX: Final = 8
 """Maximum number of times that a truncation waits for running work. It waits more than once only

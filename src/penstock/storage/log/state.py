@@ -26,31 +26,28 @@ from penstock.base.system import Clock
 from penstock.records import BatchHeader, stamp
 from penstock.records.appends import AppendResult, placed
 from penstock.records.transactions import AbortedTransaction, decode_marker
-from penstock.storage.appended import Appended, AppendQueue, Tail, TailCache
-from penstock.storage.batch_validation import stamp_times
-from penstock.storage.config import LogConfig
-from penstock.storage.counters import Counters
-from penstock.storage.epochs import EpochHistory
-from penstock.storage.errors import AppendBacklog, CorruptLog, StorageError
-from penstock.storage.formats.checkpoint import (
-    HAS_HOLES,
-    RecoveryPoint,
-    encode_recovery_point,
+from penstock.storage.files.appended import Appended, AppendQueue, Tail, TailCache
+from penstock.storage.files.checkpoint import HAS_HOLES, RecoveryPoint, encode_recovery_point
+from penstock.storage.files.epochs import EpochHistory
+from penstock.storage.files.errors import (
+    COPIED_APPEND_BYTES_MAX,
+    AppendBacklog,
+    CorruptLog,
+    StorageError,
 )
-from penstock.storage.formats.journal_entry import encode_key
-from penstock.storage.formats.snapshot import encoded_snapshots
-from penstock.storage.limits import COPIED_APPEND_BYTES_MAX
-from penstock.storage.loading import load_log
-from penstock.storage.log.walk import RELATIVE_OFFSET_MAX
-from penstock.storage.names import directory_name
-from penstock.storage.producers import ProducerStates, Undo
-from penstock.storage.reading import Written
-from penstock.storage.replaying import LogReplay
-from penstock.storage.rolling import should_roll
-from penstock.storage.segment import Segment, aborted_flags, segment_place
-from penstock.storage.segment_files import SegmentFiles
-from penstock.storage.settings import StorageSettings
-from penstock.storage.values import UNOWNED, Buffer, Lease, LogOwner
+from penstock.storage.files.journal import encode_key
+from penstock.storage.files.producers import ProducerStates, Undo, encoded_snapshots
+from penstock.storage.files.segment import Segment, aborted_flags, segment_place
+from penstock.storage.files.segment_files import SegmentFiles
+from penstock.storage.files.settings import LogConfig, StorageSettings
+from penstock.storage.files.values import UNOWNED, Buffer, Lease, LogOwner, directory_name
+from penstock.storage.files.walk import RELATIVE_OFFSET_MAX
+from penstock.storage.files.worker import Counters
+from penstock.storage.log.loading import load_log
+from penstock.storage.log.reading import Written
+from penstock.storage.log.replaying import LogReplay
+from penstock.storage.log.rolling import should_roll
+from penstock.storage.log.validation import stamp_times
 
 logger = logging.getLogger(__name__)
 

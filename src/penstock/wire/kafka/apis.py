@@ -13,7 +13,7 @@ version 2 filters by a client's regular expression. Some fields need an explanat
 - `flexible_from` is the first version with tagged fields (KIP-482). It is needed to read request
   headers before any schema is loaded. A test compares it with kio.
 
-`checks` are the required permissions, in order (`broker/access.py` enforces them):
+`checks` are the required permissions, in order (`broker/requests/access.py` enforces them):
 
 - `whole`: on all resources of the request. Without one of them the whole request is rejected.
 - `each`: on each element of the request. Unauthorized elements are removed from it.

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.primitives import (
+    MalformedRequest,
     read_duration,
     read_optional_time,
     read_time,

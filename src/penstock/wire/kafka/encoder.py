@@ -22,8 +22,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Literal
 
-from penstock.wire.kafka.errors import UnencodableResponse
-from penstock.wire.kafka.primitives import milliseconds, timestamp_ms, uuid_bytes, uvarint
+from penstock.wire.kafka.primitives import (
+    UnencodableResponse,
+    milliseconds,
+    timestamp_ms,
+    uuid_bytes,
+    uvarint,
+)
 from penstock.wire.kafka.schema import MISSING, Field, MessageKind, Struct, load_struct
 
 Form = Literal["entity", "mapping"]

@@ -7,10 +7,29 @@ uvarint    unsigned varint: 7 bits a byte, least significant group first; the hi
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
-from penstock.wire.kafka.errors import MalformedRequest
+from penstock.base.errors import BugError, InvalidError
+
+# Errors of the wire protocol: malformed frames, and values that cannot be encoded.
+
+
+class MalformedRequest(InvalidError):
+    """Message whose bytes do not follow its schema."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class UnsupportedVersion(InvalidError):
+    """API key, or version of an API, that the broker does not support."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+
+class UnencodableResponse(BugError):
+    """Value that does not fit its schema."""
+
 
 ZERO_UUID: Final = bytes(16)
 _MILLISECOND: Final = timedelta(milliseconds=1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.broker.coordination.assignors import (
+from penstock.broker.groups.runtime.assignors import (
     ASSIGNORS,
     NOTHING,
     GroupSpec,

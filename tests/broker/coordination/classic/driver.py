@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.broker.coordination.classic import (
+from penstock.broker.groups.classic import (
     Assignment,
     ClassicGroups,
     GroupLimits,
@@ -19,11 +19,15 @@ from penstock.broker.coordination.classic import (
     Synced,
     SyncGroup,
 )
-from penstock.broker.coordination.classic.rebalance import Rebalancer
-from penstock.broker.coordination.core import Effect, Refused, Reply, Save, Saved, Stored, Tick
-from penstock.broker.coordination.group_events import DescribedGroup, DescribeGroup
-from penstock.broker.coordination.kinds import GROUP_ROW, Groups
-from penstock.broker.coordination.turn import Turn
+from penstock.broker.groups.classic.rebalance import Rebalancer
+from penstock.broker.groups.runtime.core import Effect, Refused, Reply, Save, Saved, Stored, Tick
+from penstock.broker.groups.runtime.kinds import (
+    GROUP_ROW,
+    DescribedGroup,
+    DescribeGroup,
+    Groups,
+    Turn,
+)
 
 RANGE = (Protocol(name="range", metadata=b"range-subscription"),)
 LIMITS = GroupLimits(group_initial_rebalance_delay_ms=0)

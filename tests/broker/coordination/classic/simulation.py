@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from penstock.broker.coordination.classic import (
+from penstock.broker.groups.classic import (
     Assignment,
     GroupLimits,
     Heartbeat,
@@ -33,8 +33,8 @@ from penstock.broker.coordination.classic import (
     Synced,
     SyncGroup,
 )
-from penstock.broker.coordination.classic.states import GroupState
-from penstock.broker.coordination.core import (
+from penstock.broker.groups.classic.states import GroupState
+from penstock.broker.groups.runtime.core import (
     Effect,
     Refused,
     Reply,
@@ -44,7 +44,7 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.group_events import Accepted, CommitCheck, DescribeGroup, Prune
+from penstock.broker.groups.runtime.kinds import Accepted, CommitCheck, DescribeGroup, Prune
 from tests.broker.coordination.classic.driver import Core
 
 PARTITIONS = 6

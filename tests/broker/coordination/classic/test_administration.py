@@ -7,16 +7,10 @@ import struct
 import pytest
 from msgspec.structs import replace
 
-from penstock.broker.coordination.classic import (
-    Heartbeat,
-    LeaveGroup,
-    LeavingMember,
-    Protocol,
-    SyncGroup,
-)
-from penstock.broker.coordination.classic.subscription import subscribed_topics
-from penstock.broker.coordination.core import Refused, SaveFailed
-from penstock.broker.coordination.group_events import (
+from penstock.broker.groups.classic import Heartbeat, LeaveGroup, LeavingMember, Protocol, SyncGroup
+from penstock.broker.groups.classic.group import subscribed_topics
+from penstock.broker.groups.runtime.core import Refused, SaveFailed
+from penstock.broker.groups.runtime.kinds import (
     Accepted,
     CommitCheck,
     DeleteGroup,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.broker.coordination.classic import Protocol
-from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH
-from penstock.broker.coordination.core import Refused, SaveFailed, Stored
-from penstock.broker.coordination.group_events import Accepted, CommitCheck
+from penstock.broker.groups.classic import Protocol
+from penstock.broker.groups.classic.group import GENERATIONS_PER_EPOCH
+from penstock.broker.groups.runtime.core import Refused, SaveFailed, Stored
+from penstock.broker.groups.runtime.kinds import Accepted, CommitCheck
 from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
 
 

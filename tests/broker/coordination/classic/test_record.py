@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.coordination.classic import Protocol
-from penstock.broker.coordination.classic.group import Group, Member
-from penstock.broker.coordination.classic.record import (
+from penstock.broker.groups.classic import Protocol
+from penstock.broker.groups.classic.group import (
     GENERATIONS_PER_EPOCH,
+    Group,
+    Member,
     decode_group,
     encode_group,
 )
-from penstock.broker.coordination.classic.states import GroupState
-from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
+from penstock.broker.groups.classic.states import GroupState
+from penstock.broker.groups.runtime.kinds import GROUP_ROW, CorruptGroup
 from tests.control.before.contents import GROUP_OF_ONE_RECORD
 
 texts = st.text(max_size=12)

@@ -7,16 +7,17 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH
-from penstock.broker.coordination.core import Refused, Save, Saved, SaveFailed, Stored
-from penstock.broker.coordination.group_events import (
+from penstock.broker.groups.classic.group import GENERATIONS_PER_EPOCH
+from penstock.broker.groups.runtime.core import Refused, Save, Saved, SaveFailed, Stored
+from penstock.broker.groups.runtime.kinds import (
+    GROUP_ROW,
     Accepted,
     CommitCheck,
+    CorruptGroup,
     DescribedGroup,
     DescribeGroup,
     Prune,
 )
-from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
 from tests.broker.coordination.classic.driver import LIMITS, Core, Driver
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.coordination.classic import record, saving
-from penstock.broker.coordination.classic.group import Group, Purpose, SaveWaiter
-from penstock.broker.coordination.classic.rebalance import Rebalancer
-from penstock.broker.coordination.classic.states import UNKNOWN_MEMBER_ID
+from penstock.broker.groups.classic import group as record
+from penstock.broker.groups.classic import membership
+from penstock.broker.groups.classic.group import Group, Purpose, SaveWaiter
+from penstock.broker.groups.classic.rebalance import Rebalancer
+from penstock.broker.groups.classic.states import UNKNOWN_MEMBER_ID
 from tests.broker.coordination.classic import simulation
 from tests.sampling import sample
 
@@ -55,7 +56,7 @@ def answer_before_the_save(rebalancer: Rebalancer, group: Group, waiter: SaveWai
     group.next_waiters.append(waiter)
     rebalancer.start_save(group)
     if waiter.purpose is Purpose.ASSIGNMENT and group.store_busy:
-        saving._fulfil(rebalancer, group, waiter)
+        membership._fulfil(rebalancer, group, waiter)
 
 
 @pytest.mark.parametrize(

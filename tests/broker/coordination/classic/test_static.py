@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.coordination.classic import (
+from penstock.broker.groups.classic import (
     Heartbeat,
     Joined,
     LeaveGroup,
@@ -14,8 +14,8 @@ from penstock.broker.coordination.classic import (
     Protocol,
     SyncGroup,
 )
-from penstock.broker.coordination.core import Refused, SaveFailed
-from penstock.broker.coordination.group_events import Accepted, CommitCheck
+from penstock.broker.groups.runtime.core import Refused, SaveFailed
+from penstock.broker.groups.runtime.kinds import Accepted, CommitCheck
 from tests.broker.coordination.classic.driver import Driver, join_event
 
 

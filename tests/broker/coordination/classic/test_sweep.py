@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.base.errors import BugError
-from penstock.broker.coordination.classic import (
+from penstock.broker.groups.classic import (
     Assignment,
     Heartbeat,
     Joined,
@@ -21,10 +21,10 @@ from penstock.broker.coordination.classic import (
     Protocol,
     SyncGroup,
 )
-from penstock.broker.coordination.classic.group import Group
-from penstock.broker.coordination.classic.states import PREVIOUS, GroupState
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.group_events import (
+from penstock.broker.groups.classic.group import Group
+from penstock.broker.groups.classic.states import PREVIOUS, GroupState
+from penstock.broker.groups.runtime.core import Refused
+from penstock.broker.groups.runtime.kinds import (
     CommitCheck,
     DeleteGroup,
     DescribeGroup,

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from penstock.broker.coordination.assignors import NOTHING, Partitions
-from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
-from penstock.broker.coordination.consumer import (
-    ConsumerGroups,
-    ConsumerHeartbeat,
-    ConsumerLimits,
-)
-from penstock.broker.coordination.consumer.group import ConsumerGroup
-from penstock.broker.coordination.conversion import Conversion
-from penstock.broker.coordination.core import (
+from penstock.broker.groups.classic import ClassicGroups, GroupLimits
+from penstock.broker.groups.consumer import ConsumerGroups, ConsumerHeartbeat, ConsumerLimits
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.coordinator import Conversion
+from penstock.broker.groups.modern.core import HeartbeatResponse
+from penstock.broker.groups.runtime.assignors import NOTHING, Partitions
+from penstock.broker.groups.runtime.core import (
     Compute,
     Computed,
     Effect,
@@ -27,10 +24,7 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import HeartbeatResponse
-from penstock.broker.coordination.modern.topics import NewTopics
-from penstock.broker.coordination.turn import Turn
+from penstock.broker.groups.runtime.kinds import Groups, NewTopics, Turn
 from penstock.control import Partition, Topic
 
 LIMITS = ConsumerLimits(assignment_interval=0)

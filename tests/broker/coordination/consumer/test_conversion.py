@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.broker.coordination.classic import (
+from penstock.broker.groups.classic import (
     Assignment,
     Heartbeat,
     Joined,
@@ -20,15 +20,15 @@ from penstock.broker.coordination.classic import (
     Synced,
     SyncGroup,
 )
-from penstock.broker.coordination.consumer import MigrationPolicy
-from penstock.broker.coordination.consumer_protocol import (
+from penstock.broker.groups.consumer import MigrationPolicy
+from penstock.broker.groups.consumer.classic_requests import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.group_events import Accepted, CommitCheck, ListGroups
-from penstock.broker.coordination.modern.events import HeartbeatResponse
+from penstock.broker.groups.modern.core import HeartbeatResponse
+from penstock.broker.groups.runtime.core import Refused
+from penstock.broker.groups.runtime.kinds import Accepted, CommitCheck, ListGroups
 from tests.broker.coordination.consumer.driver import (
     LIMITS,
     Driver,

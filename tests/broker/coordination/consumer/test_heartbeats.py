@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.broker.coordination.assignors import NOTHING
-from penstock.broker.coordination.consumer.group import GroupState
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.group_events import (
+from penstock.broker.groups.consumer.group import GroupState
+from penstock.broker.groups.runtime.assignors import NOTHING
+from penstock.broker.groups.runtime.core import Refused
+from penstock.broker.groups.runtime.kinds import (
     Accepted,
     CommitCheck,
     DeleteGroup,
     FetchCheck,
     ListGroups,
+    NewTopics,
     OffsetDeleteCheck,
     OffsetsDeletable,
     Prune,
 )
-from penstock.broker.coordination.modern.topics import NewTopics
 from tests.broker.coordination.consumer.driver import (
     CLICKS,
     LIMITS,

@@ -6,12 +6,8 @@ import itertools
 
 import pytest
 
-from penstock.broker.coordination.assignors import Partitions, merged
-from penstock.broker.coordination.consumer.reconciliation import (
-    Current,
-    MemberState,
-    reconcile,
-)
+from penstock.broker.groups.consumer.group import Current, MemberState, reconcile
+from penstock.broker.groups.runtime.assignors import Partitions, merged
 
 STABLE = MemberState.STABLE
 UNREVOKED = MemberState.UNREVOKED_PARTITIONS

@@ -9,8 +9,10 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from penstock.broker.coordination.assignors import Partitions
-from penstock.broker.coordination.core import (
+from penstock.broker.configuration.groups import GroupConfigs
+from penstock.broker.groups.modern.core import HeartbeatResponse
+from penstock.broker.groups.runtime.assignors import Partitions
+from penstock.broker.groups.runtime.core import (
     Compute,
     Computed,
     Refused,
@@ -21,24 +23,22 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.group_events import (
+from penstock.broker.groups.runtime.kinds import (
     CommitCheck,
     DeleteGroup,
     DescribeGroup,
+    Groups,
     ListGroups,
+    NewTopics,
+    Turn,
 )
-from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import HeartbeatResponse
-from penstock.broker.coordination.modern.topics import NewTopics
-from penstock.broker.coordination.share import (
+from penstock.broker.groups.share import (
     DescribedShareGroup,
     EnsureShareGroup,
     ShareGroupLimits,
     ShareGroups,
     ShareHeartbeat,
 )
-from penstock.broker.coordination.turn import Turn
-from penstock.broker.group_configs import GroupConfigs
 from penstock.control import Partition, Topic
 
 SESSION_MS = 45_000

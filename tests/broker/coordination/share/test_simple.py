@@ -7,8 +7,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.coordination.assignors import GroupSpec, MemberSpec, Partitions
-from penstock.broker.coordination.assignors.simple import assign_simply
+from penstock.broker.groups.runtime.assignors import (
+    GroupSpec,
+    MemberSpec,
+    Partitions,
+    assign_simply,
+)
 
 TOPICS = [b"t" * 16, b"u" * 16, b"v" * 16]
 topics = st.sets(st.sampled_from(TOPICS), min_size=1)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock.base.errors import CorruptError
 from penstock.base.ids import TopicPartition
-from penstock.broker.coordination.core import (
+from penstock.broker.groups.runtime.core import (
     Effect,
     Refused,
     Reply,
@@ -19,7 +19,7 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.transactions import (
+from penstock.broker.transactions import (
     NO_PRODUCER,
     Added,
     AddToTransaction,
@@ -42,9 +42,9 @@ from penstock.broker.coordination.transactions import (
     VerifyPartitions,
     WriteMarkers,
 )
-from penstock.broker.coordination.transactions.core import SAVE_RETRY_MS
-from penstock.broker.coordination.transactions.events import WAIT_MS
-from penstock.broker.coordination.transactions.transaction import COMPLETION_LINGER_MS
+from penstock.broker.transactions.core import SAVE_RETRY_MS
+from penstock.broker.transactions.events import WAIT_MS
+from penstock.broker.transactions.rules import COMPLETION_LINGER_MS
 
 ID = "payments"
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

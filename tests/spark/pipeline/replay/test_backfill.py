@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.spark.pipeline import joining
 from penstock.spark.pipeline.replay.backfill import Backfill, Progress
 from penstock.spark.pipeline.replay.parked import ask, waiting
-from penstock.spark.pipeline.replay.refusals import CannotBackfill
-from penstock.spark.pipeline.replay.starts import Start, parse
+from penstock.spark.pipeline.replay.refusals import CannotBackfill, Start, parse
 from penstock.spark.pipeline.runner import PipelineRunner
 from penstock.spark.tables import Materialiser
 from tests.spark.pipeline.conftest import PATIENCE_SECONDS, Pipeline

@@ -11,9 +11,13 @@ from deltalake import DeltaTable
 from penstock.base.errors import PenstockError
 from penstock.spark.errors import InvalidRows
 from penstock.spark.pipeline.replay import dead_letters
-from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange
-from penstock.spark.pipeline.replay.dead_letters import DeadLetters
-from penstock.spark.pipeline.replay.locking import Busy, locked
+from penstock.spark.pipeline.replay.dead_letters import (
+    Busy,
+    DeadLetters,
+    Filters,
+    OffsetRange,
+    locked,
+)
 from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.tables import DeltaSink
 from tests.spark.pipeline.conftest import Pipeline

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.parked import NothingParked, ask, waiting
 from penstock.spark.pipeline.runner import PipelineRunner
 from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.pipeline.state import PipelinePaths
 from tests.spark.pipeline.conftest import PATIENCE_SECONDS, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]

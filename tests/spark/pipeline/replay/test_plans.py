@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.replay.chunks import chunk, chunk_count, records_in
-from penstock.spark.pipeline.replay.refusals import CannotBackfill, check_sink
-from penstock.spark.pipeline.replay.starts import parse
+from penstock.spark.pipeline.replay.backfill import chunk, chunk_count, records_in
+from penstock.spark.pipeline.replay.refusals import CannotBackfill, check_sink, parse
 
 BOUNDS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda two: tuple(sorted(two)))
 

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.parked import ask, waiting
 from penstock.spark.pipeline.retry_store import ReleaseBox, RetryStore
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.pipeline.state import QueryState
+from penstock.spark.pipeline.state import PipelinePaths, QueryState
 from penstock.spark.tables import DeltaSink
 from tests.spark.pipeline.conftest import Pipeline
 

@@ -258,7 +258,7 @@ CREATE TABLE diskless_extents (
     PRIMARY KEY (partition_id, base_offset)
 );
 
--- `batches` are those that the producer may repeat, packed by `batch_index/formats.py`.
+-- `batches` are those that the producer may repeat, packed by `values/diskless.py`.
 CREATE TABLE diskless_producers (
     partition_id      bigint  NOT NULL,
     producer_id       bigint  NOT NULL,
@@ -285,7 +285,7 @@ CREATE TABLE diskless_aborted (
 );
 
 -- Requests that move a topic's records, and the participants' progress. `partitions` is packed by
--- `batch_index/formats.py`. A request's row is locked before it is deleted or committed, and before
+-- `values/diskless.py`. A request's row is locked before it is deleted or committed, and before
 -- a participant is written.
 CREATE TABLE diskless_switches (
     topic_id    uuid    PRIMARY KEY,

@@ -14,9 +14,10 @@ from typing import Final
 
 from penstock.base.system import Randomness
 from penstock.control.drivers.postgres_connections import Connection, run
-from penstock.control.errors import IncompatibleDatabase
-from penstock.control.metadata import operations, rules
 from penstock.control.migrations import missing
+from penstock.control.operations import metadata
+from penstock.control.rules import metadata as metadata_rules
+from penstock.control.values.errors import IncompatibleDatabase
 
 MIGRATION_TIMEOUT_SECONDS: Final = 120.0
 """Timeout of a schema migration, and of brokers that wait for another's migration."""
@@ -48,7 +49,7 @@ async def migrate(connection: Connection, *, where: str, randomness: Randomness)
     for number, text in missing("postgres", version, where=where):
         await connection.execute(text)
         await connection.execute("INSERT INTO penstock_schema VALUES ($1)", number)
-    opened = operations.open_cluster(rules.cluster_id(randomness.uuid()), randomness.uuid())
+    opened = metadata.open_cluster(metadata_rules.cluster_id(randomness.uuid()), randomness.uuid())
     return await run(connection, opened)
 
 

@@ -227,7 +227,7 @@ CREATE TABLE diskless_extents (
     PRIMARY KEY (partition_id, base_offset)
 ) WITHOUT ROWID;
 
--- `batches` are those that the producer may repeat, packed by `batch_index/formats.py`.
+-- `batches` are those that the producer may repeat, packed by `values/diskless.py`.
 CREATE TABLE diskless_producers (
     partition_id      INTEGER NOT NULL,
     producer_id       INTEGER NOT NULL,
@@ -254,7 +254,7 @@ CREATE TABLE diskless_aborted (
 ) WITHOUT ROWID;
 
 -- Requests that move a topic's records, and the participants' progress. `partitions` is packed by
--- `batch_index/formats.py`.
+-- `values/diskless.py`.
 CREATE TABLE diskless_switches (
     topic_id    BLOB PRIMARY KEY,
     switch_id   BLOB NOT NULL,

@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from penstock.control.errors import IncompatibleDatabase
 from penstock.control.migrations import missing
+from penstock.control.values.errors import IncompatibleDatabase
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

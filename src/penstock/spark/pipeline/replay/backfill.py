@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -29,19 +29,46 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.client import Client
 from penstock.spark.pipeline import frames, joining, protecting, rules, schemas
 from penstock.spark.pipeline.analysis import plans
-from penstock.spark.pipeline.files import keys_of
+from penstock.spark.pipeline.draft import keys_of
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.replay.chunks import chunk, chunk_count, records_in
-from penstock.spark.pipeline.replay.locking import locked
-from penstock.spark.pipeline.replay.refusals import CannotBackfill, check_sink
-from penstock.spark.pipeline.replay.starts import Start, lows
+from penstock.spark.pipeline.replay.dead_letters import locked
+from penstock.spark.pipeline.replay.refusals import CannotBackfill, Start, check_sink, lows
 from penstock.spark.pipeline.retry_store import RetryStore
 from penstock.spark.pipeline.spec import PipelineSpec, Source
+from penstock.spark.pipeline.state import PipelinePaths
 from penstock.spark.pipeline.writing import writer
 from penstock.spark.schema import COLUMN_NAMES
 from penstock.spark.tables import history, read_table, table_version
 from penstock.spark.tables.location import absolute
+
+if TYPE_CHECKING:
+    from penstock.spark.pipeline.frames import Ranges
+
+
+# Division of offsets into chunks; each chunk has the same share of every partition.
+
+
+def records_in(ranges: Ranges) -> int:
+    return sum(end - first for partitions in ranges.values() for first, end in partitions.values())
+
+
+def chunk_count(ranges: Ranges, records: int) -> int:
+    """Return the number of chunks if a chunk has at most about `records` offsets."""
+    return -(-records_in(ranges) // max(1, records))
+
+
+def chunk(ranges: Ranges, number: int, count: int) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return the offsets [first, end) of chunk `number` (from 0) of `count`."""
+
+    def cut(first: int, end: int) -> tuple[int, int]:
+        span = end - first
+        return first + span * number // count, first + span * (number + 1) // count
+
+    return {
+        topic: {at: cut(*bounds) for at, bounds in partitions.items()}
+        for topic, partitions in ranges.items()
+    }
+
 
 CHUNK_RECORDS: Final = 1_000_000
 QUERY_ID: Final = "sql.streaming.queryId"

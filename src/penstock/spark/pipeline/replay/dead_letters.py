@@ -14,30 +14,258 @@ first finishes an interrupted replay. Later replays leave out dead letters with 
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import CorruptError, InvalidError
 from penstock.base.files import write_durably
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
-from penstock.records.columnar.fitting import WithoutHeaders
-from penstock.records.positions import READ_COMMITTED
+from penstock.records.columnar.fitting import TRUNCATED, WithoutHeaders
+from penstock.records.extents import READ_COMMITTED
 from penstock.spark.errors import CommitRefused, InvalidRows, SinkOwnerChanged, UnknownTopics
-from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.replay import dead_letter_rows
-from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange, Stamp
-from penstock.spark.pipeline.replay.locking import locked
 from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.pipeline.writing import PREFIX as ERROR_PREFIX
+from penstock.spark.schema import HEADERS, spark_schema
 from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.tables import DeltaSink, read_table, table_version
+
+# Dead letters as columns: origin, reason, and the record to replay.
+#
+# The headers of a dead letter name its origin (`pipeline/writing.py`). A replay writes the
+# original record without those headers, and adds
+#
+#   penstock.replay.id, .from (topic-partition@offset of the dead letter), .attempt (1 for the first
+#   time), .at (milliseconds), .by, .timestamp (of the original record, in milliseconds)
+#
+# The timestamp of the replayed record is the time of the replay, because retention could delete an
+# older record at once. If the topic accepts the record only without the added headers, they are
+# left out. A truncated dead letter cannot be replayed.
+
+
+REPLAY_PREFIX: Final = "penstock.replay."
+LETTER: Final = ("letter_topic_id", "letter_partition", "letter_offset")
+"""Columns that identify a dead letter, even if its topic was deleted and created again."""
+AUDITED: Final = (
+    "rule", "letter_topic", *LETTER, "topic", "partition", "offset", "attempt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Offsets of one partition of the dead-letter topic, both ends included."""
+
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Selection of dead letters to replay.
+
+    `topic` is the original topic. `again` includes dead letters that were replayed before. `limit`
+    selects the first ones by partition and offset.
+    """
+
+    rule: str | None = None
+    topic: str | None = None
+    since_ms: int | None = None
+    offsets: tuple[OffsetRange, ...] = ()
+    limit: int | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """Id, user and time of a replay."""
+
+    replay_id: str
+    by: str
+    at_ms: int
+
+
+def dead_letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
+    """Return the dead letters of a pipeline, from the records of its dead-letter topic.
+
+    Columns of the original record: `key`, `value`, `headers`, `topic`, `partition`, `offset`,
+    `first_ms` (its timestamp), and `whole` (false if the dead letter is truncated). Columns of the
+    rejection: `rule`, `reason`, `query`. Columns of the dead letter: `letter_topic`,
+    `letter_topic_id`, `letter_partition`, `letter_offset`, `letter_time`, and `attempt`, the number
+    of its next replay.
+    """
+    mine = records.where(_text("pipeline") == pipeline)
+    attempt = _text("attempt", REPLAY_PREFIX).try_cast("int")
+    return mine.select(
+        "key",
+        "value",
+        _own_headers().alias(HEADERS),
+        *(_text(name).alias(name) for name in ("rule", "reason", "query", "topic")),
+        _text("partition").try_cast("int").alias("partition"),
+        _text("offset").try_cast("bigint").alias("offset"),
+        _text("timestamp").try_cast("bigint").alias("first_ms"),
+        _text(TRUNCATED).isNull().alias("whole"),
+        F.col("topic").alias("letter_topic"),
+        F.lit(topic_id).alias("letter_topic_id"),
+        F.col("partition").alias("letter_partition"),
+        F.col("offset").alias("letter_offset"),
+        F.col("timestamp").alias("letter_time"),
+        (F.coalesce(attempt, F.lit(0)) + 1).alias("attempt"),
+    )
+
+
+def meant(found: DataFrame, wanted: Filters) -> DataFrame:
+    """Return the dead letters that match the filters; ignore `again` and `limit`."""
+    conditions: list[Column] = []
+    if wanted.rule is not None:
+        conditions.append(F.col("rule") == wanted.rule)
+    if wanted.topic is not None:
+        conditions.append(F.col("topic") == wanted.topic)
+    if wanted.since_ms is not None:
+        conditions.append(F.col("letter_time") >= F.timestamp_millis(F.lit(wanted.since_ms)))
+    if wanted.offsets:
+        conditions.append(reduce(Column.__or__, [_within(offset) for offset in wanted.offsets]))
+    return reduce(DataFrame.where, conditions, found)
+
+
+def marked(found: DataFrame, replays: DataFrame | None, spec: PipelineSpec) -> DataFrame:
+    """Return the dead letters with the columns `replayed` (before) and `open` (can be replayed).
+
+    A dead letter cannot be replayed if its headers lack the origin, if it is truncated, or if its
+    record is a line of an outbox payload.
+    """
+    placed = F.col("topic").isNotNull() & F.col("partition").isNotNull() & F.col("whole")
+    outboxes = [source for source in spec.sources.values() if source.outbox is not None]
+    for source in outboxes:
+        here = F.col("topic").isin(*source.topics)
+        if source.pattern is not None:
+            here = F.col("topic").rlike(f"^(?:{source.pattern})$")
+        placed &= ~here
+    frame = found.withColumn("open", F.coalesce(placed, F.lit(False)))
+    if replays is None:
+        return frame.withColumn("replayed", F.lit(False))
+    before = replays.select(*LETTER).distinct().withColumn("replayed", F.lit(True))
+    return frame.join(before, list(LETTER), "left").withColumn(
+        "replayed", F.coalesce(F.col("replayed"), F.lit(False))
+    )
+
+
+def chosen(frame: DataFrame, wanted: Filters) -> DataFrame:
+    """Return the dead letters of a marked frame to replay; repeated calls return the same ones."""
+    going = frame.where(F.col("open"))
+    if not wanted.again:
+        going = going.where(~F.col("replayed"))
+    if wanted.limit is not None:
+        going = going.orderBy("letter_partition", "letter_offset").limit(wanted.limit)
+    return going.drop("open", "replayed")
+
+
+def put_back(going: DataFrame, stamp: Stamp) -> DataFrame:
+    """Return dead letters as records to write, those of a key in their original order.
+
+    A record with a key goes to the current partition of the key. A record without a key goes to its
+    original partition.
+    """
+    place = F.concat(
+        "letter_topic", F.lit("-"), F.col("letter_partition").cast("string"),
+        F.lit("@"), F.col("letter_offset").cast("string"),
+    )  # fmt: skip
+    facts: Mapping[str, Column] = {
+        "id": F.lit(stamp.replay_id),
+        "from": place,
+        "attempt": F.col("attempt").cast("string"),
+        "at": F.lit(str(stamp.at_ms)),
+        "by": F.lit(stamp.by),
+        "timestamp": F.coalesce(F.col("first_ms").cast("string"), F.lit("")),
+    }
+    added = [
+        F.struct(F.lit(REPLAY_PREFIX + name).alias("key"), F.encode(value, "UTF-8").alias("value"))
+        for name, value in facts.items()
+    ]
+    headers = F.concat(F.col(HEADERS), F.array(*added).cast(_headers_type()))
+    partition = F.when(F.col("key").isNull(), F.col("partition"))
+    order = ("partition", "offset", "letter_partition", "letter_offset")
+    return (
+        going.repartition("topic", "key", partition)
+        .sortWithinPartitions(*order)
+        .select("key", "value", headers.alias(HEADERS), "topic", partition.alias("partition"))
+    )
+
+
+def audit_rows(going: DataFrame, stamp: Stamp, *, batch: int) -> DataFrame:
+    return going.select(
+        F.lit(stamp.replay_id).alias("replay_id"),
+        F.lit(batch).cast("bigint").alias("batch"),
+        F.timestamp_millis(F.lit(stamp.at_ms)).alias("at"),
+        F.lit(stamp.by).alias("by"),
+        *AUDITED,
+    )
+
+
+def _text(name: str, prefix: str = ERROR_PREFIX) -> Column:
+    """Return the last header of this name as text; null if there is none."""
+    found = F.filter(F.col(HEADERS), lambda one: one["key"] == prefix + name)
+    return F.try_element_at(found, F.lit(-1))["value"].cast("string")
+
+
+def _own_headers() -> Column:
+    def own(one: Column) -> Column:
+        prefixes: Sequence[str] = (ERROR_PREFIX, REPLAY_PREFIX)
+        return ~reduce(Column.__or__, [one["key"].startswith(prefix) for prefix in prefixes])
+
+    return F.coalesce(F.filter(F.col(HEADERS), own), F.array().cast(_headers_type()))
+
+
+def _headers_type() -> str:
+    return spark_schema((HEADERS,))[HEADERS].dataType.simpleString()
+
+
+def _within(one: OffsetRange) -> Column:
+    offset = F.col("letter_offset")
+    here = F.col("letter_partition") == one.partition
+    return here & (offset >= one.first) & (offset <= one.last)
+
+
+# File lock that is released when its process ends.
+
+
+class Busy(InvalidError):
+    """Lock of a file that another process holds."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock of the file `path` while the block runs; `what` names the work in errors.
+
+    Raises:
+        Busy: another process holds the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise Busy(f"{what} is already running as process {owner}: {path} is locked") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
 
 GROUPS_MAX: Final = 1_000
 EXAMPLES: Final = 5
@@ -154,7 +382,7 @@ class DeadLetters:
             done = [self._run(begun, resumed=True) for begun in self._open()]
             owner, batch = self._numbers()
             replay = self._decide(wanted, by=by, batch=batch, owner=owner)
-            if not dead_letter_rows.chosen(self._marked(replay), wanted).isEmpty():
+            if not chosen(self._marked(replay), wanted).isEmpty():
                 write_durably(self._folder / OPEN, json.dumps(asdict(replay)).encode())
                 done.append(self._run(replay, resumed=False))
             return tuple(done)
@@ -193,18 +421,14 @@ class DeadLetters:
         if self._spec.run.admin_url:
             options["penstock.admin.url"] = self._spec.run.admin_url
         records = self._spark.read.format("penstock").options(**options).load()
-        found = dead_letter_rows.dead_letters(
-            records, pipeline=self._spec.name, topic_id=replay.topic_id
-        )
+        found = dead_letters(records, pipeline=self._spec.name, topic_id=replay.topic_id)
         replays = None
         if replay.audit_version is not None:
             replays = read_table(self._spark, self._table, version=replay.audit_version)
-        return dead_letter_rows.marked(
-            dead_letter_rows.meant(found, replay.filters), replays, self._spec
-        )
+        return marked(meant(found, replay.filters), replays, self._spec)
 
     def _run(self, replay: Replay, *, resumed: bool) -> Replayed:
-        going = dead_letter_rows.chosen(self._marked(replay), replay.filters).persist()
+        going = chosen(self._marked(replay), replay.filters).persist()
         application = f"{self._spec.name}.replay.{replay.topic}"
         stamp = Stamp(replay_id=replay.id, by=replay.by, at_ms=replay.at_ms)
         try:
@@ -212,12 +436,12 @@ class DeadLetters:
                 application=application,
                 bootstrap=self._spec.run.bootstrap,
                 admin_url=self._spec.run.admin_url,
-                shorten=WithoutHeaders(prefix=dead_letter_rows.REPLAY_PREFIX),
+                shorten=WithoutHeaders(prefix=REPLAY_PREFIX),
             )
             with self._put_aside_when_refused(replay):
-                log.write(dead_letter_rows.put_back(going, stamp), replay.batch, owner=replay.owner)
+                log.write(put_back(going, stamp), replay.batch, owner=replay.owner)
             audit = DeltaSink(self._table, application=application)
-            audit.write(dead_letter_rows.audit_rows(going, stamp, batch=replay.batch), replay.batch)
+            audit.write(audit_rows(going, stamp, batch=replay.batch), replay.batch)
             records = going.count()
         finally:
             going.unpersist()
@@ -261,11 +485,7 @@ def _groups(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
         F.count_if("replayed").alias("replayed"),
         F.count_if(~F.col("open")).alias("stuck"),
     )
-    going = (
-        dead_letter_rows.chosen(frame, wanted)
-        .groupBy("rule", "topic")
-        .agg(F.count("*").alias("going"))
-    )
+    going = chosen(frame, wanted).groupBy("rule", "topic").agg(F.count("*").alias("going"))
     same = F.col("l.rule").eqNullSafe(F.col("r.rule")) & F.col("l.topic").eqNullSafe(
         F.col("r.topic")
     )
@@ -275,7 +495,7 @@ def _groups(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
 
 
 def _examples(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
-    first = dead_letter_rows.chosen(frame, wanted).orderBy("letter_partition", "letter_offset")
+    first = chosen(frame, wanted).orderBy("letter_partition", "letter_offset")
     shown = first.limit(EXAMPLES).select(
         "letter_partition", "letter_offset", "letter_time", "topic", "partition", "offset", "rule",
         "reason", F.col("key").cast("string"), F.col("value").cast("string"), "attempt",

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.retry_store import ALL_KEYS, Release, ReleaseBox, RetryStore
 from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.pipeline.state import PipelinePaths
 
 KEYS_MAX: Final = 1_000
 WITH_KEY: Final = -1

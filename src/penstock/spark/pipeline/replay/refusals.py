@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidError
+from penstock.base.ids import TopicPartition
+from penstock.client import Client
+from penstock.records.extents import first_millisecond
 from penstock.spark.pipeline.kinds import nearest
-from penstock.spark.pipeline.replay.dead_letter_rows import Filters
+from penstock.spark.pipeline.replay.dead_letters import Filters
 from penstock.spark.pipeline.rules import UNDECODABLE
 from penstock.spark.pipeline.spec import (
     ConsoleSink,
@@ -85,3 +92,103 @@ def check_sink(spec: PipelineSpec, name: str) -> None:
             )
     if reason is not None:
         raise CannotBackfill(f"sink {name} cannot be backfilled: {reason}")
+
+
+# Start of a backfill: converts the option `--from` to offsets.
+
+
+EARLIEST: Final = "earliest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start of a backfill: the earliest records, a time, or offsets by topic and partition.
+
+    `text` is the option `--from`, or None without it. Without a time and offsets, the start is
+    earliest.
+    """
+
+    text: str | None = None
+    time_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+
+
+def moment_ms(text: str) -> int:
+    """Return a time in ISO 8601 as milliseconds since 1970; without a zone it is in UTC.
+
+    Raises:
+        ValueError: the text is not a time.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return first_millisecond(moment)
+
+
+def parse(text: str | None) -> Start:
+    """Parse the option `--from`.
+
+    Raises:
+        ValueError: the text is not `earliest`, a time, or offsets as JSON.
+    """
+    if text is None or text == EARLIEST:
+        return Start(text=text)
+    if not text.lstrip().startswith("{"):
+        return Start(text=text, time_ms=moment_ms(text))
+    body = json.loads(text)
+    offsets = {
+        topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+        for topic, partitions in body.items()
+    }
+    if any(offset < 0 for partitions in offsets.values() for offset in partitions.values()):
+        raise ValueError("an offset must be 0 or more")
+    return Start(text=text, offsets=offsets)
+
+
+def lows(
+    client: Client,
+    start: Start,
+    ends: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, str],
+    *,
+    with_history: bool,
+) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return the offsets [first, end) to read, by topic and partition.
+
+    Args:
+        ends: the sink's start positions, where the backfill ends.
+        topic_ids: the topics' ids when the sink was added.
+        with_history: whether a table has records that the log may lack.
+
+    Raises:
+        CannotBackfill: a topic was deleted and created again, `start` names a topic that the sink
+            does not read, or `start` is a time although there is a table.
+    """
+    if with_history and start.time_ms is not None:
+        raise CannotBackfill(
+            f"--from {start.text}: with --history the start must be offsets, because the log may "
+            "no longer have the records of that time"
+        )
+    if unknown := sorted(set(start.offsets or ()) - set(topic_ids)):
+        raise CannotBackfill(
+            f"--from: topic {unknown[0]} is not read by the sink; it reads {', '.join(topic_ids)}"
+        )
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for topic, topic_id in topic_ids.items():
+        if str(client.describe_topic(topic).topic_id) != topic_id:
+            raise CannotBackfill(
+                f"topic {topic} was deleted and created again after the sink was added: "
+                "its earlier records no longer exist"
+            )
+        # The log cannot search for a time before 1970, so read all records.
+        time_ms = -1 if start.time_ms is None else start.time_ms
+        firsts = client.list_offsets(topic, EARLIEST if time_ms < 0 else time_ms)
+        given = (start.offsets or {}).get(topic, {})
+        found[topic] = {}
+        for at in sorted(end for end in ends if end.topic == topic):
+            first = 0 if with_history else firsts[at.partition]
+            first = given.get(at.partition, first)
+            # All records are older than the given time, so read none.
+            low = ends[at] if first < 0 else min(first, ends[at])
+            found[topic][str(at.partition)] = (low, ends[at])
+    return found

@@ -1,1 +1,0 @@
-"""Command groups for users and access control lists."""

@@ -1,0 +1,1 @@
+"""Shared parts of client commands: addresses, output, and messages about waiting."""

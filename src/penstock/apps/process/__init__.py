@@ -1,0 +1,1 @@
+"""Shared parts of long-running processes: configuration, logging and assembly."""

@@ -1,0 +1,1 @@
+"""`penstock serve`: one broker in this process, or several brokers of one machine."""

@@ -1,0 +1,324 @@
+"""Application of the admin interface: endpoints of the declared routes, and error responses.
+
+Responses except `/metrics` are JSON. An error is `{"error": <Kafka's error name>, "message": <the
+cause>}` with an HTTP status: 400 for invalid requests, 401 for invalid credentials, 403 for missing
+permissions (`access.py`), 404 for unknown resources, 413 for too large bodies, 416 for offsets out
+of range, 503 for unavailable dependencies. `/metrics` is rendered on a worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
+from penstock.base.http_listener import drained, wrong_parameters
+from penstock.base.http_routes import (
+    METRICS_TYPE,
+    Endpoint,
+    HttpRoute,
+    Routes,
+    error_response,
+    json_response,
+    unrouted,
+)
+from penstock.base.metrics import render
+from penstock.base.settings import whole_number
+from penstock.broker.admin.access import OPEN, Needs
+from penstock.broker.admin.extents import ConsolidationViews, ExtentViews
+from penstock.broker.admin.sinks import SinkViews
+from penstock.broker.admin.views import GroupMetricsSource, LogViews, QueueViews, TopicViews
+from penstock.security import CLUSTER, AuthorisationFailed
+from penstock.security.http_credentials import CHALLENGE, TooManyFailures
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from penstock.base.metrics import Registry
+    from penstock.base.system import Clock
+    from penstock.broker.admin.access import AdminAccess, Caller
+    from penstock.broker.admin.health import Health, Readiness
+    from penstock.broker.assembly import Assembly
+    from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.net.security import SecurityService
+
+
+logger = logging.getLogger(__name__)
+
+DRAINED_BYTES_MAX: Final = 64 << 20
+"""Largest rest of a failed request's body that is read and discarded before the response, if the
+sender is authorised."""
+DRAINED_SECONDS: Final = 10.0
+"""Time limit for reading this rest."""
+_STATUS_OF_CODE: Final = {
+    "unknown_topic_or_partition": 404,
+    "unknown_topic_id": 404,
+    "group_id_not_found": 404,
+    "offset_out_of_range": 416,
+    "not_leader_or_follower": 421,
+    "not_coordinator": 421,
+    "resource_not_found": 404,
+    "duplicate_resource": 409,
+    "inconsistent_topic_id": 409,
+    "producer_fenced": 409,
+    "concurrent_transactions": 409,
+    "invalid_update_version": 409,
+    "message_too_large": 413,
+    "sasl_authentication_failed": 401,
+    "cluster_authorization_failed": 403,
+    "topic_authorization_failed": 403,
+    "group_authorization_failed": 403,
+    "transactional_id_authorization_failed": 403,
+    "throttling_quota_exceeded": 429,
+}
+_SIZE_CHARS_MAX: Final = 32
+_STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
+
+
+def build_app(broker: Assembly, access: AdminAccess) -> ASGIApp:
+    """Return the ASGI application of a broker."""
+    endpoints = Endpoints(access)
+    endpoints.add(_broker_views(broker))
+    endpoints.add(_topic_views(broker))
+    endpoints.add(LogViews(node_id=broker.node_id, store=broker.store, tiers=broker.tiers))
+    endpoints.add(
+        ExtentViews(
+            settings=broker.settings,
+            authoriser=broker.authoriser,
+            clock=broker.clock,
+            cluster=broker.cluster,
+            partitions=broker.partitions,
+            diskless=broker.diskless,
+        )
+    )
+    endpoints.add(QueueViews(node_id=broker.node_id, cluster=broker.cluster, share=broker.share))
+    endpoints.add(ConsolidationViews(partitions=broker.partitions, diskless=broker.diskless))
+    endpoints.add(
+        SinkViews(
+            settings=broker.settings,
+            control=broker.control,
+            partitions=broker.partitions,
+            sinks=broker.sinks,
+        )
+    )
+    app = Starlette(routes=endpoints.mounted, exception_handlers={HTTPException: _http_error})
+    return _BodyLimit(app, broker.settings.admin_request_max_bytes, endpoints.body_limits)
+
+
+def _broker_views(broker: Assembly) -> BrokerViews:
+    return BrokerViews(
+        control=broker.control,
+        coordinator=broker.coordinator,
+        end_offsets=broker.end_offsets,
+        settings=broker.settings,
+        node_id=broker.node_id,
+        clock=broker.clock,
+        registry=broker.registry,
+        readiness=broker.readiness,
+        security_service=broker.security_service,
+    )
+
+
+def _topic_views(broker: Assembly) -> TopicViews:
+    return TopicViews(
+        node_id=broker.node_id,
+        control=broker.control,
+        cluster=broker.cluster,
+        partitions=broker.partitions,
+        coordinator=broker.coordinator,
+        end_offsets=broker.end_offsets,
+        migrations=broker.migrations,
+        replicas=broker.replicas,
+    )
+
+
+class Views(Protocol):
+    """Handlers of one part of the interface, with the services that they need."""
+
+    routes: ClassVar[Routes[Any, Needs]]
+
+
+class Endpoints:
+    """Endpoints of declared routes. Each checks access, body size and parameters."""
+
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+        self.mounted: list[Route] = []
+        self.body_limits: dict[tuple[str, str], int] = {}
+        """Body limits of routes that have their own, by method and beginning of the path."""
+
+    def add(self, views: Views) -> None:
+        for route in views.routes.declared:
+            endpoint = self._endpoint(route, views)
+            self.mounted.append(Route(route.path, endpoint, methods=[route.method]))
+            if route.body_bytes_max is not None:
+                prefix = route.path.partition("{")[0]
+                self.body_limits[route.method, prefix] = route.body_bytes_max(views)
+
+    def _endpoint(self, route: HttpRoute[Any, Needs], views: Views) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            try:
+                caller = request.state.caller = await self._access.admit(request, route.access)
+            except PenstockError as error:
+                return await _refused(request, error)
+            refusal = _too_large_body(request)
+            if refusal is not None:
+                await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS)
+            response = refusal or await _answer(route, views, request)
+            if route.access.audited:
+                caller.changed(response.status_code)
+            return response
+
+        return endpoint
+
+
+async def _answer(route: HttpRoute[Any, Needs], views: Views, request: Request) -> Response:
+    if wrong := wrong_parameters(request.query_params.multi_items(), route.parameters):
+        return error_response(400, "invalid_request", wrong)
+    try:
+        value = await route.handler(views, request)
+    except PenstockError as error:
+        if isinstance(error, AuthorisationFailed):
+            request.state.caller.denied(error)
+        response = _failed(error)
+        if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
+            response.headers["connection"] = "close"
+        return response
+    except Exception:
+        logger.exception("%s failed", request.url.path)
+        message = "the broker failed to handle this request; its log has the cause"
+        return error_response(500, "unknown_server_error", message)
+    return value if isinstance(value, Response) else json_response(value, route.status)
+
+
+class BrokerViews(GroupMetricsSource, frozen=True, kw_only=True):
+    settings: BrokerSettings
+    node_id: int
+    clock: Clock
+    registry: Registry
+    readiness: Readiness
+    security_service: SecurityService
+
+    routes: ClassVar[Routes[Any, Needs]] = Routes()
+
+    @routes.add("GET /health", OPEN)
+    @routes.add("GET /readyz", OPEN)
+    async def ready(self, request: Request) -> Response:
+        """Return the result of every check; status 503 if the broker cannot serve all requests."""
+        return self._health(request, await self.readiness.look())
+
+    @routes.add("GET /livez", OPEN)
+    async def alive(self, request: Request) -> Response:
+        """Return the checks that only a restart can repair; status 503 if one of them fails."""
+        return self._health(request, self.readiness.alive())
+
+    def _health(self, request: Request, report: Health) -> Response:
+        caller: Caller = request.state.caller
+        causes = caller.rights.allows("describe", "cluster", CLUSTER)
+        # `penstock doctor` compares clocks with this header.
+        date = formatdate(self.clock.now_ms() / 1000, usegmt=True)
+        body = report.as_json(self.node_id, causes=causes)
+        return json_response(body, 200 if report.good else 503, {"date": date})
+
+    @routes.add("GET /metrics", Needs(operation="describe", metrics=True))
+    async def exposition(self, request: Request) -> Response:
+        """Return all metrics as Prometheus text."""
+        samples = [*self.registry.collect(), *await self.group_samples()]
+        text = await asyncio.to_thread(render, samples)
+        return Response(text, headers={"content-type": METRICS_TYPE})
+
+    @routes.add("POST /v1/security/reload", Needs(operation="alter", audited=True))
+    async def reload(self, request: Request) -> dict[str, Any]:
+        """Reload the files of certificates and users; return an error message for each failure.
+
+        The previous content of a file that cannot be loaded stays in use.
+        """
+        failures = await self.security_service.listener_group.reload()
+        return {"node_id": self.node_id, "failures": failures}
+
+
+async def _refused(request: Request, error: PenstockError) -> Response:
+    response = _failed(error)
+    if response.status_code == HTTPStatus.UNAUTHORIZED:
+        response.headers["www-authenticate"] = CHALLENGE
+    if isinstance(error, TooManyFailures) or not await drained(request):
+        response.headers["connection"] = "close"
+    return response
+
+
+def _failed(error: PenstockError) -> Response:
+    return error_response(status_of(error), error.code, str(error))
+
+
+def status_of(error: PenstockError) -> int:
+    """Return the HTTP status of an error: by its code if the table has it, else by its kind."""
+    status = _STATUS_OF_CODE.get(error.code)
+    if status is not None:
+        return status
+    if isinstance(error, InvalidError):
+        return 400
+    if isinstance(error, (UnavailableError, RetriableError)):
+        return 503
+    return 500
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    return _too_large_body(request) or unrouted(request, error, _STATUS_NAMES)
+
+
+class _BodyLimit:
+    """Middleware that rejects requests whose body is too large or of unknown size.
+
+    Routes with their own limits also accept bodies of unknown size, because they count the bytes
+    that they read. Their rejections are sent after authorisation: an authorised sender reads no
+    response before it has sent the whole body, so the body is read first.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limit_bytes: int, own_limits: dict[tuple[str, str], int]
+    ) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+        self._own_limits = own_limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limit_bytes, streamed = self._limit(scope)
+        for name, value in scope.get("headers", ()):
+            size = value.decode("latin-1")
+            if name == b"content-length" and whole_number(size, limit_bytes) is None:
+                refusal = _too_large(size[:_SIZE_CHARS_MAX], limit_bytes)
+                if not streamed:
+                    await refusal(scope, receive, send)
+                    return
+                scope["state"]["refusal"] = refusal
+            if name == b"transfer-encoding" and not streamed:
+                await _too_large("unknown", limit_bytes)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _limit(self, scope: Scope) -> tuple[int, bool]:
+        for (method, prefix), limit_bytes in self._own_limits.items():
+            if scope.get("method") == method and scope.get("path", "").startswith(prefix):
+                return limit_bytes, True
+        return self._limit_bytes, False
+
+
+def _too_large_body(request: Request) -> Response | None:
+    refusal: Response | None = getattr(request.state, "refusal", None)
+    return refusal
+
+
+def _too_large(size: str, limit_bytes: int) -> Response:
+    message = f"request body of {size} bytes exceeds the limit of {limit_bytes} bytes"
+    response = error_response(413, "invalid_request", message)
+    response.headers["connection"] = "close"
+    return response

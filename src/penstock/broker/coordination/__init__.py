@@ -1,1 +1,0 @@
-"""Coordinators: one broker coordinates each consumer group, share group and transactional id."""

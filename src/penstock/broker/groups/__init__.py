@@ -1,0 +1,1 @@
+"""Coordinator of groups: the classic protocol, consumer groups and share groups."""

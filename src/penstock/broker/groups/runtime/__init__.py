@@ -1,0 +1,1 @@
+"""Runtime of coordinators: cores, timers, and rows that are loaded and saved."""

@@ -1,0 +1,1 @@
+"""Connections of clients and peers: listeners, TLS, authentication, error codes."""

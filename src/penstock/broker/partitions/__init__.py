@@ -1,0 +1,1 @@
+"""Partitions that this broker serves, and their replicas and leaders."""

@@ -1,0 +1,1 @@
+"""Shared parts of request handlers: authorisation, audit log, metrics, decompression."""

@@ -1,0 +1,258 @@
+"""Decompression and validation of a produce request's batches, large ones in a separate process.
+
+While a thread decompresses many megabytes it repeatedly holds the interpreter's lock, and the event
+loop waits. Requests of more than `OPENED_NEARBY_BYTES_MAX` therefore go to a process with lower
+priority. It starts on demand, ends after `IDLE_SECONDS` without a request, and is restarted if it
+dies.
+
+A request to the process is a message with the settings of all batches, then a message per batch.
+The first message of the response has the error of each batch, or whether it was recompressed. Then
+follows a message per recompressed batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from penstock.records.compression import Allowance
+from penstock.storage.files.settings import LogConfig
+from penstock.storage.log.validation import prepared
+
+logger = logging.getLogger(__name__)
+
+OPENED_NEARBY_BYTES_MAX: Final = 8 << 20
+"""Limit of a request's bytes, before and after decompression, above which the process is used."""
+
+IDLE_SECONDS: Final = 300.0
+"""Time without a request after which the process ends."""
+
+_NICE: Final = 10
+_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10)}
+"""Environment that makes glibc return large blocks to the system as soon as they are freed."""
+_TRIES: Final = 2
+"""Attempts to send a request to the process, which may just have ended because it was idle."""
+
+
+class Sealed(NamedTuple):
+    records: memoryview
+    config: LogConfig
+    transactional: bool
+
+
+Opened = memoryview | Exception
+"""Batch that is ready to be appended, or the error that rejects it."""
+
+
+def open_batches(batches: Sequence[Sealed], now_ms: int, allowance: Allowance) -> list[Opened]:
+    """Decompress and validate the batches of a request.
+
+    Return for each the batch to append, recompressed if its configuration requires it, or its
+    error. `allowance` limits the decompressed bytes.
+    """
+    return [_open(batch, now_ms, allowance) for batch in batches]
+
+
+def _open(batch: Sealed, now_ms: int, allowance: Allowance) -> Opened:
+    try:
+        ready, _ = prepared(
+            batch.records, batch.config, now_ms, single=True,
+            transactional=batch.transactional, allowance=allowance,
+        )  # fmt: skip
+    except Exception as error:
+        return error
+    return ready
+
+
+class OpeningProcess:
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def opened(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
+        """Call `open_batches`, for large requests in the separate process.
+
+        If that process fails, they are handled in the broker's own process.
+        """
+        if sum(len(batch.records) for batch in batches) < OPENED_NEARBY_BYTES_MAX:
+            allowance = Allowance(OPENED_NEARBY_BYTES_MAX)
+            found = open_batches(batches, now_ms, allowance)
+            if allowance.left_bytes > 0:
+                return found
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._asked(batches, now_ms)
+            except (OSError, EOFError) as error:
+                self.end()
+                if self._closed:
+                    raise
+                if not left:
+                    logger.warning(
+                        "the process that decompresses large batches failed: %r; decompressing in"
+                        " the broker, which delays other clients", error,
+                    )  # fmt: skip
+        return open_batches(batches, now_ms, Allowance())
+
+    def _asked(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
+        if self._process is None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._connection = Connection(ours.detach())
+                code = f"from {__name__} import serve; serve({self._idle_seconds})"
+                command = [sys.executable, "-c", f"import os; os.nice({_NICE}); {code}"]
+                self._process = subprocess.Popen(
+                    command, stdin=theirs.fileno(), process_group=0, env=os.environ | _MEMORY
+                )
+        connection = self._connection
+        connection.send((now_ms, [batch[1:] for batch in batches]))
+        for batch in batches:
+            connection.send_bytes(batch.records)
+        answers: list[Exception | bool] = connection.recv()
+        return [
+            answer if isinstance(answer, Exception)
+            else memoryview(bytearray(connection.recv_bytes())) if answer
+            else batch.records
+            for batch, answer in zip(batches, answers, strict=True)
+        ]  # fmt: skip
+
+    def end(self) -> None:
+        """Kill the process if it runs, and wait for its end."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._connection.close()
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """Kill the process; a request in progress then fails. Callable from any thread."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+
+def serve(idle_seconds: float) -> None:
+    """Serve requests from standard input until its end, or `idle_seconds` without a request."""
+    connection = Connection(0)
+    while connection.poll(idle_seconds):
+        try:
+            _serve(connection)
+        except EOFError:
+            return
+        gc.collect()  # errors refer to the decompressed data of their batches
+
+
+def _serve(connection: Connection) -> None:
+    now_ms, topics = connection.recv()
+    batches = [Sealed(memoryview(connection.recv_bytes()), *topic) for topic in topics]
+    found = open_batches(batches, now_ms, Allowance())
+    pairs = list(zip(batches, found, strict=True))
+    connection.send([
+        ready if isinstance(ready, Exception) else ready is not batch.records
+        for batch, ready in pairs
+    ])  # fmt: skip
+    for batch, ready in pairs:
+        if ready is not batch.records and not isinstance(ready, Exception):
+            connection.send_bytes(ready)
+
+
+# Thread that decompresses and validates batches of produce requests, fairly between clients.
+#
+# A small batch may decompress to many megabytes, which would block the event loop. The thread takes
+# one request of each client in turn, and sends large requests to a process
+# (`broker/requests/opening.py`). A connection has at most one request in the queues.
+
+
+T = TypeVar("T")
+
+
+class _Waiting(Generic[T]):
+    __slots__ = ("job", "result")
+
+    def __init__(self, job: Callable[[], T], result: asyncio.Future[T]) -> None:
+        self.job = job
+        self.result = result
+
+
+class Opener:
+    """Decompression thread with a queue for each client."""
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._queues: dict[Hashable, deque[_Waiting[Any]]] = {}
+        """Queues of waiting requests by client. The first client is the next in turn."""
+        self._busy = False
+        self._process = OpeningProcess()
+
+    async def opened(
+        self, client: Hashable, batches: Sequence[Sealed], now_ms: int
+    ) -> list[Opened]:
+        """Decompress and validate a request's batches (`open_batches`) in this client's turn."""
+        return await self.run(client, lambda: self._process.opened(batches, now_ms))
+
+    async def run(self, client: Hashable, job: Callable[[], T]) -> T:
+        """Run `job` on the thread in this client's turn, and return its result.
+
+        If the caller is cancelled, a waiting job is dropped, and a running one ends normally.
+        """
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(client, deque()).append(_Waiting(job, result))
+        self._next()
+        return await result
+
+    def _next(self) -> None:
+        while self._queues and not self._busy:
+            client = next(iter(self._queues))
+            queue = self._queues.pop(client)
+            waiting = queue.popleft()
+            if queue:
+                self._queues[client] = queue
+            if not waiting.result.cancelled():
+                self._begin(waiting)
+
+    def _begin(self, waiting: _Waiting[Any]) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "opener")
+        self._busy = True
+        ran = asyncio.get_running_loop().run_in_executor(self._thread, waiting.job)
+        ran.add_done_callback(lambda done: self._ended(waiting.result, done))
+
+    def _ended(self, result: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+        self._busy = False
+        if done.cancelled():
+            result.cancel()
+        elif not result.done():
+            error = done.exception()
+            if error is None:
+                result.set_result(done.result())
+            else:
+                result.set_exception(error)
+        self._next()
+
+    def close(self) -> None:
+        """Cancel waiting jobs, and end the process and the thread."""
+        for queue in self._queues.values():
+            for waiting in queue:
+                waiting.result.cancel()
+        self._queues.clear()
+        if self._thread is not None:
+            self._process.close()
+            self._thread.submit(self._process.end)
+            self._thread.shutdown(wait=False)
+            self._thread = None

@@ -1,1 +1,0 @@
-"""TLS and authentication of the broker's connections."""

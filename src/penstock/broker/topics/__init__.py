@@ -1,0 +1,1 @@
+"""Creation and change of topics, and the topic of the audit log."""

@@ -1,1 +1,0 @@
-"""Metadata of diskless topics: objects, extents, idempotent producers, and migrations of topics."""

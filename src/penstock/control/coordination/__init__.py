@@ -1,1 +1,0 @@
-"""Records of group and transaction coordinators, saved by compare-and-set."""

@@ -1,1 +1,0 @@
-"""Leader epochs of replicated partitions: reservations, and the chain of opened epochs."""

@@ -1,1 +1,0 @@
-"""Committed and pending offsets of consumer groups: operations and statements."""

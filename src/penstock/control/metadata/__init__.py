@@ -1,1 +1,0 @@
-"""Topics, brokers and configs: the metadata image, its rules and its rows."""

@@ -1,0 +1,1 @@
+"""Operations of the control plane, each with the statements of its tables."""

@@ -1,0 +1,1 @@
+"""Rules of the control plane: pure functions from rows and a change to new rows."""

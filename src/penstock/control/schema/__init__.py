@@ -1,1 +1,0 @@
-"""Description of the control plane's tables, for the reference page."""

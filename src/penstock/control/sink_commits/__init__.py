@@ -1,1 +1,0 @@
-"""Commits of Spark queries that write to topics exactly once: their rules and rows."""

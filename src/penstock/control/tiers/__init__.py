@@ -1,1 +1,0 @@
-"""Tiered storage: the archived segments of local and replicated partitions."""

@@ -1,1 +1,0 @@
-"""Persisted formats of diskless topics, one per file."""

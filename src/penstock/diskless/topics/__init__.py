@@ -1,0 +1,1 @@
+"""Diskless topics as the broker serves them: partitions, migration, verification."""

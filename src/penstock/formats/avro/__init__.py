@@ -1,1 +1,0 @@
-"""Decoder of Avro's binary encoding into columns, without Spark."""

@@ -1,1 +1,0 @@
-"""Decoder of Protobuf's wire format into columns, without Spark."""

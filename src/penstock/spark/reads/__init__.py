@@ -1,0 +1,1 @@
+"""Reads of the log by Spark: offsets, tasks, and bytes of files and objects."""

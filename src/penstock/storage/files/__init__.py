@@ -1,0 +1,1 @@
+"""Files of the log: segments, indexes, journal and checkpoints, with their formats."""

@@ -1,0 +1,1 @@
+"""Durable writes of a store: group commit, segments, checkpoints and recovery."""

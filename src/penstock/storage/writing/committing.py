@@ -1,0 +1,357 @@
+"""Group commit: appends of one turn of the event loop share a journal write and a sync.
+
+While the writer thread commits one group, new appends gather in the next group, so under load more
+requests share each sync. A lone small request is written and synced on the event loop's thread,
+because two thread switches cost more than the sync.
+
+A large append is written to its segment and synced there first; the journal then stores only its
+position. The exception is a log whose truncation a replay might still repeat: its large appends go
+into the journal like small ones.
+
+After the sync, in this order: durable offsets of logs advance and their owners are notified,
+callbacks run (they send responses), `on_advance` wakes waiting consumers, segments are written.
+
+| policy     | written to | callbacks after             | synced by                           |
+|------------|------------|-----------------------------|-------------------------------------|
+| `group`    | journal    | the sync                    | each group                          |
+| `interval` | journal    | the write                   | `log.flush.interval.ms`, flush.ms   |
+| `os`       | segments   | the write                   | checkpoints, flush.messages/.ms     |
+
+With `interval` and `os`, a group that brings a partition to `flush.messages` is synced as with
+`group`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+from penstock.base.files import sync_directory
+from penstock.base.settings import LONG_MAX
+from penstock.storage.files.appended import Appended, Control
+from penstock.storage.files.errors import (
+    INLINE_COMMIT_BYTES_MAX,
+    SEGMENT_SYNCS_MAX,
+    StorageError,
+    StorageFailed,
+)
+from penstock.storage.files.journal import Journal
+from penstock.storage.files.values import LogOwner
+from penstock.storage.files.worker import SideBySide, Worker
+from penstock.storage.log.state import LogState, StoreParts
+from penstock.storage.writing.segment_writing import (
+    NOTHING,
+    Direct,
+    SegmentWriter,
+    perform,
+    storage_error,
+    write_direct,
+)
+
+logger = logging.getLogger(__name__)
+
+OnDurable = Callable[[StorageError | None], None]
+
+
+class Group(NamedTuple):
+    """Appends that become durable together, and the callbacks that wait for them."""
+
+    items: list[Appended[LogState]]
+    callbacks: list[OnDurable]
+    size_bytes: int
+    controls: bool
+    """Whether the items include controls."""
+    direct: tuple[Direct, ...] = ()
+    """Large appends that are written to segments first."""
+
+
+class Committer:
+    """Group commit of a store: the event loop's thread forms groups, a worker writes them."""
+
+    def __init__(
+        self, parts: StoreParts, journal: Journal, segment_writer: SegmentWriter, worker: Worker
+    ) -> None:
+        self._root = parts.root
+        self._files = parts.segment_files.files
+        self._queue = parts.queue
+        self._counters = parts.counters
+        self._journal = journal
+        self._segment_writer = segment_writer
+        self._worker = worker
+        self._syncs = SideBySide("penstock-syncs", SEGMENT_SYNCS_MAX)
+        self._policy = parts.settings.log_flush_policy
+        self._callbacks: list[OnDurable] = []
+        self._in_flight: Group | None = None
+        self._waiting_for_room = False
+        self._committing = False
+        self._flush_within_ms: int | None = None
+        self.root_synced = True
+        """Whether the store's directory is synced. Code that creates or renames a name in it
+        clears this flag, and the next group syncs the directory."""
+        self.on_advance: Callable[[Collection[LogOwner]], None] = _nobody
+        self.on_written: Callable[[int | None], None] = _nobody
+        self.make_room: Callable[[], None] = _nothing
+
+    @property
+    def busy(self) -> bool:
+        return self._in_flight is not None
+
+    def flush(self, on_durable: OnDurable) -> None:
+        self._callbacks.append(on_durable)
+
+    def commit(self) -> None:
+        if self._in_flight is not None or self._committing:
+            return
+        self._committing = True
+        try:
+            while (self._queue.pending or self._callbacks) and self._in_flight is None:
+                self._start(self._take())
+        finally:
+            self._committing = False
+
+    def room_was_made(self, error: StorageError | None) -> None:
+        if not self._waiting_for_room:
+            return
+        self._waiting_for_room = False
+        group, self._in_flight = self._in_flight, None
+        if group is None:
+            return
+        if error is not None:
+            self._finish(group, error)
+        else:
+            # Logs may have been deleted while the group waited; their bytes are gone.
+            items = [item for item in group.items if item.log.closed is None]
+            with self._alone():
+                self._start(group._replace(items=items))
+        self.commit()
+
+    def drain(self) -> None:
+        self._worker.drain()
+
+    def close(self) -> None:
+        self._syncs.close()
+
+    def _take(self) -> Group:
+        items, size_bytes, controls = self._queue.take()
+        callbacks, self._callbacks = self._callbacks, []
+        return Group(items, callbacks, size_bytes, controls)
+
+    def _start(self, group: Group) -> None:
+        if self._queue.failed is not None:
+            self._finish(group, self._queue.failed)
+        elif not group.items:
+            self._finish(group, None)
+        elif self._policy == "os":
+            self._write_segments(group)
+        else:
+            self._write_journal(group)
+
+    def _write_journal(self, group: Group) -> None:
+        sync = self._policy == "group" or self._flush_is_due(group)
+        large = self._segment_writer.large_in(group.items, group.size_bytes) if sync else []
+        in_journal = group.size_bytes - sum([item.size_bytes for item in large])
+        if not self._journal.has_room(in_journal + 512 * len(group.items)):
+            self._in_flight = group
+            self._waiting_for_room = True
+            self.make_room()
+            return
+        try:
+            group = group._replace(direct=self._segment_writer.open_for(large))
+        except OSError as error:
+            self._finish(group, storage_error(self._root, error))
+            return
+        work = partial(self._perform, group, sync)
+        lone = len(group.callbacks) <= 1 and group.size_bytes <= INLINE_COMMIT_BYTES_MAX
+        if lone or not self._worker.attached:
+            self._counters.inline_groups += 1
+            try:
+                work()
+            except StorageError as error:
+                self._finish(group, error)
+            else:
+                self._finish(group, None)
+            return
+        self._in_flight = group
+        self._worker.submit(work, self._done)
+
+    def _perform(self, group: Group, sync: bool) -> None:
+        if not self.root_synced:
+            try:
+                sync_directory(self._files, self._root)
+            except OSError as error:
+                raise StorageFailed(f"syncing {self._root} failed: {error}") from error
+            self.root_synced = True
+        if group.direct:
+            syncs = self._syncs if self._worker.attached else None
+            write_direct(self._files, self._root, group.direct, syncs)
+        self._journal.write(group.items, sync=sync)
+
+    def _flush_is_due(self, group: Group) -> bool:
+        """Return whether `flush.messages` or `flush.ms` demands a sync of this group.
+
+        Counts the unsynced records of each log, and records the lowest `flush.ms` above 0.
+        """
+        due = False
+        for item in group.items:
+            log = item.log
+            config = log.config
+            if config.flush_messages != LONG_MAX:
+                log.unflushed_records += item.next_offset - item.base_offset
+                if log.unflushed_records >= config.flush_messages:
+                    log.unflushed_records = 0
+                    due = True
+            if config.flush_ms == 0:
+                due = True
+            elif config.flush_ms != LONG_MAX:
+                within = self._flush_within_ms
+                self._flush_within_ms = min(config.flush_ms, within or config.flush_ms)
+        return due
+
+    def _done(self, _: object, error: BaseException | None) -> None:
+        group, self._in_flight = self._in_flight, None
+        if group is not None:
+            if error is not None and not isinstance(error, StorageError):
+                error = StorageFailed(f"the journal's writer failed: {error!r}")
+            with self._alone():
+                self._finish(group, error)
+        self.commit()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Prevent callbacks from starting another group before this group is finished."""
+        committing, self._committing = self._committing, True
+        try:
+            yield
+        finally:
+            self._committing = committing
+
+    def _write_segments(self, group: Group) -> None:
+        sync = self._flush_is_due(group)
+        if (
+            len(group.items) == 1
+            and not sync
+            and self._segment_writer.may_write_alone(group.items[0])
+        ):
+            self._write_lone(group)
+            return
+        logs = list(dict.fromkeys(item.log for item in group.items))
+        job = NOTHING
+        try:
+            job = self._segment_writer.plan(logs, durable_only=False)
+            perform(self._files, job)
+        except OSError as error:
+            self._segment_writer.abandon(job)
+            self._finish(group, storage_error(self._root, error))
+            return
+        try:
+            for run in job.runs if sync else ():
+                self._files.sync_file(run.handle.descriptor)
+        except OSError as error:
+            self._segment_writer.abandon(job)
+            failure = StorageFailed(f"syncing a segment failed: {error}")
+            self._finish(group, failure)
+            return
+        # Mark as written before the tails are read again: a second write of an append would use a
+        # receive buffer that was already returned and refilled.
+        for item in group.items:
+            item.log.unwritten_bytes += item.size_bytes
+            self._queue.unwritten_bytes += item.size_bytes
+        self._segment_writer.finish(job)
+        self._finish(group, None)
+
+    def _write_lone(self, group: Group) -> None:
+        """Write a group of one append without a `Job`, which would cost more than the write."""
+        try:
+            self._segment_writer.write_alone(group.items[0])
+        except OSError as error:
+            self._finish(group, storage_error(self._root, error))
+            return
+        self._finish(group, None)
+
+    def _finish(self, group: Group, error: StorageError | None) -> None:
+        appends = group.items
+        self._segment_writer.wrote_direct(group.direct, error)
+        if group.controls and error is None:
+            appends, error = self._perform_controls(group)
+        if error is not None:
+            self._fail(group, error)
+            return
+        sequence = self._journal.sequence
+        advanced: dict[LogOwner, None] = {}
+        for item in appends:
+            log = item.log
+            owner = log.owner
+            log.durable_offset = item.next_offset
+            if owner.became_durable(item.next_offset):
+                advanced[owner] = None
+        self._counters.groups += 1
+        for callback in group.callbacks:
+            _call(callback, None)
+        if group.items:
+            self.on_advance(advanced)
+            if self._policy != "os":
+                self._segment_writer.became_durable(appends)
+            self._journal.applied_sequence = sequence
+            within, self._flush_within_ms = self._flush_within_ms, None
+            self.on_written(within)
+
+    def _perform_controls(
+        self, group: Group
+    ) -> tuple[list[Appended[LogState]], StorageError | None]:
+        """Perform the controls of a group; return its appends, and the error of a failed control.
+
+        A control changes only what was appended before it.
+        """
+        appends: list[Appended[LogState]] = []
+        for item in group.items:
+            if not isinstance(item, Control):
+                appends.append(item)
+            elif item.log.closed is None:
+                item.cuts_behind(self._journal.sequence)
+                try:
+                    item.perform()
+                except OSError as error:
+                    where = item.log.topic_partition
+                    failure = StorageFailed(
+                        f"cannot change the files of {where} as its journal entry states: {error}"
+                    )
+                    return appends, failure
+        return appends, None
+
+    def _fail(self, group: Group, error: StorageError) -> None:
+        """Undo a failed group and every append accepted after it."""
+        later = self._take()
+        if isinstance(error, StorageFailed):
+            self._queue.fail(error)
+            logger.critical("the log rejects all appends from now on: %s", error)
+        else:
+            self._counters.disk_full += 1
+            logger.error("a group of appends was rejected: %s", error)
+            for item in reversed(group.items + later.items):
+                if item.log.closed is not None:
+                    continue
+                if isinstance(item, Control):
+                    item.take_back()
+                    item.cuts_behind(self._journal.sequence)
+                else:
+                    item.log.undo(item)
+        for callback in group.callbacks + later.callbacks:
+            _call(callback, error)
+
+
+def _call(callback: OnDurable, error: StorageError | None) -> None:
+    try:
+        callback(error)
+    except Exception:
+        logger.exception("a callback of flush failed")
+
+
+def _nobody(what: object) -> None:
+    return
+
+
+def _nothing() -> None:
+    return
