@@ -1,4 +1,4 @@
-"""No circles of files: what imports each other cannot be read, tested or moved alone.
+"""No circles of files, nor of folders: what imports each other cannot be read or tested alone.
 
 A circle is a strongly connected component of the files' imports, those under `TYPE_CHECKING` and
 inside functions included: a type that is only named is depended on all the same. Which package may
@@ -8,6 +8,7 @@ there, also where it is imported late.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from tests.source_facts import facts_in
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
+SIMULATIONS = Path(__file__).resolve().parent.parent / "sim"
 
 
 def modules_in(root: Path) -> dict[str, Path]:
@@ -44,19 +46,38 @@ def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
     }
 
 
-def circles_in(root: Path) -> set[frozenset[str]]:
-    """The strongly connected components of more than one file."""
+def imports_in(root: Path) -> dict[str, set[str]]:
     modules = modules_in(root)
-    imports = {module: imports_of(module, modules) for module in modules}
-    reached = {module: reach(module, imports) for module in modules}
+    return {module: imports_of(module, modules) for module in modules}
+
+
+def circles_in(imports: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """Return the strongly connected components of more than one member."""
+    reached = {module: reach(module, imports) for module in imports}
     return {
         circle
-        for module in modules
+        for module in imports
         if len(circle := frozenset(m for m in reached[module] if module in reached[m])) > 1
     }
 
 
-def reach(module: str, imports: dict[str, set[str]]) -> set[str]:
+def folders(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return the imports between folders by their files; those of `__init__` do not count."""
+    packages = {module for module in imports if any(m.startswith(f"{module}.") for m in imports)}
+    found: dict[str, set[str]] = {}
+    for module, imported in imports.items():
+        folder = module.rpartition(".")[0]
+        if module not in packages:
+            found.setdefault(folder, set()).update(
+                name if name in packages else name.rpartition(".")[0] for name in imported
+            )
+    for imported in [*found.values()]:
+        for folder in imported:
+            found.setdefault(folder, set())
+    return {folder: imported - {folder} for folder, imported in found.items()}
+
+
+def reach(module: str, imports: Mapping[str, set[str]]) -> set[str]:
     """Return a module's imports, direct and transitive."""
     reached: set[str] = set()
     ahead = [module]
@@ -76,8 +97,33 @@ def test_every_name_of_a_package_is_there() -> None:
 
 
 def test_no_files_import_each_other() -> None:
-    circles = [sorted(circle) for circle in circles_in(SOURCE)]
+    circles = [sorted(circle) for circle in circles_in(imports_in(SOURCE))]
     assert not circles, f"files that import each other: {circles}"
+
+
+def test_no_folders_import_each_other() -> None:
+    simulations = {f"sim.{name}": path for name, path in modules_in(SIMULATIONS).items()}
+    of_simulations = {module: imports_of(module, simulations) for module in simulations}
+    for imports in (imports_in(SOURCE), of_simulations):
+        circles = [sorted(circle) for circle in circles_in(folders(imports))]
+        assert not circles, f"folders that import each other: {circles}"
+
+
+@pytest.mark.parametrize(
+    ("files", "circles"),
+    [
+        ({"p/a": "from q.b import B", "p/c": "", "q/b": "", "q/d": "from p.c import C"}, ["p q"]),
+        ({"p/a": "from p.q.b import B", "p/q/b": "from p.c import C", "p/c": ""}, ["p p.q"]),
+        ({"p/a": "from p.q.b import B", "p/q/b": "", "p/c": ""}, []),
+        ({"p/__init__": "from p.q.b import B", "p/q/b": "from p.c import C", "p/c": ""}, []),
+    ],
+)
+def test_circles_of_folders_are_found(
+    tmp_path: Path, files: dict[str, str], circles: list[str]
+) -> None:
+    write(tmp_path, files)
+    found = circles_in(folders(imports_in(tmp_path)))
+    assert found == {frozenset(circle.split()) for circle in circles}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +140,12 @@ def test_no_files_import_each_other() -> None:
     ],
 )
 def test_circles_are_found(tmp_path: Path, files: dict[str, str], circles: list[str]) -> None:
+    write(tmp_path, files)
+    assert circles_in(imports_in(tmp_path)) == {frozenset(circle.split()) for circle in circles}
+
+
+def write(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
-        path = tmp_path / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
+        path = root / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert circles_in(tmp_path) == {frozenset(circle.split()) for circle in circles}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     LocationSettings: ("apps/process/wiring.py",),
     DisklessSettings: ("diskless", "apps/process/wiring.py"),
     FetchSettings: ("objects",),
-    TierSettings: ("partitions/tiering",),
-    SecuritySettings: ("broker/security", "security/listeners", "security/tls.py"),
+    TierSettings: ("partitions",),
+    SecuritySettings: ("broker/net", "security/listeners", "security/tls.py"),
     AuditSettings: ("apps/process/wiring.py", "broker"),
     HostSettings: ("host/server", "apps/host/wiring.py"),
     HttpSecuritySettings: ("host/server", "security/listeners", "security/tls.py"),
@@ -48,31 +49,35 @@ HOLDERS = {
 """Names of variables and attributes that hold settings; `self` does in the settings' own file."""
 OVER_THE_WIRE = ("spark/tables",)
 """Rooms that read a topic's configuration by name from what DescribeConfigs answers."""
-DECLARATIONS = ("settings.py", "config.py", "topic_defaults.py")
+DECLARATIONS = ("settings.py", "configs.py", "security_settings.py", "files.py")
 
 
-def trees(rooms: Iterable[str]) -> Iterator[tuple[Path, ast.AST]]:
+def files(rooms: Iterable[str]) -> Iterator[Path]:
     for room in rooms:
         place = SOURCE / room
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            yield path, ast.parse(path.read_text())
+        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 def attributes_read(rooms: Iterable[str]) -> set[str]:
     """Attributes that are read of something that holds settings."""
+    return {name for path in files(rooms) for name in attributes_of(path)}
+
+
+@cache
+def attributes_of(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text())
+    own = path.name in DECLARATIONS
+    checks = [node for node in ast.walk(tree) if is_check(node)]
+    checked = {id(part) for check in checks for part in ast.walk(check)}
     found: set[str] = set()
-    for path, tree in trees(rooms):
-        own = path.name in DECLARATIONS
-        checks = [node for node in ast.walk(tree) if is_check(node)]
-        checked = {id(part) for check in checks for part in ast.walk(check)}
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Attribute) or id(node) in checked:
-                continue
-            holder = node.value
-            name = getattr(holder, "attr", getattr(holder, "id", "")).lstrip("_")
-            if name in HOLDERS or (own and name == "self"):
-                found.add(node.attr)
-    return found
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or id(node) in checked:
+            continue
+        holder = node.value
+        name = getattr(holder, "attr", getattr(holder, "id", "")).lstrip("_")
+        if name in HOLDERS or (own and name == "self"):
+            found.add(node.attr)
+    return frozenset(found)
 
 
 def is_check(node: ast.AST) -> bool:
@@ -80,13 +85,14 @@ def is_check(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == "__post_init__"
 
 
-def names_read(rooms: Iterable[str]) -> set[str]:
-    constants = (node for _, tree in trees(rooms) for node in ast.walk(tree))
-    return {
+@cache
+def names_read(rooms: tuple[str, ...]) -> frozenset[str]:
+    nodes = (node for path in files(rooms) for node in ast.walk(ast.parse(path.read_text())))
+    return frozenset(
         node.value
-        for node in constants
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    )
 
 
 def unread(kind: type[Any], rooms: Iterable[str]) -> set[str]:

@@ -6,6 +6,7 @@ There is no exception list; generated code lives in files named `*_pb2.py` or un
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,18 @@ SOURCE = "src"
 FOLDERS = (SOURCE, "tests", "compat", "benchmarks", "examples", "sim")
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
+FILES_MAX = 700
+"""Largest number of files in the product."""
+LINES_MAX = {
+    "apps": 18_400, "archive": 1_000, "base": 2_000, "broker": 35_200, "client": 9_000,
+    "control": 11_000, "diskless": 6_800, "formats": 3_500, "host": 9_600, "kernels": 3_700,
+    "objects": 2_800, "outbox": 6_300, "partitions": 2_800, "planner": 10_300, "records": 3_500,
+    "replication": 4_500, "security": 6_300, "spark": 21_300, "storage": 13_900, "testing": 600,
+    "wire": 2_600,
+}  # fmt: skip
+"""Budget of each room's lines. A commit that raises one states the reason in its body."""
+LINES_SLACK = 300
+"""How far a room may be below its budget before the budget has to follow."""
 FORBIDDEN_PACKAGE_NAMES = {"utils", "helpers", "managers", "common", "util", "misc"}
 
 
@@ -68,6 +81,20 @@ def is_product(name: str) -> bool:
 def test_files_are_small(shapes: dict[str, Shape]) -> None:
     large = {name: shape.lines for name, shape in shapes.items() if shape.lines > FILE_LINES_MAX}
     assert not large, f"files over {FILE_LINES_MAX} lines: {large}"
+
+
+def test_rooms_keep_their_budgets(shapes: dict[str, Shape]) -> None:
+    rooms: Counter[str] = Counter()
+    files = [name for name in shapes if name.startswith(f"{SOURCE}/penstock/")]
+    for name in files:
+        _, _, room, *rest = name.split("/")
+        if rest:
+            rooms[room] += shapes[name].lines
+    above = {room: lines for room, lines in rooms.items() if lines > LINES_MAX.get(room, 0)}
+    assert not above, f"lines above the budgets of rooms: {above}"
+    below = {room: rooms[room] for room in LINES_MAX if rooms[room] < LINES_MAX[room] - LINES_SLACK}
+    assert not below, f"lower the budgets of these rooms: {below}"
+    assert len(files) <= FILES_MAX
 
 
 def test_functions_are_small(shapes: dict[str, Shape]) -> None:

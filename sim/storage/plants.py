@@ -36,8 +36,7 @@ from penstock.storage.log import replaying as cutting
 from penstock.storage.log.compaction import PassPlan
 from penstock.storage.log.loading import load_epochs
 from penstock.storage.log.replica import LogReplica
-from penstock.storage.log.rolling import kept_here
-from penstock.storage.log.state import LogState
+from penstock.storage.log.state import LogState, kept_here
 from penstock.storage.store import LogStore
 from penstock.storage.writing import checkpointing, committing, recovery, segment_writing
 from penstock.storage.writing.checkpointing import Checkpointer, Plan

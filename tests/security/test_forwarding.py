@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.base.http_protocol import PEER_CERTIFICATE
-from penstock.security.listeners.http_authentication import forwarded, heeding
+from penstock.security.listeners.forwarding import forwarded, heeding
 
 SECRET, OTHER = bytes(range(32)), bytes(32)
 ASKED = {

@@ -25,7 +25,7 @@ from penstock.storage.files.values import (
     parse_directory_name,
     parse_offset_name,
 )
-from penstock.storage.log.rolling import Facts, expired_count
+from penstock.storage.log.state import Facts, expired_count
 from penstock.storage.log.validation import _check_timestamps, _plain, validate_batches
 from tests.storage.batches import batch
 

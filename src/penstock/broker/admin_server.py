@@ -11,7 +11,8 @@ from penstock.broker.admin.access import AdminAccess, known
 from penstock.broker.net.listeners import ADMIN, ADMIN_LISTENER, admin_listener
 from penstock.security.credentials import HASHES, PLAIN
 from penstock.security.http_credentials import PasswordVerifier, names_of_listener
-from penstock.security.listeners.http_authentication import Authentication, Identities, heeding
+from penstock.security.listeners.forwarding import heeding
+from penstock.security.listeners.http_authentication import Authentication, Identities
 from penstock.security.listeners.listener_group import Gate
 
 if TYPE_CHECKING:

@@ -61,8 +61,12 @@ from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADAT
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.fetch import throttled as throttled_records
-from penstock.wire.kafka.framing import read_request_header, response_prefix
-from penstock.wire.kafka.primitives import MalformedRequest, UnsupportedVersion
+from penstock.wire.kafka.framing import (
+    MalformedRequest,
+    UnsupportedVersion,
+    read_request_header,
+    response_prefix,
+)
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease

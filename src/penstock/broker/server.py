@@ -213,9 +213,7 @@ class BrokerServer:
         security: Security | None = None,
         front_secret: bytes = b"",
     ) -> None:
-        """`audit_topic` is a sink of `audit`. `front_secret` is for
-        `security/listeners/http_authentication.py`.
-        """
+        """`audit_topic` is a sink of `audit`; `front_secret` is shared with a front end."""
         self.assembly = assembly = Assembly(
             settings,
             control=control,

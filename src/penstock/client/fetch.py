@@ -40,7 +40,7 @@ from penstock.client.errors import LogTruncated, MalformedResponse
 from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.records.header import CONTROL_FLAG
 from penstock.records.transactions import AbortedRange, ranges_until
-from penstock.wire.kafka.primitives import MalformedRequest, read_uvarint, skip_tags
+from penstock.wire.kafka.framing import MalformedRequest, read_uvarint, skip_tags
 
 BY_ID_FROM: Final = 13
 """First version of Fetch that identifies a topic by its id."""

@@ -39,7 +39,7 @@ from penstock.client.errors import (
 )
 from penstock.client.protocol import Call
 from penstock.wire.kafka.apis import APIS, PRODUCE
-from penstock.wire.kafka.primitives import uvarint
+from penstock.wire.kafka.framing import uvarint
 
 PRODUCE_VERSION: Final = 9
 TRANSACTION_VERSION: Final = 12

@@ -23,8 +23,7 @@ from penstock.client.errors import MalformedResponse, UnsupportedByBroker
 from penstock.wire.kafka.apis import BY_NAME, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
-from penstock.wire.kafka.framing import request_frame
-from penstock.wire.kafka.primitives import MalformedRequest
+from penstock.wire.kafka.framing import MalformedRequest, request_frame
 
 VERSION_MAX: Final[Mapping[str, int]] = {
     "Produce": 9,

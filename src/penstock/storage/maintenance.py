@@ -35,8 +35,7 @@ from penstock.storage.files.journal import Journal
 from penstock.storage.files.values import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
 from penstock.storage.files.worker import Worker
 from penstock.storage.log.partition_log import PartitionLog
-from penstock.storage.log.rolling import expired_count, kept_here, segment_facts
-from penstock.storage.log.state import LogState, StoreParts
+from penstock.storage.log.state import LogState, StoreParts, expired_count, kept_here, segment_facts
 from penstock.storage.writing.checkpointing import (
     Checkpointer,
     kept_snapshots,

@@ -42,8 +42,8 @@ NEEDS: dict[tuple[str, str], Needs] = {
     (route.method, route.path): route.access
     for module in MODULES
     for views in vars(module).values()
-    if hasattr(views, "routes") and isinstance(views, type)
-    for route in views.routes.declared
+    if isinstance(views, type) and isinstance(routes := getattr(views, "routes", None), Routes)
+    for route in routes.declared
 }
 ROUTES = sorted(key for key, needs in NEEDS.items() if needs.operation)
 

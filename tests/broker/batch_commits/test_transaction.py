@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.batch_commits.roll_forward import (
-    RollForward,
-    SinkTransaction,
-    transactional_id_of,
-)
+from penstock.broker.batch_commits.roll_forward import RollForward
 from penstock.broker.batch_commits.service import SinkService
+from penstock.broker.batch_commits.transaction import SinkTransaction, transactional_id_of
 from penstock.client import Client
 from penstock.testing import Broker
 from tests.broker.batch_commits.sink_client import Part, SinkClient, client_of

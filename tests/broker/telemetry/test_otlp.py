@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.telemetry.series import (
+from penstock.broker.telemetry.otlp import (
     ATTRIBUTES_MAX,
     POINTS_MAX,
     TEXT_CHARACTERS_MAX,

@@ -13,8 +13,8 @@ from penstock.base.files import Buffer, Files, write_all
 from penstock.spark.reads.reading import TaskReader
 from penstock.spark.reads.stream import PenstockStreamReader
 from penstock.spark.sessions.source import PenstockSource
-from penstock.spark.sink import store
-from penstock.spark.sink.store import BlobStore
+from penstock.spark.sink import blobs
+from penstock.spark.sink.blobs import BlobStore
 from tests.scenarios.spark.deadly import reach
 from tests.scenarios.spark.points import PLANNING
 
@@ -54,5 +54,5 @@ class Source(PenstockSource):
 
 TaskReader.read = read  # type: ignore[method-assign]
 BlobStore.put = put  # type: ignore[method-assign]
-vars(store)[write_all.__name__] = write_in_halves
+vars(blobs)[write_all.__name__] = write_in_halves
 PenstockStreamReader.latestOffset = latest_offset  # type: ignore[method-assign]

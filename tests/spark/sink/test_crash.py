@@ -42,7 +42,7 @@ import os, signal, sys
 from penstock.spark import daemon
 from penstock.spark.sink import staging
 from penstock.spark.sink.commits import Commits
-from penstock.spark.sink.store import BlobStore
+from penstock.spark.sink.blobs import BlobStore
 from penstock.spark.sessions.source import PenstockSource
 
 folder = os.environ["DEADLY_FOLDER"]

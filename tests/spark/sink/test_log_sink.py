@@ -21,9 +21,9 @@ from penstock.spark.errors import (
     SinkOwnerChanged,
     UnknownTopics,
 )
+from penstock.spark.sink.blobs import StagingLocation
 from penstock.spark.sink.options import check
 from penstock.spark.sink.staging import Attempt, find_topic, stage
-from penstock.spark.sink.store import StagingLocation
 from tests.client.test_partitioning import plain_murmur2
 from tests.spark.conftest import KEEP, Topic
 from tests.spark.sink.conftest import PARTITIONS, Target, numbered, record_of

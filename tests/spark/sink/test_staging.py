@@ -12,10 +12,9 @@ import pytest
 from penstock.records import split_batches, verify_crc
 from penstock.records.columnar import decode_batches
 from penstock.spark.sink import staging
-from penstock.spark.sink.blobs import Blob, Target, blob_from_json
+from penstock.spark.sink.blobs import TOKEN_FILE, Blob, StagingLocation, Target, blob_from_json
 from penstock.spark.sink.options import SinkOptions, check
 from penstock.spark.sink.staging import Attempt, Staged, stage
-from penstock.spark.sink.store import TOKEN_FILE, StagingLocation
 
 ATTEMPT = Attempt(application="an/app", batch_id=4, partition=2, number=17)
 TOPICS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.wire.kafka.apis import APIS, BY_NAME, NEVER_FLEXIBLE, Api, reference_page
-from penstock.wire.kafka.primitives import UnsupportedVersion
+from penstock.wire.kafka.framing import UnsupportedVersion
 from penstock.wire.kafka.schema import load_struct, module_name
 from tests.wire.kafka.entities import TABLE, served_versions
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.wire.kafka.apis import BY_NAME, Api
 from penstock.wire.kafka.decoder import ELEMENTS_MAX, decoder
 from penstock.wire.kafka.encoder import encoder
-from penstock.wire.kafka.primitives import MalformedRequest, uvarint
+from penstock.wire.kafka.framing import MalformedRequest, uvarint
 from penstock.wire.kafka.schema import MessageKind, load_struct
 from tests.wire.kafka.entities import (
     KINDS,

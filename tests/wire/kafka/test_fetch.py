@@ -17,7 +17,7 @@ from penstock.wire.kafka.fetch import (
     ResponseWriter,
     decode_request,
 )
-from penstock.wire.kafka.primitives import MalformedRequest, read_uuid, uvarint
+from penstock.wire.kafka.framing import MalformedRequest, read_uuid, uvarint
 from penstock.wire.kafka.schema import load_entity, load_module
 from tests.wire.kafka.entities import (
     ENDPOINTS,

@@ -8,13 +8,13 @@ from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.framing import (
+    MalformedRequest,
     UntrustworthyFrame,
     check_length,
     read_request_header,
     request_frame,
     response_prefix,
 )
-from penstock.wire.kafka.primitives import MalformedRequest
 
 LIMIT = 100 << 20
 

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
-from penstock.wire.kafka.framing import Endpoint, response_prefix
-from penstock.wire.kafka.primitives import MalformedRequest, read_uuid, uvarint
+from penstock.wire.kafka.framing import (
+    Endpoint,
+    MalformedRequest,
+    read_uuid,
+    response_prefix,
+    uvarint,
+)
 from penstock.wire.kafka.produce import (
     TOPIC_IDS_FROM,
     PartitionResult,

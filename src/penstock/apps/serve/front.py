@@ -44,7 +44,7 @@ from penstock.broker.net.listeners import ADMIN, admin_listener
 from penstock.client.errors import ADMIN_ANSWER_BYTES_MAX
 from penstock.security.http_credentials import READS, NotForHere, check_meant
 from penstock.security.listeners.files import ListenerFiles
-from penstock.security.listeners.http_authentication import forwarded
+from penstock.security.listeners.forwarding import forwarded
 from penstock.security.listeners.listener_group import ListenerGroup
 
 if TYPE_CHECKING:

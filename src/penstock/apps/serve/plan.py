@@ -36,7 +36,7 @@ from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.control import DatabaseLocked
 from penstock.control.rules.epochs import is_diskless
 from penstock.control.sqlite import prepare
-from penstock.security.listeners.http_authentication import SECRET_BITS
+from penstock.security.listeners.forwarding import SECRET_BITS
 
 if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration

@@ -77,6 +77,9 @@ if TYPE_CHECKING:
 _BEHIND_FROM: Final = SEQUENCES - TARGET_RECORDS_MAX
 
 
+CLIENT_ID: Final = "penstock-sink"
+
+
 class Decision(Enum):
     BEGIN = "begin"
     FINISH = "finish"

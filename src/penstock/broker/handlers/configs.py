@@ -73,7 +73,7 @@ from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.rules.diskless import DISKLESS_CONFIG
 from penstock.control.values.topics import CLIENT_METRICS as CLIENT_METRICS_KIND
 from penstock.control.values.topics import QUOTA
-from penstock.wire.kafka.primitives import UnsupportedVersion
+from penstock.wire.kafka.framing import UnsupportedVersion
 
 if TYPE_CHECKING:
     from penstock.broker.admin.health import Readiness

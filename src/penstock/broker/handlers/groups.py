@@ -47,7 +47,7 @@ from penstock.broker.net.errors import BadRequest, error_fields, error_number, e
 from penstock.broker.net.listeners import address_of
 from penstock.broker.requests.access import NOT_ASKED, operations_of
 from penstock.security import CLUSTER, EVERYTHING
-from penstock.wire.kafka.primitives import milliseconds
+from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness

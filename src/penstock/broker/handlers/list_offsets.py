@@ -29,7 +29,7 @@ from penstock.records.extents import (
     MAX_TIMESTAMP,
     READ_COMMITTED,
 )
-from penstock.wire.kafka.primitives import UnsupportedVersion
+from penstock.wire.kafka.framing import UnsupportedVersion
 
 if TYPE_CHECKING:
     from penstock.broker.partitions.registry import PartitionRegistry

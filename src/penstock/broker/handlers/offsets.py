@@ -42,7 +42,7 @@ from penstock.broker.net.errors import (
 )
 from penstock.client.errors import is_retriable
 from penstock.control import CommittedOffset, NotInTransaction, OpenTransaction, Topic
-from penstock.wire.kafka.primitives import milliseconds
+from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock

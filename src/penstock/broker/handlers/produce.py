@@ -48,8 +48,7 @@ from penstock.records.errors import InvalidTxnState
 from penstock.records.transactions import ONGOING, UNGUARDED, Guard
 from penstock.security import EVERYTHING
 from penstock.security.authoriser import PEER
-from penstock.wire.kafka.framing import response_prefix
-from penstock.wire.kafka.primitives import UnsupportedVersion
+from penstock.wire.kafka.framing import UnsupportedVersion, response_prefix
 from penstock.wire.kafka.produce import (
     FLEXIBLE_FROM,
     TOPIC_IDS_FROM,

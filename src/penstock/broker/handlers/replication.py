@@ -38,7 +38,7 @@ from penstock.broker.topics.plan import check_assignment, check_reachable, check
 from penstock.control import Reassignment
 from penstock.replication.peer_format import PartitionKey
 from penstock.replication.service import HAND_OVER_MS
-from penstock.wire.kafka.primitives import milliseconds
+from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata

@@ -38,7 +38,7 @@ from penstock.broker.share.sessions import (
 from penstock.broker.share.stored import ShareState
 from penstock.broker.share.values import RecordState
 from penstock.wire.kafka.fetch import encode_response
-from penstock.wire.kafka.primitives import milliseconds
+from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock

@@ -35,7 +35,7 @@ from penstock.broker.topics.plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
 from penstock.security import CLUSTER, Rights
 from penstock.security.authoriser import TopicAuthorisationFailed
-from penstock.wire.kafka.primitives import milliseconds
+from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings

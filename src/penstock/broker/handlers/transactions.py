@@ -46,7 +46,7 @@ from penstock.broker.transactions import (
 from penstock.broker.transactions.link import by_topic, refused_error
 from penstock.records.transactions import Marker
 from penstock.security import CLUSTER
-from penstock.wire.kafka.primitives import milliseconds
+from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock

@@ -30,7 +30,7 @@ from penstock.security.sasl import (
 )
 from penstock.security.sasl.peers import USER
 from penstock.wire.kafka.apis import API_VERSIONS, BY_NAME
-from penstock.wire.kafka.primitives import MalformedRequest
+from penstock.wire.kafka.framing import MalformedRequest
 
 HANDSHAKE: Final = BY_NAME["SaslHandshake"].key
 AUTHENTICATE: Final = BY_NAME["SaslAuthenticate"].key

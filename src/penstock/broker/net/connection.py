@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.base.buffers import POOLED_BUFFER_BYTES
 from penstock.security import ANONYMOUS, EVERYTHING, refusal
 from penstock.wire.kafka.apis import BY_NAME
-from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
-from penstock.wire.kafka.primitives import MalformedRequest
+from penstock.wire.kafka.framing import MalformedRequest, UntrustworthyFrame, check_length
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease, ReceivePool

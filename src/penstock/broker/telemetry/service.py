@@ -97,7 +97,7 @@ class Telemetry:
             ends=ends,
         )
         # Protocol Buffers and codecs are loaded at the first push.
-        from penstock.broker.telemetry.series import InvalidMetrics, points
+        from penstock.broker.telemetry.otlp import InvalidMetrics, points
         from penstock.records.compression import decompress
 
         if data:

@@ -17,7 +17,7 @@ from penstock.broker.metadata.leaders import check_local, is_unopened
 from penstock.broker.net.errors import InvalidConfig, TopicNameCollision
 from penstock.broker.topics.plan import TopicPlan, TopicSpec, plan_topic, unify
 from penstock.control.rules.tiers import REMOTE_CONFIG
-from penstock.storage.log.rolling import AS_WHOLE
+from penstock.storage.log.state import AS_WHOLE
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness

@@ -28,8 +28,7 @@ from penstock.spark.errors import (
     SinkOwnerChanged,
     UnknownTopics,
 )
-from penstock.spark.sink.blobs import Blob
-from penstock.spark.sink.store import STAGING_TIMEOUT_SECONDS
+from penstock.spark.sink.blobs import STAGING_TIMEOUT_SECONDS, Blob
 
 MANIFEST_BYTES_MAX: Final = 16 << 20
 """Bytes of the largest commit request that the broker accepts."""

@@ -29,7 +29,13 @@ from penstock.client.security import admin_security
 from penstock.records.columnar.fitting import Shorten
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import InvalidOption, InvalidRows
-from penstock.spark.sink.blobs import Blob, Target, blob_from_json
+from penstock.spark.sink.blobs import (
+    Blob,
+    StagingLocation,
+    Target,
+    blob_from_json,
+    staging_locations,
+)
 from penstock.spark.sink.commits import Appended, Commits
 from penstock.spark.sink.options import (
     COMMIT_TIMEOUT_SECONDS,
@@ -41,7 +47,6 @@ from penstock.spark.sink.options import (
     written_columns,
 )
 from penstock.spark.sink.staging import Attempt, find_topic, stage
-from penstock.spark.sink.store import StagingLocation, staging_locations
 from penstock.spark.staged import Staged, query_of
 
 _STAGED: Final = "task int, number int, blob string, problem string"

@@ -34,13 +34,15 @@ from penstock.spark.sink.blobs import (
     MESSAGE_BYTES_DEFAULT,
     Blob,
     BlobParts,
+    BlobStore,
+    StagingLocation,
     Target,
     Turns,
     by_partition,
     by_topic,
+    staging_locations,
 )
 from penstock.spark.sink.options import KEY, VALUE, SinkOptions
-from penstock.spark.sink.store import BlobStore, StagingLocation, staging_locations
 
 CHUNK_BYTES: Final = 32 << 20
 """Bytes of rows after which a task closes a chunk; each chunk becomes a blob."""

@@ -3,8 +3,13 @@
 from penstock.wire.kafka.apis import APIS, BY_NAME, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
-from penstock.wire.kafka.framing import request_frame, response_prefix
-from penstock.wire.kafka.primitives import MalformedRequest, UnencodableResponse, UnsupportedVersion
+from penstock.wire.kafka.framing import (
+    MalformedRequest,
+    UnencodableResponse,
+    UnsupportedVersion,
+    request_frame,
+    response_prefix,
+)
 from penstock.wire.kafka.schema import error_codes, load_entity
 
 __all__ = [

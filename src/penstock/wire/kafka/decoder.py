@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from penstock.wire.kafka.primitives import (
+from penstock.wire.kafka.framing import (
     MalformedRequest,
     read_duration,
     read_optional_time,

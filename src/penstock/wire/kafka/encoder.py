@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Literal
 
-from penstock.wire.kafka.primitives import (
+from penstock.wire.kafka.framing import (
     UnencodableResponse,
     milliseconds,
     timestamp_ms,

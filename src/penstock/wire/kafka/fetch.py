@@ -29,13 +29,16 @@ from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.framing import (
     Endpoint,
     Leader,
+    MalformedRequest,
     compact_text,
     current_leader,
     diverging_epoch,
     endpoint_array,
     node_endpoints,
+    read_uvarint,
+    skip_tags,
+    uvarint,
 )
-from penstock.wire.kafka.primitives import MalformedRequest, read_uvarint, skip_tags, uvarint
 
 FLEXIBLE_FROM: Final = 12
 LEADERS_FROM: Final = 16

@@ -21,8 +21,16 @@ from functools import cache
 from typing import Final
 
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
-from penstock.wire.kafka.framing import Endpoint, Leader, current_leader, node_endpoints
-from penstock.wire.kafka.primitives import MalformedRequest, read_uvarint, skip_tags, uvarint
+from penstock.wire.kafka.framing import (
+    Endpoint,
+    Leader,
+    MalformedRequest,
+    current_leader,
+    node_endpoints,
+    read_uvarint,
+    skip_tags,
+    uvarint,
+)
 
 FLEXIBLE_FROM: Final = 9
 LEADERS_FROM: Final = 10

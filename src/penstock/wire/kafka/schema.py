@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from penstock.wire.kafka.primitives import UnsupportedVersion
+from penstock.wire.kafka.framing import UnsupportedVersion
 
 MessageKind = Literal["request", "response"]
 
