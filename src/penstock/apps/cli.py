@@ -82,8 +82,8 @@ _CURES: Final = {
 )
 @click.option(
     "--profile",
-    help="Section of the profile file that has the defaults of these options (PENSTOCK_PROFILE)."
-    " Default: default.",
+    help="Section of profiles.toml with defaults of -b, --output and -X (PENSTOCK_PROFILE)."
+    " Default: the section default.",
 )
 @click.option(
     "--output",

@@ -119,7 +119,10 @@ async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey
 
 
 async def runs_of(read: Read, extents: Sequence[Extent]) -> AsyncIterator[Run]:
-    """Yield the verified batches of adjacent extents as runs; raise as `build_segment` does."""
+    """Read adjacent extents in chunks of bounded size; yield the verified batches of each chunk.
+
+    Raises the errors of `build_segment`.
+    """
     for chunk in _chunks(extents):
         size_bytes = sum([extent.size_bytes for extent in chunk])
         pieces = trim(chunk, chunk[0].base_offset, max_bytes=size_bytes, at_least_one=True)

@@ -98,7 +98,9 @@ def _check_needs(value_format: ValueFormat) -> None:
             raise InvalidFormat("schema", "", "format json needs a schema in Spark's DDL")
         if value_format.schema.strip().lower() == INFER:
             raise InvalidFormat(
-                "schema", INFER, "must be replaced by the result of infer_json before decoding"
+                "schema",
+                INFER,
+                "has to be inferred from records (infer_json) before values can be decoded",
             )
     elif value_format.schema is not None:
         raise InvalidFormat("schema", value_format.schema, f"is for json, but the format is {kind}")

@@ -180,6 +180,9 @@ class BrokerAdmins:
 
 
 def _can(answer: Answer) -> bool:
-    """Whether the broker processed the request, even if it rejected it."""
+    """Whether this broker is the right one for the request; otherwise the next one is tried.
+
+    A broker that rejects a request for its content is the right one.
+    """
     elsewhere = {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST}
     return answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status not in elsewhere

@@ -298,8 +298,8 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--profile",
-        help="Section of the profile file that has the defaults of these options. Default:"
-        " PENSTOCK_PROFILE, else default.",
+        help="Section of profiles.toml with defaults of -b, --output and -X. Default:"
+        " PENSTOCK_PROFILE, else the section default.",
     )
     @click.option(
         "--output",

@@ -49,7 +49,8 @@ outbox.add_command(bench)
 @click.option(
     "--partition-id",
     required=True,
-    help="Key of the record, and name of the payload's first directory.",
+    help="Name that groups payloads: the key of the record, and the directory below the root that"
+    " holds the payload.",
 )
 @click.option(
     "--batch-id",

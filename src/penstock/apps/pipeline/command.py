@@ -118,7 +118,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
         "Directory of the pipeline's state, such as checkpoints; overrides the file.",
     )
     @click.option(
-        "--profile", help="Section of the profile file that has the defaults of these options."
+        "--profile", help="Section of profiles.toml with defaults of -b, --output and -X."
     )
     @click.option(
         "--output",

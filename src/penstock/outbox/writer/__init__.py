@@ -1,1 +1,1 @@
-"""Writing side of the outbox: safe writes of files, admission of calls, publishing of records."""
+"""Writing side of the outbox: writes payloads safely, limits concurrent writes, publishes."""

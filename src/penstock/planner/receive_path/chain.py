@@ -494,7 +494,11 @@ def backoff_us(rtt_us: float, receivers: int) -> float:
 
 
 def linger_us(wait_us: float, rtt_us: float) -> float:
-    """Return how long a sender ignores further reports of retransmitted data, in microseconds."""
+    """Return the linger after a retransmission, in microseconds.
+
+    During that time the sender ignores NAKs for the data that it has just sent again. `wait_us` is
+    a receiver's wait before a NAK.
+    """
     return LINGER_TIMES * (wait_us + rtt_us)
 
 

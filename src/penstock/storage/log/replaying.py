@@ -203,7 +203,10 @@ class LogReplay:
             self.transactional = has_transactions(data, at, at + size_bytes)
 
     def add_reference(self, row: Row, file: int, position: int, data: bytes) -> None:
-        """Add a row whose batches are in their segment."""
+        """Add a row for a large append, whose batches are in the segment, not in the journal.
+
+        The journal entry has a reference to them: their sizes and their leader epoch.
+        """
         self._note(file, position, row)
         there = decode_reference(data, row)
         self.size_bytes += there.size_bytes

@@ -223,7 +223,7 @@ class Checkpointer:
         self._worker.submit(work, partial(self._done, plan))
 
     def _perform(self, plan: Plan) -> None:
-        """Sync the journal entries that the checkpoint covers, then perform step 2."""
+        """Sync the journal entries that the checkpoint covers, then write the checkpoint."""
         if self._journal.durable_sequence < plan.sequence:
             self._journal.sync()
         perform(self._files, self._root, plan)
