@@ -270,7 +270,7 @@ def fill(broker: Broker, topic: str, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_run_from_plan_to_stop_and_on(
+def test_a_run_from_start_to_stop(
     broker: Broker, bare: Run, write: Callable[[str], Path], tmp_path: Path
 ) -> None:
     fill(broker, "whole", 1_000)
@@ -309,17 +309,6 @@ def test_a_run_from_plan_to_stop_and_on(
         assert process.stderr is not None
         assert errors(process.stderr.read()) == []
     stopped(bare, where)
-    fill(broker, "whole", 10)
-    ran = bare("pipeline", "status", *where, "--output", "json")
-    assert json.loads(ran.out)["queries"][0]["lag_records"] == 10
-    once = penstock("run", *where, "--once")
-    assert once.returncode == 0, once.stderr
-    assert errors(once.stderr) == []
-    lines = [json.loads(line) for line in once.stdout.splitlines()]
-    assert [line["event"] for line in lines] == ["started", "batch", "ended"]
-    assert (lines[1]["batch_id"], lines[1]["rows"], lines[2]["lag_records"]) == (2, 10, 0)
-    for line in lines[1:]:
-        assert line["rows_per_second"] == round(10_000 / line["batch_ms"], 1) > 0
     # Nothing is left to do, and that takes no Spark.
     idle = penstock("run", *where, "--once", PATH="/nowhere", JAVA_HOME="")
     assert (idle.returncode, idle.stderr) == (0, "")
@@ -328,6 +317,29 @@ def test_a_run_from_plan_to_stop_and_on(
         ("started", None, None),
         ("ended", None, 0),
     ]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_run_goes_through_what_is_there_and_then_what_came(
+    broker: Broker, bare: Run, write: Callable[[str], Path]
+) -> None:
+    fill(broker, "twice", 1_000)
+    file = write(PIPELINE.replace("{topic}", "twice"))
+    where = (str(file), "-b", broker.bootstrap, "--admin", broker.admin_url)
+    first = penstock("run", *where, "--once")
+    assert (first.returncode, errors(first.stderr)) == (0, [])
+    fill(broker, "twice", 10)
+    ran = bare("pipeline", "status", *where, "--output", "json")
+    assert json.loads(ran.out)["queries"][0]["lag_records"] == 10
+    once = penstock("run", *where, "--once")
+    assert (once.returncode, errors(once.stderr)) == (0, [])
+    lines = [json.loads(line) for line in once.stdout.splitlines()]
+    assert [line["event"] for line in lines] == ["started", "batch", "ended"]
+    assert (lines[1]["batch_id"], lines[1]["rows"], lines[2]["lag_records"]) == (2, 10, 0)
+    for line in lines[1:]:
+        assert line["rows_per_second"] == round(10_000 / line["batch_ms"], 1) > 0
 
 
 def stopped(bare: Run, where: tuple[str, ...]) -> None:

@@ -58,7 +58,10 @@ Resource = tuple[str, str]
 
 
 def resource_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name resources, as one argument `resources`: pairs of type and name."""
+    """Add the options that select the resources of ACLs, such as `--topic` and `--group`.
+
+    The command gets them as one argument `resources`: pairs of resource type and name.
+    """
 
     @click.option(
         "--topic",
@@ -217,7 +220,7 @@ def add_acls(
 
 
 def _check(bindings: list[AclBinding]) -> None:
-    """Reject operations that a resource's type does not have: such entries would never apply."""
+    """Reject ACLs with an operation that their resource type does not have: they never apply."""
     for binding in bindings:
         known = SUPPORTED[binding.resource_type]
         if binding.operation != "all" and binding.operation not in known:
@@ -301,8 +304,9 @@ class Users(Protocol):
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select the store of users, as one argument `offline`; None means a
-    broker.
+    """Add `--offline` and its options, which select where users are stored.
+
+    The command gets `offline`: the users in a stopped cluster's database, or None to use a broker.
     """
 
     @click.option(

@@ -223,7 +223,7 @@ def _log_to_stderr() -> None:
 
 
 class _Stop:
-    """Flag that signals set; an interrupted batch is repeated by the next run."""
+    """Stop flag of a run, which signals set; the next run repeats an interrupted batch."""
 
     def __init__(self) -> None:
         self._set = False

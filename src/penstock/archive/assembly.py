@@ -81,9 +81,9 @@ class Run:
 
 
 def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -> list[Result]:
-    """Return the bytes or the error of each piece.
+    """Return the bytes of each piece, cut from the range that contains it, or its error.
 
-    `answers` has the bytes or the error of each range of `plan`.
+    `answers` has the bytes of each range of `plan`, or the error of reading the range.
     """
     results: list[Result] = []
     for piece, (index, offset) in zip(pieces, plan.locations, strict=True):

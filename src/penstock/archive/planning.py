@@ -141,7 +141,10 @@ def trim(
 def _trimmed(
     extent: Extent, offset: int, left: int, at_least_one: bool
 ) -> tuple[Piece | None, bool]:
-    """Return the piece of one extent, and whether it reaches the extent's end."""
+    """Return the batches of an extent from `offset` on, at most `left` bytes; None if no batch.
+
+    The second result is whether they reach the extent's end, so that the next extent may follow.
+    """
     position = extent.byte_offset
     base = extent.base_offset
     start, first_offset, size_bytes = position, base, 0

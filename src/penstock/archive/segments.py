@@ -10,7 +10,7 @@ and any reader of segment files can read a segment.
     parts     |───────────────|────|     the segment's extents in the batch index
 
 Memory is limited by the segment's bytes and one chunk, because the finished chunks stay in memory
-until the segment is written. It is twice as much if the store joins the pieces of an object.
+until the segment is written. A store that joins the pieces of an object doubles this amount.
 
 No control plane is needed: `build_segment` and `write_segment` run on any machine that can reach
 the store.

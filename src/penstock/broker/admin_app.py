@@ -142,13 +142,13 @@ def _topic_views(broker: Assembly) -> TopicViews:
 
 
 class Views(Protocol):
-    """Handlers of one part of the interface, with the services that they need."""
+    """Object whose methods handle the routes declared in `routes`, such as all routes of topics."""
 
     routes: ClassVar[Routes[Any, Needs]]
 
 
 class Endpoints:
-    """Endpoints of declared routes. Each checks access, body size and parameters."""
+    """Collector of Starlette routes: each endpoint checks access, body size and parameters."""
 
     def __init__(self, access: AdminAccess) -> None:
         self._access = access
@@ -213,12 +213,12 @@ class BrokerViews(GroupMetricsSource, frozen=True, kw_only=True):
     @routes.add("GET /health", OPEN)
     @routes.add("GET /readyz", OPEN)
     async def ready(self, request: Request) -> Response:
-        """Return the result of every check; status 503 if the broker cannot serve all requests."""
+        """Return the results of all health checks; status 503 if one of them fails (readiness)."""
         return self._health(request, await self.readiness.look())
 
     @routes.add("GET /livez", OPEN)
     async def alive(self, request: Request) -> Response:
-        """Return the checks that only a restart can repair; status 503 if one of them fails."""
+        """Return the checks whose failure requires a restart (liveness); 503 if one fails."""
         return self._health(request, self.readiness.alive())
 
     def _health(self, request: Request, report: Health) -> Response:
@@ -278,9 +278,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 class _BodyLimit:
     """Middleware that rejects requests whose body is too large or of unknown size.
 
-    Routes with their own limits also accept bodies of unknown size, because they count the bytes
-    that they read. Their rejections are sent after authorisation: an authorised sender reads no
-    response before it has sent the whole body, so the body is read first.
+    Routes with limits of their own (`own_limits`) also accept bodies of unknown size, because their
+    handlers count the bytes while they read. If the declared size is too large for such a route,
+    the endpoint sends the rejection after authorisation, and first reads the body of an authorised
+    client. The client would otherwise not read the response while it still sends.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class AdminServer:
 
 
 def names_of(settings: BrokerSettings) -> frozenset[str]:
-    """Return the host names that requests to change state may use, in lower case."""
+    """Return the host names that are valid in the Host header of requests that change state."""
     host, _ = parse_address(settings.admin_listener, setting=ADMIN_LISTENER)
     advertised = [
         urlsplit(advertised_listener).hostname or ""

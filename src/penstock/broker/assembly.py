@@ -257,7 +257,10 @@ class Assembly:
         )
 
     def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
-        """Return the address of another broker's inter-broker listener, else of its first one."""
+        """Return the address at which another broker can be reached; None for an unknown broker.
+
+        It is the address of the inter-broker listener, or of the broker's first listener.
+        """
         broker = self.cluster.image.broker(broker_id)
         return None if broker is None else broker.endpoint(self.identity.listener)
 

@@ -138,7 +138,7 @@ class Liveness:
         return self._session.over(self._monotonic())
 
     async def beat(self) -> None:
-        """Renew the registration, then check for topics that become diskless."""
+        """Renew the registration, then join migrations of topics that other brokers coordinate."""
         await self._in_time("renew its registration", self._renew)
         await self._in_time("check for topics that become diskless", self._migrations.look)
 
@@ -217,7 +217,10 @@ KEEP_SECONDS: Final = 5.0
 
 
 class DatabaseWatch:
-    """Check that the control plane's database was not set back. Belongs to the event loop."""
+    """Detector of a control plane database that was replaced by an older copy ("set back").
+
+    It compares the database with the broker's record in `database.seen`. Belongs to the event loop.
+    """
 
     def __init__(
         self,
@@ -241,7 +244,10 @@ class DatabaseWatch:
     # -- the registration
 
     async def before_registering(self) -> None:
-        """Check the database, and record that a registration has begun.
+        """Compare the database with the record, and record that a registration has begun.
+
+        If the broker is killed while it registers, its next start thus does not take the newer
+        registration in the database for that of another process.
 
         Raises:
             DatabaseSetBack: the database is another one, or an older copy.
@@ -291,7 +297,7 @@ class DatabaseWatch:
     # -- images
 
     async def check(self, image: MetadataImage) -> None:
-        """Check that a metadata image is of the recorded database; raises DatabaseSetBack."""
+        """Raise DatabaseSetBack if a metadata image is of another database, or of an older copy."""
         seen = self._seen
         if seen is None:
             return
@@ -310,7 +316,11 @@ class DatabaseWatch:
         )
 
     async def _check_promises(self) -> None:
-        """Raise DatabaseSetBack if a replica has promised an epoch that was never reserved."""
+        """Raise DatabaseSetBack if a replica has promised an epoch that the database lacks.
+
+        The control plane reserves an epoch before replicas promise it, so the database is an older
+        copy.
+        """
         logs = {(log.topic_id, log.topic_partition.partition): log for log in self._copies()}
         copies = list(logs)
         for start in range(0, len(copies), EPOCH_PARTITIONS_PER_CALL_MAX):

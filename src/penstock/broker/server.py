@@ -80,7 +80,7 @@ USUAL: Final[dict[str, tuple[int, ...]]] = {
 
 
 def warm_up(loop: asyncio.AbstractEventLoop) -> None:
-    """Start preloading, and return immediately."""
+    """Load the codecs of usual requests in the background, so that first requests are not slow."""
     _step(loop, _steps())
 
 
@@ -111,7 +111,7 @@ _LINKS_BACKLOG: Final = 128
 
 
 class Server(LinkServer, Protocol):
-    """Server that accepts connections after `start_serving`."""
+    """Listening socket of asyncio, which accepts connections after `start_serving`."""
 
     async def start_serving(self) -> None: ...
 
@@ -213,7 +213,7 @@ class BrokerServer:
         security: Security | None = None,
         front_secret: bytes = b"",
     ) -> None:
-        """`audit_topic` is a sink of `audit`; `front_secret` is shared with a front end."""
+        """`audit_topic` is a sink of `audit`; requests of a front end carry the `front_secret`."""
         self.assembly = assembly = Assembly(
             settings,
             control=control,

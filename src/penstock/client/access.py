@@ -195,7 +195,8 @@ class QuotaCalls:
     def list_quotas(self, entity: Entity | None = None, *, strict: bool = False) -> list[Quota]:
         """Return the quotas of all entities that match `entity`; None matches all entities.
 
-        With `strict`, entities that have other kinds than `entity` do not match.
+        With `strict`, an entity that also has a kind which `entity` does not name is left out: for
+        a user, the quotas of pairs of user and client id.
         """
         requested = [
             {

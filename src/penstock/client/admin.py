@@ -111,7 +111,7 @@ class AdminCalls:
         replication_factor: int = -1,
         exist_ok: bool = False,
     ) -> TopicMetadata:
-        """Create a topic and wait until it has leaders.
+        """Create a topic and wait until each of its partitions has a leader.
 
         Raises:
             InvalidTopicName, InvalidArgument: an argument is invalid; nothing is sent.

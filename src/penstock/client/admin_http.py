@@ -73,7 +73,9 @@ NO_SECURITY: Final = AdminSecurity()
 
 
 class Body(Struct, frozen=True, kw_only=True):
-    """Body of a request: pieces of `size_bytes` in total, which can be read again for a retry."""
+    """Body of an HTTP request: byte pieces of `size_bytes` in total. They are read again for a
+    retry, so they must not be a generator.
+    """
 
     pieces: Iterable[Any]
     size_bytes: int
@@ -230,7 +232,10 @@ class AdminHttp:
         )
 
     def pause(self, attempt: int, deadline: float) -> None:
-        """Wait after the attempt of this number, counted from 0, at most until the deadline."""
+        """Wait before the retry of an attempt, longer after each one, but not beyond the deadline.
+
+        `attempt` is the number of the failed attempt, counted from 0.
+        """
         chance = self._randomness.uniform()
         seconds = ADMIN_BACKOFF.pause_seconds(attempt + 1, chance=chance)
         left = deadline - self._clock.monotonic()

@@ -97,7 +97,9 @@ def offsets_by_partition(
 
 
 def position(name: str, value: Any) -> Any:
-    """Return one end of a range: a word, milliseconds, or an offset per partition.
+    """Check the start or end of a read; return it.
+
+    It is `earliest` or `latest`, a time in milliseconds, or an offset per partition.
 
     Raises:
         InvalidArgument: the value is anything else.
@@ -115,9 +117,10 @@ def position(name: str, value: Any) -> Any:
 
 
 def read_positions(name: str, value: Any) -> tuple[Any, dict[int, int]]:
-    """Return one end of a range as `position` does, and the leader epochs by partition.
+    """Check the start of a read as `position` does; return it and the leader epochs by partition.
 
-    A mapping may have (epoch, offset) pairs in place of offsets.
+    A mapping may have (epoch, offset) pairs in place of offsets, as `Subscription.positions` does.
+    The epochs let the leader detect that records which were read are no longer in the log.
 
     Raises:
         InvalidArgument: the value is anything else.

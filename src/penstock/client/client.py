@@ -80,9 +80,10 @@ class RawFetch(Struct, frozen=True, kw_only=True):
 
 
 class Waits(Struct, frozen=True):
-    """Snapshot of the calls whose responses a client waits for.
+    """Snapshot of a client's unanswered calls, to explain why a long call takes long.
 
-    `trouble` is the last failure that is being retried. `unanswered` holds the calls to brokers.
+    `trouble` is the last failure that is being retried. `unanswered` has the oldest unanswered call
+    of each connection.
     """
 
     trouble: str
@@ -322,10 +323,10 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         """Follow a topic from `start` on; return an iterator of record batches, each of one
         partition.
 
-        After a leader change it continues with the new leader, and neither loses nor repeats a
-        record. Its `positions` are leader epochs and offsets. They can be the `start` of a later
-        subscription. It then also detects records that were read, but are no longer in the log.
-        `latest` is resolved when this call is made. Other arguments are those of `iter_arrow`.
+        After a leader change the iterator continues with the new leader, and neither loses nor
+        repeats a record. Its `positions` are leader epochs and offsets. They can be the `start` of
+        a later subscription, which then also detects that records before them are no longer in the
+        log. `latest` is resolved when this call is made. Other arguments are those of `iter_arrow`.
 
         Raises:
             InvalidArgument: an argument is invalid; nothing is sent.
@@ -485,8 +486,10 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
     def _check_starts(
         self, topic: str, start: Position, starts: Mapping[int, int], isolation: int
     ) -> None:
-        """Reject start offsets below the log start; otherwise a read of an empty range would not
-        fail.
+        """Reject start offsets below the log start offset.
+
+        A fetch would fail with OffsetOutOfRange. But if the range of the read is empty, nothing is
+        fetched.
         """
         if not isinstance(start, Mapping):
             return

@@ -235,7 +235,7 @@ def schema_of(columns: Sequence[str], views: bool) -> Any:
 
 
 def decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[tuple[Run, Any]]:
-    """Yield a run with its decoded records.
+    """Decode a run of stored batches; yield the run with its records as an Arrow record batch.
 
     If a batch is unreadable, each batch before it is yielded as a run of its own.
 

@@ -75,7 +75,10 @@ def not_connected(where: str, error: Exception) -> Disconnected:
 
 
 def answers_tls(address: tuple[str, int], timeout_ms: int) -> bool:
-    """Return whether the address responds to a TLS handshake, even if the handshake fails."""
+    """Return whether an address responds to a TLS handshake, even if the handshake fails.
+
+    It explains why a connection without TLS failed.
+    """
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -211,7 +214,9 @@ class Connection:
         self._authenticate()
 
     def _authenticate(self) -> None:
-        """Authenticate if the security options require it; no call may be unanswered.
+        """Authenticate if the security options require it.
+
+        No call may be unanswered, because its response would be read as that of the authentication.
 
         Raises:
             NotAuthenticated: the broker rejected the client.
@@ -286,10 +291,10 @@ class Connection:
             ) from error
 
     def _renew(self) -> None:
-        """Authenticate again before the session expires, unless calls are unanswered.
+        """Authenticate again if the SASL session expires soon, unless calls are unanswered.
 
-        If calls are unanswered at each attempt, the broker closes the connection at the expiry. The
-        client then reconnects.
+        If calls are unanswered each time, the broker closes the connection when the session
+        expires. The client then reconnects.
         """
         if not self.under_way and SYSTEM_CLOCK.monotonic() >= self._renew_at:
             self._authenticate()
@@ -313,7 +318,8 @@ class Connection:
                 start += 1
 
     def receive(self) -> Any:
-        """Read the response to the oldest unanswered call, and decode it as an entity of `kio`.
+        """Read the response to the oldest unanswered call; decode it to an object of the `kio`
+        library.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse: the connection is unusable.

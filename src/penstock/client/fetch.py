@@ -19,8 +19,8 @@ received frame:
       ] tags ] tags                           all lengths compact (value + 1, 0 is null)
 
 For `read_committed`, a response has the start offsets of aborted transactions. A transaction ends
-at its marker, which is found among the headers of the batches. A run lists the aborted ranges of
-its producers, and its decoder skips their batches.
+at its marker, which is found among the headers of the batches. A run is a sequence of whole batches
+of one partition. It lists aborted offset ranges by producer, and the decoder skips their batches.
 
 Source: `FetchResponse.json`, versions 12 to 16; KIP-98 for the aborted index, KIP-320 and KIP-595
 for epochs, KIP-951 for the leader in responses.
@@ -88,7 +88,7 @@ class FetchedPartition(Struct, frozen=True, kw_only=True):
 
 
 class Asked(NamedTuple):
-    """Position for one partition in a request; epochs are -1 if unknown."""
+    """Offset from which a Fetch request reads a partition, with leader epochs; -1 if unknown."""
 
     offset: int
     epoch: int = -1
@@ -102,7 +102,7 @@ class FetchRequest(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """Whole batches of one partition, contiguous in memory, that are ready to be decoded.
+    """Whole stored batches of one partition, contiguous in memory, that are ready to be decoded.
 
     Only records in [start_offset, end_offset) are requested; `end_offset` None means no limit.
     `behind` is the position after the batches. Batches in `aborted` must be skipped.
@@ -181,11 +181,14 @@ class FetchCore(Struct):
     ) -> FetchRequest | None:
         """Return the next request to a broker; None if no partition of it can be requested now.
 
+        `under_way` holds the unanswered requests to this broker. A second request lets the broker
+        work while a response is decoded. But a broker handles the requests of a connection in
+        order, and may wait for records before it responds. So a second request is returned only if
+        it has partitions with readable records. A first request leaves half of the partitions with
+        readable records to the second.
+
         The order of partitions rotates, because a broker fills a response in the order of the
-        request. A broker also handles the requests of a connection in order, and may wait for
-        records before it responds. So while a request is in `under_way`, a second one is returned
-        only if some of its partitions have readable records. A first request leaves half of these
-        partitions for the second.
+        request.
         """
         asked = {p for request in under_way for p in request.asked}
         leaders = self.leaders
@@ -236,7 +239,7 @@ class FetchCore(Struct):
             )
 
     def advance(self, fetched: FetchedPartition) -> Run | None:
-        """Move the cursor past a response's batches; return them as a run to be decoded, if any."""
+        """Move the cursor past a response's batches; return these batches for decoding, if any."""
         cursor = self.cursors[fetched.partition]
         committed = self.isolation == READ_COMMITTED
         cursor.readable = fetched.last_stable_offset if committed else fetched.high_watermark

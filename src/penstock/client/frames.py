@@ -36,7 +36,9 @@ class Frames:
         return _view(frame)
 
     def _fitting(self, size_bytes: int) -> Any:
-        """Return memory for a response: at least its size, but at most twice as much."""
+        """Return memory for a response: reused memory of at most twice its size, or else new
+        memory.
+        """
         for _ in range(len(self._free)):
             try:
                 memory = self._free.pop()

@@ -102,7 +102,11 @@ class ProducerPartitionState:
         return not self._appends and not self._requests
 
     def admit(self, base_sequence: int) -> PenstockError | None:
-        """Return the error if an append cannot begin at this sequence, or None."""
+        """Return None if an append may begin at this sequence, otherwise the error.
+
+        After a failed append, one with a higher sequence is rejected until the producer has sent
+        the failed sequence again; the table at the top of this file has the reason.
+        """
         if self.core.error is not None:
             return self._earlier(self.core.error)
         if self._resume_at < 0 or base_sequence < 0:

@@ -170,7 +170,7 @@ def check_correlation(call: Call, frame: memoryview, where: str) -> int:
 
 
 def read_response(call: Call, frame: memoryview, where: str) -> Any:
-    """Decode a response to an entity of `kio`.
+    """Decode a response to an object of the `kio` library, which has a class per response version.
 
     Raises:
         MalformedResponse: the response does not follow the schema of the requested version.

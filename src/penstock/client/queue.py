@@ -6,8 +6,8 @@
         taken.ack(good)
         taken.reject(~good)
 
-The queue is the shell around `share_member.py` (requests) and `share_member.py` (records as
-columns). It has no thread of its own. The member sends heartbeats only during `take`. After an
+The queue is the shell around `share_member.py`, which builds requests and converts records to
+columns. It has no thread of its own. The member sends heartbeats only during `take`. After an
 absence longer than `share.session.timeout.ms` it joins again, while its records stay acquired until
 their locks expire.
 
@@ -160,9 +160,10 @@ class Queue:
     # The group, and its leaders
 
     def _wait_ms(self) -> float:
-        """Return for how many milliseconds brokers may wait for records.
+        """Return for how many milliseconds brokers may wait for records before they respond.
 
-        It is the time to the next heartbeat, or at most `TAKE_ROUND_MS` with several brokers.
+        It is the time until the next heartbeat is due. With several leaders it is at most
+        `TAKE_ROUND_MS`.
         """
         due_ms = self._member.due_in_ms(self._session.now_ms())
         several = len(self._member.nodes()) > 1

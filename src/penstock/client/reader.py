@@ -77,9 +77,10 @@ class Reader:
         self._retry_at_ms = 0.0
 
     def runs(self) -> Generator[Sequence[Run]]:
-        """Yield the runs of each response, until each position has reached its end.
+        """Fetch until each partition has reached its end; yield the batches of each response.
 
-        Runs are views of memory, which is not reused while a view of it exists.
+        A run holds undecoded batches of one partition. It is a view of received memory, which is
+        not reused while a view of it exists.
 
         Raises:
             PenstockError: a partition has an error that no retry resolves.
@@ -301,7 +302,9 @@ def _send_fetch(connection: Connection, core: FetchCore, request: FetchRequest) 
 
 
 def fetch_once(session: Session, core: FetchCore) -> FetchedPartition:
-    """Fetch the one partition of a core once; the records have their own memory.
+    """Send one fetch for a core that has one partition; return the response's part for it.
+
+    The records are in memory that no later fetch overwrites.
 
     Raises:
         PenstockError: the broker returned an error, or the connection failed.

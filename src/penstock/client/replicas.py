@@ -98,7 +98,10 @@ class ReplicaCalls(AdminCalls):
         )
 
     def _own_configs(self, address: tuple[str, int], broker_id: int) -> dict[str, str]:
-        """Return the configurations of the broker at an address; raise if its id differs."""
+        """Return the roles, state and admin address of the broker at an address.
+
+        It fails if a broker with another id responds there.
+        """
         resource = {
             "resource_type": _BROKER,
             "resource_name": str(broker_id),
@@ -116,7 +119,11 @@ class ReplicaCalls(AdminCalls):
         return {str(entry.name): entry.value or "" for entry in result.configs}
 
     def is_at_bootstrap(self, node: Node) -> bool:
-        """Whether a bootstrap address, other than its advertised one, reaches this broker."""
+        """Whether a bootstrap address reaches this broker.
+
+        Its advertised address is not tried. If only that address fails, the address is advertised
+        wrongly.
+        """
         for address in self._session.bootstrap:
             if address == (node.host, node.port):
                 continue
@@ -126,7 +133,9 @@ class ReplicaCalls(AdminCalls):
         return False
 
     def unplaceable_brokers(self) -> frozenset[int]:
-        """Return the brokers that get no new replicas, by exclusion or by their roles."""
+        """Return the brokers that get no new replicas: excluded ones, and ones without the role
+        that stores data.
+        """
         without = [
             broker_id
             for broker_id, state in self.broker_states().items()
@@ -163,9 +172,10 @@ class ReplicaCalls(AdminCalls):
     def reassign(
         self, target: Mapping[TopicAndPartition, Sequence[int] | None]
     ) -> dict[TopicAndPartition, PenstockError]:
-        """Request other replicas of partitions, the preferred leader first; None cancels a request.
+        """Request new replicas for partitions; the first broker of a list is the preferred leader.
 
-        Brokers reassign in the background. Returns the error of each rejected partition.
+        None in place of a list cancels the partition's reassignment. Brokers reassign in the
+        background. Returns the error of each rejected partition.
         """
         topics: dict[str, list[dict[str, Any]]] = {}
         for (name, partition), replicas in target.items():

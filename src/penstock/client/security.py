@@ -66,7 +66,10 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def resolve(name: str, value: str) -> str:
-    """Return an option's value with its references resolved.
+    """Return an option's value with each `${…}` replaced by the text to which it refers.
+
+    `${file:PATH}` is a file's text, `${file:PATH:KEY}` a key of a properties file, `${env:NAME}` an
+    environment variable. So passwords need not be in the options themselves.
 
     Args:
         name: the option's name, for messages.
@@ -298,7 +301,9 @@ def _authorization(settings: ClientSecuritySettings) -> Callable[[], str] | None
 
 
 def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSecurity:
-    """Return the given security, or that of options; None reads the file of `CONFIG_VARIABLE`.
+    """Return `given` if it is a `ClientSecurity`, or else the security that the options describe.
+
+    For None, the options are read from the file that the variable `CONFIG_VARIABLE` names.
 
     Raises:
         UnusableFile: the file cannot be read.
@@ -309,7 +314,8 @@ def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSec
 
 
 def environment_options() -> dict[str, str]:
-    """Return the options of the file that `CONFIG_VARIABLE` names; empty if it is not set.
+    """Return the options in the file that the variable `CONFIG_VARIABLE` names; empty if it is
+    unset.
 
     Raises:
         UnusableFile: the file cannot be read.
@@ -329,7 +335,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def settings_of(options: Mapping[str, str]) -> ClientSecuritySettings:
-    """Return the settings of options, with the references in values resolved (`security.py`).
+    """Return options as checked settings; references such as `${file:PATH}` are resolved.
 
     Raises:
         InvalidSetting: an option is unknown, invalid, or missing.
@@ -447,7 +453,10 @@ It returns the session's lifetime in milliseconds, or 0 for no limit.
 
 
 def authentication(security: ClientSecurity, where: str) -> Authenticating:
-    """Authenticate one connection; it may compute for milliseconds between two calls.
+    """Yield the calls that authenticate one connection; the caller sends back each response.
+
+    The return value is the lifetime of the SASL session in milliseconds, 0 for no limit. Between
+    two calls it may compute for milliseconds, because it hashes a password.
 
     Raises:
         NotAuthenticated: the broker rejected the client, or does not support the mechanism.
@@ -477,7 +486,10 @@ def authentication(security: ClientSecurity, where: str) -> Authenticating:
 
 
 def next_call(calls: Authenticating, answer: Any) -> tuple[str, Mapping[str, Any]] | int:
-    """Return the next call of an authentication, or the session's lifetime when it has ended."""
+    """Pass a response to an `authentication`, or None to begin it; return its next call.
+
+    After the last call, it returns the lifetime of the SASL session in milliseconds.
+    """
     try:
         return calls.send(answer)
     except StopIteration as end:

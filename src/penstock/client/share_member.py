@@ -168,7 +168,10 @@ class ShareMember:
     def fetch(
         self, node: int, *, max_records: int, max_wait_ms: int, max_bytes: int
     ) -> dict[str, Any]:
-        """Return the body of a broker's next fetch; `max_records` 0 only opens the session."""
+        """Return the body of the next ShareFetch request to a broker.
+
+        With `max_records` 0 it acquires nothing, and only opens the share session.
+        """
         session = self._sessions.setdefault(node, _Session())
         mine = {partition for partition in self.assigned if self.leader(partition) == node}
         come, gone = mine - session.partitions, session.partitions - mine
@@ -197,7 +200,10 @@ class ShareMember:
         renews: bool,
         last: bool = False,
     ) -> dict[str, Any]:
-        """Return the body of a request with acknowledgements; the broker's session must be open."""
+        """Return the body of a ShareAcknowledge request; the broker's share session must be open.
+
+        `renews` states that acknowledgements extend locks. `last` closes the share session.
+        """
         session = self._sessions[node]
         head = self._head(session)
         if last:
@@ -284,8 +290,8 @@ class Kind(IntEnum):
 class LocksLost(BrokerRefused):
     """Acknowledgements were rejected: locks have expired, or other members hold the records.
 
-    `rows` flags the rejected rows; other rows were accepted. After a broken connection, some of the
-    flagged rows may have been accepted too. The group delivers the others again.
+    `rows` flags the rejected rows; other rows were accepted. The group delivers rejected records
+    again. After a broken connection, some of the flagged rows may have been accepted.
     """
 
     code: ClassVar[str] = "invalid_record_state"
@@ -304,7 +310,9 @@ class Piece(Struct, frozen=True, kw_only=True):
 
 
 def piece_of(partition: TopicAndPartition, data: Any, acquired: Sequence[Acquired]) -> Piece:
-    """Return the acquired records of fetched batches, which may also hold other records.
+    """Decode fetched batches; return only the records that this member has acquired.
+
+    Brokers send whole batches, which may also hold records of other members.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: the batches cannot be decoded.
@@ -342,7 +350,7 @@ def _gaps(offsets: Offsets, acquired: Sequence[Acquired]) -> Iterator[AckRange]:
 
 
 def ranges_of(numbers: Any, offsets: Offsets, rows: Flags, kind: Kind) -> dict[int, list[AckRange]]:
-    """Return the offset ranges of the selected rows, by piece number.
+    """Convert the selected rows of a table to offset ranges, by number of the `Piece`.
 
     `numbers` and `offsets` have the piece number and the offset of each row, in ascending order.
     """
@@ -407,7 +415,9 @@ class Taken:
         self._acknowledge(rows, Kind.ACK)
 
     def release(self, rows: RowSelection = None) -> None:
-        """Release records for another delivery, which increases their count; raise as `ack`."""
+        """Return records to the group, which delivers them again with a higher delivery count;
+        raise as `ack`.
+        """
         self._acknowledge(rows, Kind.RELEASE)
 
     def reject(self, rows: RowSelection = None) -> None:
@@ -464,7 +474,10 @@ class Taken:
 
 
 class Record(Struct, frozen=True):
-    """Acquired record; each method sends one acknowledgement, so masks of `Taken` cost less."""
+    """Acquired record, with methods that acknowledge only this record.
+
+    Each method sends a request. The methods of `Taken` acknowledge many records with one request.
+    """
 
     _taken: Taken
     _row: int

@@ -408,7 +408,9 @@ def write_table(
     partition: str | None,
     progress: Progress | None,
 ) -> WriteReport:
-    """Write any object with Arrow's C stream interface; `key`, `value` and others name its columns.
+    """Write any object with Arrow's C stream interface.
+
+    `key`, `value`, `timestamp`, `headers` and `partition` are the names of its columns.
 
     Raises:
         InvalidArgument: columns are invalid.

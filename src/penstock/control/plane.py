@@ -1,9 +1,9 @@
 """The interface of the control plane. Every change is a compare-and-set, and is durable on return.
 
 Each method is written once, in the folder of its subject, as an operation
-(`drivers/statements.py`). The implementations open a database and run operations on it:
-`sqlite.py`, `sqlite.py`, `sqlite.py` and `postgres.py`. One contract suite
-(`tests/control/`) covers all of them.
+(`drivers/statements.py`). The implementations open a database and run operations on it: three in
+`sqlite.py`, for one process, for several and for tests, and one in `postgres.py`. One contract
+suite (`tests/control/`) covers all of them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class ControlPlane(
         """Register callbacks for changes by other brokers. Call it before `start`.
 
         `on_image` is called on the event loop after a change of metadata, and after notices may
-        have been missed. `on_watermarks` gets diskless partitions to which others have committed.
-        It is a hint, and may miss some. A database with one owner calls neither.
+        have been missed. `on_watermarks` gets the new watermarks of diskless partitions to which
+        other brokers have committed. It may miss some commits. A database with one owner calls
+        neither.
         """
 
 

@@ -11,9 +11,9 @@ unchanged. A given cluster epoch is compared under that lock.
 **Brokers** stay registered when a process opens the control plane, because they may be running.
 They renew their registrations, and expire by the database's clock.
 
-**Failures** are classified in `drivers/postgres_connections.py` and retried in
-`drivers/postgres_connections.py`. A server with `synchronous_commit = off` may lose acknowledged
-changes, and so may a fail-over to an asynchronous standby.
+**Failures** are classified and retried in `drivers/postgres_connections.py`. A server with
+`synchronous_commit = off` may lose acknowledged changes, and so may a fail-over to an asynchronous
+standby.
 """
 
 from __future__ import annotations

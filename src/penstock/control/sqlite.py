@@ -191,16 +191,19 @@ class MemoryControlPlane(SqliteControlPlane):
 
 # The control plane in one SQLite file that several processes of one machine share.
 #
-# Unlike in `sqlite.py`, every transaction begins with a check of the image's stamp, and reads what
+# Unlike with one owner, each transaction begins with a check of the image's stamp, and reads what
 # other processes have changed. A process that changes metadata notifies the others once the change
-# is durable (`socket_notices.py`).
+# is durable (`drivers/notices.py`).
 #
 # The parent process calls `prepare` before it starts the others. It migrates the schema and
 # unregisters all brokers. A process that restarts registers itself again, as with PostgreSQL.
 
 
 class SharedSqliteControlPlane(SqliteControlPlane):
-    """The control plane of one of the processes. `prepare` must have run before."""
+    """The control plane of one process, in a SQLite file that several processes share.
+
+    The parent process must have called `prepare`.
+    """
 
     _renewals = RENEWALS
 

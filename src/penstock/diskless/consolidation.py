@@ -1,7 +1,8 @@
 """Consolidation: merges old write-ahead extents into sealed segments of one partition each.
 
-`choosing` selects extents. `consolidator` makes segments of them, for a broker or a command. Other
-processes lease work from the `work_queue`.
+A *run* is a sequence of adjacent extents that becomes one segment. `choose` and `Selection` find
+runs. `Consolidator` makes segments of them, for a broker or a command. Other processes, such as
+Spark jobs, lease runs from a `WorkQueue`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """Limits of a run. If `min_age_ms` is None, extents of every age and number are taken."""
+    """Limits of a run: its total bytes, and the number and age of its extents.
+
+    If `min_age_ms` is None, extents of every age and number are taken.
+    """
 
     segment_bytes: int
     min_extents: int
@@ -64,10 +68,10 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Choice(NamedTuple):
-    """A run that becomes a segment, possibly empty, and where to continue reading.
+    """The run to make a segment of, empty if there is none, and the offset to read from next.
 
-    `following` is the next offset to read, or None at the end. Below `done_before` no work is left,
-    once the run has become a segment.
+    `following` is that offset, or None if the partition has no more to merge now. Once the run has
+    become a segment, no extent below `done_before` needs consolidation.
     """
 
     run: tuple[Extent, ...]
@@ -99,7 +103,10 @@ def _is_enough(extents: int, rules: Rules) -> bool:
 
 
 def _run_length(extents: Sequence[Extent], segment_bytes: int) -> tuple[int, str]:
-    """Return the length of the run at the start of `extents`, and its end: full, closed or page."""
+    """Return the number of extents in the run at the start of `extents`, and why it ends there.
+
+    The reason is "full", "closed" (see the table above), or "page" at the end of `extents`.
+    """
     size_bytes, following = extents[0].size_bytes, extents[0].next_offset
     for length, extent in enumerate(extents[1:], 1):
         if extent.kind != "wal" or extent.base_offset != following:
@@ -121,7 +128,10 @@ def _old(page: Sequence[Extent], rules: Rules, now_ms: int) -> int:
 
 
 class Page(NamedTuple):
-    """A request for the extents of a partition from `start` on. Pass them to `Selection.page`."""
+    """A request for up to `limit` extents of a partition from offset `start` on.
+
+    The caller passes the extents to `Selection.page`.
+    """
 
     key: PartitionKey
     start: int
@@ -129,7 +139,10 @@ class Page(NamedTuple):
 
 
 class Selection:
-    """The partitions of one pass, in order, and the progress of each."""
+    """The core of a consolidation pass: which extents to read next, and the run to merge.
+
+    It stores the progress of each partition for later passes.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -149,7 +162,7 @@ class Selection:
         return self._next_partition()
 
     def page(self, extents: Sequence[Extent], now_ms: int) -> Choice | None:
-        """Return the run of a requested page, or None if the page has none.
+        """Return the first run of the extents that were requested, or None if they have none.
 
         The caller then calls `done`, `failed` or `lost` for the run.
         """
@@ -162,7 +175,7 @@ class Selection:
         return None
 
     def ask(self) -> Page | None:
-        """Return the next request, or None at the end of the pass."""
+        """Return the next request for extents, or None at the end of the pass."""
         if self._key is None:
             return None
         return Page(self._key, self._start, PAGE_EXTENTS)
@@ -178,7 +191,10 @@ class Selection:
         self._advance(choice)
 
     def lost(self) -> None:
-        """Report that the run changed concurrently. This pass skips the rest of the partition."""
+        """Report that another process changed extents of the run.
+
+        This pass then skips later extents of the partition.
+        """
         self._taken()
         self._next_partition()
 
@@ -253,9 +269,9 @@ def order_of(randomness: Randomness) -> Callable[[PartitionKey], int]:
 
 
 class SegmentWork:
-    """Reads objects at a limited rate, writes segments and swaps extents.
+    """Steps of making a segment: read objects at a limited rate, write it, swap the extents.
 
-    `read_bytes` is the total.
+    `read_bytes` is the total of all reads.
     """
 
     def __init__(
@@ -469,9 +485,8 @@ class SegmentMissing(InvalidError):
 class Work(NamedTuple):
     """A run of extents, and the leased key for its segment.
 
-    `following` is the next offset to read, or None.
-
-    Without work, `run` is empty and `lease` is None.
+    If there is no run, `run` is empty and `lease` is None. `following` is the offset from which to
+    lease the next run, or None if the partition has no more to merge now.
     """
 
     run: tuple[Extent, ...]
@@ -501,8 +516,8 @@ class WorkQueue:
     async def lease(self, key: PartitionKey, start: int, *, all_ages: bool) -> Work:
         """Lease the first run from offset `start` on, if the first page of extents has one.
 
-        The broker's settings limit the run. `all_ages` ignores the minimum age and number of
-        extents.
+        The broker's settings limit the size of the run. `all_ages` ignores the minimum age and
+        number of extents.
         """
         extents = await self._plane.extents(*key, start=start, end=_END, limit=PAGE_EXTENTS)
         rules = rules_of(self._settings, all_ages=all_ages)

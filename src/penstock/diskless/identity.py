@@ -1,8 +1,8 @@
 """Verification that the object store is the one that belongs to the control plane.
 
 A broker with a wrong URL would acknowledge records that no other broker can read. Therefore an
-empty store gets an object with a random id (`diskless/identity.py`). The control plane
-stores the id of the first store that it adopts. A broker compares both ids:
+empty store gets an object with a random id. The control plane stores the id of the first store that
+it adopts. A broker compares both ids:
 
 | id in the control plane | id in the store       | result                                         |
 |-------------------------|-----------------------|------------------------------------------------|

@@ -68,7 +68,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal:
-    """Decimal in a fixed of `size_bytes`; None for bytes, whose length is written before them."""
+    """Decimal, stored as a `fixed` of `size_bytes`, or as `bytes` if that is None."""
 
     precision: int
     scale: int
@@ -118,7 +118,7 @@ def parse(document: Any) -> Record:
 
 
 def size_min(node: Node) -> int:
-    """Return the smallest encoded size of a value, in bytes."""
+    """Return a lower bound of a value's encoded size in bytes, to limit the counts of items."""
     fixed = size_fixed(node)
     if fixed is not None:
         return fixed

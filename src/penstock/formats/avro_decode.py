@@ -103,12 +103,12 @@ class _Program:
         self.add("", kernel.JUMP, column, step)
 
     def go_on(self, step: int) -> None:
-        """Make an earlier step jump to the step that is added next."""
+        """Set the target of an earlier jump to the step that is added next."""
         operation, column, _, *more = self.steps[step]
         self.steps[step] = (operation, column, len(self.steps), *more)
 
     def read(self, node: Node, column: int, where: str) -> int:
-        """Add the steps that read a value into a column; return the column after its parts."""
+        """Add the steps that read a value into a column; return the number of the next column."""
         match node:
             case Primitive(kind=kind, logical=logical):
                 self.add(where, _OPERATIONS[logical or kind], column)
@@ -169,7 +169,7 @@ class _Program:
         return behind
 
     def _member(self, node: Union, number: int, column: int, where: str) -> int:
-        """Add the steps of one branch of a union; return the column after the union.
+        """Add the steps of a union's branch; return the number of the column after the union.
 
         A union of several types is a struct with a member per branch. The members of the other
         branches become null.

@@ -65,7 +65,7 @@ class Values:
         """Return the error text of each value; null for valid and null values.
 
         Args:
-            words: returns the text for the numbers of a place and a reason.
+            words: returns the text for a place in the schema and a reason, both given as numbers.
         """
         wrong = self.problems > 0
         if not wrong.any():

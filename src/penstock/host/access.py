@@ -8,7 +8,7 @@
 
     [[rule]]
     user = "web"                        # HTTP client with basic credentials
-    password = "SCRAM-SHA-256$4096:…"   # stored form, see `net/security.py`
+    password = "SCRAM-SHA-256$4096:…"   # stored form, see `security/credentials.py`
     principal = "User:web"
     topics = ["clicks"]
 

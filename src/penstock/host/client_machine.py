@@ -238,8 +238,10 @@ class ClientMachine:
             self._output.extend(publication.payload)
 
     def has_room(self, publication: Publication) -> bool:
-        """Whether `publish` should be called now: there is room, or the frame is too large for
-        ever.
+        """Whether `publish` should be called now, because the credit and the ring have room.
+
+        It is also true for a frame that exceeds the whole credit window, so that `publish` rejects
+        it.
         """
         window = self.window
         if not window.has_room(
@@ -249,10 +251,11 @@ class ClientMachine:
         return self._fits_ring(publication.payload_bytes)
 
     def _fits_ring(self, size: int) -> bool:
-        """Whether the ring has space for a payload, or need not be waited for.
+        """Whether a frame can be sent now: the ring has space for its payload, or it need not use
+        the ring.
 
-        It returns False only if frames in flight will free space in the ring. Waiting for them
-        costs less than two copies through the kernel.
+        It is False only if frames in flight will free space in the ring. Waiting for them costs
+        less than sending the payload on the socket, which copies it twice.
         """
         space = self.space
         if space is None or not self.in_flight or size < self.terms.ring_payload_bytes_min:
@@ -338,7 +341,9 @@ class ClientMachine:
 
     @property
     def _may_ping(self) -> bool:
-        """Whether pings are allowed: only after HELLO was answered, with this agent's timeout."""
+        """Whether pings are allowed: after the agent has answered HELLO, which sets the idle
+        timeout.
+        """
         return self.idle_timeout_ms > 0 and self.state is not ClientState.HANDSHAKE
 
     # Output

@@ -1,9 +1,9 @@
 """Credit in three dimensions: chunk slots, raw events, payload bytes.
 
-A frame is sent only if all three dimensions have enough credit. So neither many tiny chunks nor a
-few large ones can use up what the other dimension was sized for. Both sides keep a window; that of
-the agent decides. The credit of a frame is returned once, when the frame is accepted, failed or
-lost.
+A frame is sent only if all three dimensions have enough credit. So many tiny chunks cannot exceed
+the agent's limit of chunks, and a few large ones cannot exceed its memory. Producer and agent each
+keep a window; that of the agent decides. The credit of a frame is returned once, when the frame is
+accepted, failed or lost.
 
 Source: `host-ipc.txt`, three-dimensional backpressure.
 """

@@ -12,11 +12,11 @@ A `ClientMachine` handles one connection. `Delivery` keeps publications until th
 | no answer in time       | `PublishTimedOut` after the delivery timeout | `PublishTimedOut` after |
 |                         |                                              | the publish timeout     |
 
-With `resend`, order is kept within a producer partition (`delivery.py`). With
-`idempotent` too, publications with a topic and a partition are numbered, and the log stores each
-once. If a number cannot be sent again, the producer needs a higher epoch. Then nothing new is sent
-until all numbered frames are answered. After that the client reconnects, because HELLO states the
-epoch.
+With `resend`, order is kept within a producer partition: one producer's frames to one partition.
+With `idempotent` too, publications with a topic and a partition are numbered, and the log stores
+each once. If a number cannot be sent again, the producer needs a higher epoch. Then nothing new is
+sent until all numbered frames are answered. After that the client reconnects, because HELLO states
+the epoch.
 
 It has no clock, randomness or I/O. After each call, the shell first copies `take_ring_writes` into
 the ring and then sends `take_output`.
@@ -94,7 +94,11 @@ def _latest_first(publication: Publication) -> int:
 
 
 class ProducerPartition:
-    """Publications that are sent in order; those without a partition share one, without numbers."""
+    """Frames of one producer to one partition, which are sent in order.
+
+    With `numbered`, frames get the record sequences of the log. Frames without a partition share
+    one instance that is not numbered. So do all frames of a producer that is not idempotent.
+    """
 
     __slots__ = (
         "_dead_after", "_gap_at", "_known", "_next", "again", "batches", "numbered", "queued",
@@ -134,7 +138,9 @@ class ProducerPartition:
         return waiting[0] if waiting else None
 
     def blocked(self, publication: Publication) -> bool:
-        """Whether the next frame must wait for answers to others."""
+        """Whether a frame may not be sent until earlier frames of this producer partition are
+        answered.
+        """
         if self.recovering:
             return True
         if not self.numbered or publication.log_sequence != NO_LOG_SEQUENCE:
@@ -147,7 +153,10 @@ class ProducerPartition:
 
     @property
     def stuck(self) -> bool:
-        """Whether frames wait that can only be sent with a new epoch."""
+        """Whether the next frame can only be sent with a higher producer epoch.
+
+        That is so after a gap in the numbers, when all numbered frames are answered.
+        """
         return self._gap_at != NO_SEQUENCE and not self.batches and self.head() is not None
 
     @property
@@ -155,14 +164,14 @@ class ProducerPartition:
         return self._gap_at != NO_SEQUENCE
 
     def number(self, publication: Publication) -> bool:
-        """Number the next frame if it has no number; return whether it got one."""
+        """Give a frame the next log sequence if it has none; return whether it got one."""
         if not self.numbered or publication.log_sequence != NO_LOG_SEQUENCE:
             return False
         publication.log_sequence = self._next
         return True
 
     def sent(self, publication: Publication, *, numbered_now: bool) -> None:
-        """Record that the next frame was sent."""
+        """Record that the frame from `head` was sent; `numbered_now` is the result of `number`."""
         if publication is (self.again[-1] if self.again else None):
             self.again.pop()
         else:
@@ -187,7 +196,9 @@ class ProducerPartition:
             self._dead_after = _NOWHERE
 
     def returned(self, publication: Publication) -> None:
-        """Queue a frame to be sent again; it may already be in the log."""
+        """Queue a frame to be sent again; it may already be in the log, so it usually keeps its
+        number.
+        """
         publication.in_doubt = True
         if publication.first_sequence > self._dead_after:
             self._unnumber(publication)
@@ -211,7 +222,11 @@ class ProducerPartition:
                     self._unnumber(later)
 
     def restart(self, *, known: bool) -> None:
-        """Restart the numbers at 0; `known` is False for a new producer id, which no log knows."""
+        """Restart the numbers at 0, for a higher epoch or another producer id.
+
+        `known` is False for a new producer id. The log does not know it, so the first frame is sent
+        alone.
+        """
         self._next = 0
         self._gap_at = NO_SEQUENCE
         self._dead_after = _NOWHERE
@@ -307,7 +322,9 @@ class ProducerPartitions:
         )
 
     def restart(self, *, known: bool) -> None:
-        """Restart the numbers of all producer partitions at 0."""
+        """Restart the numbers of all producer partitions at 0; `known` is as in
+        `ProducerPartition`.
+        """
         self.broken.clear()
         for producer_partition in self._producer_partitions.values():
             producer_partition.restart(known=known)
@@ -665,7 +682,11 @@ class Delivery:
     # Epochs
 
     def _consider_epoch(self) -> list[Event]:
-        """Reconnect with a higher epoch if a partition needs it and all numbers are answered."""
+        """Request a new connection, with a higher epoch, if a producer partition is stuck without
+        one.
+
+        It waits until all numbered frames are answered.
+        """
         raising = self._producer_partitions.stuck
         if self._raising and not raising:
             self._look_at_all()

@@ -74,7 +74,7 @@ class FrameTooLarge(InvalidError):
 
 
 class InvalidChunks(InvalidError):
-    """The chunks cannot be sent."""
+    """The chunks of a publication are malformed, so they cannot be sent."""
 
 
 class InvalidRing(InvalidError):

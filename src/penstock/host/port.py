@@ -198,7 +198,7 @@ class ChunkSink(Protocol):
         ...
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Complete pending frames within `deadline_seconds`, return the others, and release
+        """Complete pending frames until the deadline, fail the others as retryable, and release
         resources.
         """
         ...

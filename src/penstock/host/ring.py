@@ -2,7 +2,7 @@
 
 The producer creates an anonymous file in memory, seals its size and maps it. It passes the
 descriptor with the first bytes of the connection (`SCM_RIGHTS`). For each frame it first copies the
-payload into the ring, at a position from `ring.py`, and then sends the head on the socket. A
+payload into the ring, at a position from `RingSpace`, and then sends the head on the socket. A
 producer that dies during a copy has sent no head, so the agent never reads a partial payload.
 
 The agent does not trust a descriptor that it receives. If the producer could shrink the file, the
@@ -202,7 +202,7 @@ class _Place:
 
 
 class RingSpace:
-    """Free and allocated bytes of a ring of `size_bytes`."""
+    """Allocator of ring space for payloads, first in, first out; it does not touch the memory."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -230,13 +230,19 @@ class RingSpace:
         return self.taken_bytes + self._place(size_bytes)[1] <= self.size_bytes
 
     def _place(self, size_bytes: int) -> tuple[int, int]:
-        """Return the next position, and the bytes to allocate, including bytes that are skipped."""
+        """Return the position for a payload, and the number of bytes that it uses up.
+
+        These include the bytes at the end of the ring that are skipped if the payload does not fit
+        there.
+        """
         if self._next + size_bytes > self.size_bytes:
             return 0, size_bytes + self.size_bytes - self._next
         return self._next, size_bytes
 
     def give_back(self, position: int) -> None:
-        """Free the payload at `position`, once all earlier payloads are free."""
+        """Release a payload's space; it can be allocated again when all earlier payloads are
+        released too.
+        """
         place = self._by_position.pop(position, None)
         if place is None:
             return

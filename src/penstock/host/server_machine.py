@@ -77,7 +77,7 @@ class ServerState(Enum):
 
 
 class ServerTerms(Struct, frozen=True, kw_only=True):
-    """Offer of the agent to a producer."""
+    """Credit and limits that an agent offers to a producer in its answer to HELLO."""
 
     credit: Credit
     frame_bytes_max: int
@@ -186,7 +186,7 @@ class ServerMachine:
         return self._handlers[kind](frame)
 
     def heard(self, now_ms: float) -> None:
-        """Record that bytes have arrived."""
+        """Record that bytes have arrived, so the producer does not count as silent."""
         self._heard_ms = now_ms
 
     def introduced(self, introduction: Introduction, *, ring: bool = False) -> None:
@@ -479,7 +479,10 @@ class ServerMachine:
         return self.permission is not None and not self.permission.allows(topic)
 
     def _denial(self, topic: str) -> str:
-        """Return why a topic is rejected, or ""; remember rejected topics up to a limit."""
+        """Return why the producer may not publish to a topic; empty if it may.
+
+        The topic is added to `denied`, once each and up to a limit, for the audit log.
+        """
         if topic not in self._denied_before and len(self._denied_before) < DENIED_TOPICS_MAX:
             self._denied_before.add(topic)
             self.denied.append(topic)

@@ -3,8 +3,8 @@
 A put writes `.partial/<name>` and syncs it. It then links the file to the path of its key, and
 syncs the directory of the link. Directories above it are synced once each. An object is therefore
 visible only as a whole, and is on disk when `put` returns. A link never replaces an object.
-Leftovers of a crash in `.partial` are removed when a store is opened. Younger ones stay, as other
-brokers may be writing them.
+Files in `.partial` that are older than `PARTIAL_AGE_MS` are leftovers of a crash. They are removed
+when a store is opened. Other brokers may be writing younger files.
 
 Paths are opened directory by directory from the root, without following symlinks. After a failed
 sync, except on a full disk, the store accepts no objects until it is reopened. The kernel may have
@@ -340,7 +340,7 @@ class DirectoryStore:
     def _errors(self, doing: str, key: str, *, absent: str | None = None) -> Iterator[None]:
         """Convert OSErrors to errors of this package.
 
-        `absent` is the key for ObjectNotFound, if that applies.
+        If `absent` is set, a missing file raises ObjectNotFound with this key.
         """
         try:
             yield

@@ -280,7 +280,10 @@ class RemoteStore:
 
 
 class _Stream:
-    """The pieces of an upload. Stores the error of a piece, because the client replaces it."""
+    """Iterator over the pieces of an upload, which counts their bytes.
+
+    It stores an error of the iterator in `failure`, because obstore raises another one instead.
+    """
 
     def __init__(self, first: Sequence[Buffer], others: AsyncIterator[Buffer]) -> None:
         self.size_bytes = 0

@@ -154,7 +154,10 @@ def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, st
 
 
 def _shown_by(probe: str, secret: str) -> UrlSigner | None:
-    """Return the signer that signed the URL of the object `probe`, if it used this secret key."""
+    """Return a signer with the fields of a signed URL (`probe`) and this secret key.
+
+    Returns None if the key does not reproduce the URL's signature.
+    """
     parts = urlsplit(probe)
     try:
         shown = {name: values[0] for name, values in parse_qs(parts.query).items()}

@@ -1,7 +1,10 @@
 """Requests of one fetch path to its store: limited, retried, hedged and counted.
 
-`Pool`, `TokenBucket` and `Hedging` decide; this module performs. A result is bytes or an error as a
-value, so that one failed request does not fail the others of its call.
+A hedge is a second, identical request if the first one is slow; the first response wins. `Pool`,
+`TokenBucket` and `Hedging` decide which requests may start, and `StorePath` sends them.
+
+A result is bytes or an error as a value, so that one failed request does not fail the others of its
+call.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ HEDGES_SAVED_MAX: Final = 8.0
 
 
 class Hedging:
-    """The latencies and the hedging budget of one fetch path."""
+    """Decision when a request of one fetch path gets a hedge.
+
+    The delay comes from recent latencies, and a budget limits the share of hedged requests.
+    """
 
     __slots__ = ("_budget", "_delay", "_fresh", "_latencies")
 
@@ -67,7 +73,7 @@ class Hedging:
         return self._delay
 
     def observe(self, seconds: float) -> None:
-        """Record the latency of a response, and add `HEDGE_SHARE` to the budget."""
+        """Record the latency of a response, and add `HEDGE_SHARE` of a hedge to the budget."""
         self._latencies.append(seconds)
         self._budget = min(HEDGES_SAVED_MAX, self._budget + HEDGE_SHARE)
         self._fresh += 1
@@ -81,10 +87,7 @@ class Hedging:
             self._delay = max(HEDGE_DELAY_MIN_SECONDS, slow)
 
     def spend(self) -> bool:
-        """Return whether a slow request may be hedged now.
-
-        If so, take one hedge from the budget.
-        """
+        """Take one hedge from the budget; return False if the budget is used up."""
         if self._budget < 1.0:
             return False
         self._budget -= 1.0
@@ -98,7 +101,7 @@ J = TypeVar("J")
 
 
 class Admission(Enum):
-    """Result of offering a job to a pool."""
+    """Decision of a pool about a job: start it now, let it wait, or reject it."""
 
     START = auto()
     WAIT = auto()

@@ -1,9 +1,9 @@
 """Partition whose records are in a log on this broker, and the group commit of its appends.
 
-Appends of all requests that arrive in one turn of the event loop share a sync. All appends of one
-request share one `LogStore.flush` callback, because the store writes a lone request at once, and
-passes several requests to its thread. `schedule` commits all requests of a turn, with one journal
-write.
+Appends of all requests that arrive in one turn of the event loop share one journal write and
+its sync. `schedule` starts this commit at the end of the turn. All appends of one request share one
+`LogStore.flush` callback, so that the store can count the requests of a turn: it writes a single
+request immediately, and passes several requests to its thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaState:
-    """Readable offsets of the replica that serves its partition."""
+    """High watermark and last stable offset, up to which consumers read from a replica."""
 
     __slots__ = ("_start", "_transactions", "high_watermark", "last_stable_offset")
 
@@ -64,7 +64,10 @@ class ReplicaState:
         return True
 
     def holds(self, transactions: OpenTransactions, start_offset: int) -> None:
-        """Set the log's transactions and start offset; transactions below it do not count."""
+        """Set the log's transactions and start offset, then update the last stable offset.
+
+        The last stable offset is not below the start of the log.
+        """
         self._transactions, self._start = transactions, start_offset
         self.committed_to(self.high_watermark)
 
@@ -85,7 +88,7 @@ if TYPE_CHECKING:
 
 
 class NotEnoughReplicas(RetriableError):
-    """Fewer replicas are in sync than `min.insync.replicas` demands."""
+    """Append to a partition with fewer in-sync replicas than `min.insync.replicas` demands."""
 
     code: ClassVar[str] = "not_enough_replicas"
 
@@ -128,7 +131,7 @@ class LocalPartition(ReplicaState):
 
     @property
     def look_up(self) -> LookUp | None:
-        """Lookup of the archive's offsets while they are unknown, otherwise None."""
+        """Function that loads unknown offsets of the archive; None if none are unknown."""
         tiers = self.tiers
         return None if tiers is None or tiers.core.known else _look_up_tiers
 
@@ -141,7 +144,7 @@ class LocalPartition(ReplicaState):
         return "" if self.tiers is None else self.tiers.store_url
 
     def log_moved(self) -> None:
-        """Update start offset, leader epoch and transactions from the log."""
+        """Update start offset, leader epoch and transactions after a change of the log."""
         log = self.log
         tiers = self.tiers
         self.log_start_offset = log.log_start_offset if tiers is None else tiers.start_offset
@@ -215,7 +218,10 @@ class LocalPartition(ReplicaState):
             )
 
     def fence(self, error: PenstockError) -> int:
-        """Reject appends and deletions with `error` until `unfence`; return the leader epoch."""
+        """Reject appends and deletions with `error` until `unfence`; return the leader epoch.
+
+        A migration of the topic fences the partition while it copies the last records.
+        """
         self.log.state.fence = error
         return max(self.log.leader_epoch, 0)
 
@@ -236,7 +242,10 @@ class LocalPartition(ReplicaState):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Read as `Partition.read`; at appends that are not durable yet, return no batches."""
+        """Read as `Partition.read`.
+
+        If the offset is between the high watermark and the end of the log, return no batches.
+        """
         log = self.log
         if self.tiers is not None and offset < log.log_start_offset:
             return self.tiers.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)

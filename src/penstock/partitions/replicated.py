@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class DeletionTimedOut(RetriableError):
-    """Replicas did not delete the records within the client's timeout."""
+    """Deletion of records that replicas did not complete within the client's timeout."""
 
     code: ClassVar[str] = "request_timed_out"
 
@@ -80,7 +80,10 @@ class ReplicatedPartition(LocalPartition):
         return near[0] if near else -1
 
     def became_durable(self, offset: int) -> bool:
-        """Return False, because durability on this broker does not commit records."""
+        """Return False: consumers may read no more records than before.
+
+        Records are readable only when a quorum of replicas has them.
+        """
         return False
 
     def append(
@@ -240,9 +243,9 @@ class ReplicatedPartition(LocalPartition):
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the end offset of an epoch as `Partition.end_offset_for_epoch`.
 
-        For an epoch below the first one, return the end of the first epoch. When a diskless
-        partition becomes replicated, all of its records are taken over into that epoch, so no
-        record that a consumer has read was truncated.
+        Records from the time when a partition was diskless are in its first epoch. A consumer that
+        read them then has a lower epoch for them. For such an epoch, return it with the end of the
+        first one, so that the consumer detects no truncation.
 
         Raises:
             NotLeading: this broker does not lead the partition, or its log is still incomplete.

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class CopyTruncated(CorruptError):
-    """An object in the store differs from what was written."""
+    """Archived object whose content differs from what was written."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -221,7 +221,10 @@ class Copier:
 
 
 class _Pieces:
-    """Pieces of a segment copy, read on another thread at the configured rate."""
+    """Content of a segment to archive, as an asynchronous iterator for the upload.
+
+    It reads on another thread, at most at the configured rate, and renews the leases of the keys.
+    """
 
     def __init__(
         self,
@@ -354,8 +357,9 @@ class TierService:
     ) -> None:
         """Start the timers.
 
-        `advanced` is called with partitions whose loads ended, `sweep` with partitions to which
-        local retention is to be applied.
+        `advanced` is called with partitions whose archived records have been loaded, to wake
+        waiting fetch requests. `sweep` is called with partitions to which local retention is to be
+        applied.
         """
         self._advanced, self._sweep = advanced, sweep
         self._spawn(self._look_on())

@@ -161,7 +161,10 @@ Row = tuple[str, Any, str, str]
 
 
 def given_rows(inputs: Any) -> list[Row]:
-    """Return the rows of inputs that were given, or whose default states a value."""
+    """Return the inputs to list with a plan, without those that are unknown or to be planned.
+
+    An input is listed if it differs from its default, or if its default is not in `_NOTHING`.
+    """
     changed = changed_rows(inputs)
     return [
         row

@@ -40,7 +40,10 @@ Done = Callable[[Outcome], None]
 
 
 class Opening(Enum):
-    """Choice of the thread in which an append decompresses batches and checks many records."""
+    """Choice of the thread in which an append checks the records of its batches.
+
+    Decompressing batches and checking many records would block a broker's event loop.
+    """
 
     HERE = "here"
     """The calling thread, which may block."""

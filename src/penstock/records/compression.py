@@ -179,7 +179,7 @@ def snappy_blocks(data: memoryview) -> list[memoryview]:
 
 
 def _xerial_bytes(data: memoryview, blocks: list[memoryview]) -> int:
-    """Return the bytes of one Xerial stream that are not in its blocks: headers and sizes."""
+    """Return the bytes of headers and sizes in one Xerial stream; 0 if `data` is one raw block."""
     raw = len(blocks) == 1 and len(blocks[0]) == len(data)
     return 0 if raw else XERIAL_HEADER_BYTES + _INT32.size * len(blocks)
 

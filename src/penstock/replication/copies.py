@@ -120,7 +120,10 @@ ANSWER_MS: Final = 3_000
 
 
 class Mending:
-    """Requests for damaged ranges of one log. Belongs to the event loop."""
+    """Repair of damaged ranges between replicas: requests of one log, and answers to other logs.
+
+    Belongs to the event loop.
+    """
 
     __slots__ = ("_asked", "_asked_ms", "_damage", "_log", "_tell")
 
@@ -158,7 +161,8 @@ class Mending:
         return True
 
     def answer(self, sender: int, asked: AskCopy, mark: int) -> None:
-        """Send the committed records that another broker requests, below the high watermark."""
+        """Send records that another broker needs to repair its log, as far as they are committed:
+        below the high watermark `mark`."""
         answer, buffers, size_bytes = CopyAnswer(asked.base, asked.base), list["Buffer"](), 0
         end = min(asked.next, mark)
         try:
@@ -226,7 +230,10 @@ def disk_of(log: PartitionLog) -> Disk:
 
 
 class Copy:
-    """Shell of one replica. Belongs to the event loop."""
+    """Replica of one partition on this broker: a core (`Replica`), and the log that it applies to.
+
+    Belongs to the event loop.
+    """
 
     __slots__ = (
         "_former", "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
@@ -311,8 +318,11 @@ class Copy:
         return "the replica is new on this broker, or its disk was lost" if new else None
 
     def lose(self, *, reserved: int, opened: int) -> None:
-        """Record the highest epochs that this replica may have promised (`reserved`) and whose
-        records it may have acknowledged (`opened`), as the control plane reports them."""
+        """Put the replica, which may lack durable data, into limbo, and handle messages again.
+
+        The control plane reports the highest epoch that the replica may have promised, `reserved`,
+        and the highest one whose records it may have acknowledged, `opened`.
+        """
         self.silent = False
         self._perform(self.core.lose(reserved=reserved, opened=opened))
 
@@ -377,7 +387,10 @@ class Copy:
         return self.mending.ask(damage, brokers, self.mark, now_ms)
 
     def wrote(self, own: Append) -> None:
-        """Record an append of this broker as leader, which the log already has."""
+        """Record an append that this broker has made to the log as the leader.
+
+        The core then counts it like an append that a follower has received.
+        """
         for effect in self.core.append(own):
             if isinstance(effect, MarkMoved):
                 self._move(effect.mark)

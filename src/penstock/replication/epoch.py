@@ -1,6 +1,6 @@
 """Leader's core of one partition, without I/O: from a claim to the end of the leadership.
 
-f and a are the sizes of fence quorum and acknowledgement quorum (`epoch.py`).
+f and a are the sizes of fence quorum and acknowledgement quorum (`Quorum`).
 
 | phase   | action                                                  | until                       |
 |---------|---------------------------------------------------------|-----------------------------|

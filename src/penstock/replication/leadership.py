@@ -60,7 +60,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 class LeaderShell(Protocol):
-    """The parts of the broker that a leadership uses."""
+    """Interface of the broker for a `Leadership`: links to brokers, messages, control plane."""
 
     @property
     def broker_id(self) -> int: ...
@@ -196,7 +196,10 @@ class Leadership:
         return own + sum([shell.reaches(other) for other in others])
 
     def begins_below(self, offset: int) -> list[int]:
-        """Return the other replicas that are online and may still have records below `offset`."""
+        """Return the other replicas that are online and may still have records below `offset`.
+
+        A deletion of records waits for them.
+        """
         shell = self._shell
         others = [
             follower
@@ -212,7 +215,7 @@ class Leadership:
         return begun.base if begun is not None and known else 0
 
     def check_reachable(self) -> None:
-        """Raise an error if fewer replicas can be reached than must acknowledge.
+        """Check, before an append, that enough replicas can be reached to acknowledge it.
 
         Raises:
             NotLeading: another broker may lead by now.

@@ -85,7 +85,7 @@ Outgoing = tuple[bytes, Sequence[Buffer], int]
 
 
 class LinkServer(Protocol):
-    """Server that accepts connections."""
+    """Listening socket for other brokers' connections, as `LinkTransport.listen` returns it."""
 
     @property
     def sockets(self) -> Sequence[socket.socket]: ...
@@ -93,7 +93,10 @@ class LinkServer(Protocol):
 
 
 class LinkTransport:
-    """Plain TCP transport. With `proven`, brokers of releases without proofs are rejected."""
+    """Transport of connections between brokers: plain TCP; a subclass adds TLS.
+
+    With `proven`, brokers of releases without proofs are rejected.
+    """
 
     def __init__(self, *, proven: bool = True) -> None:
         self.proven = proven
@@ -119,7 +122,7 @@ class LinkTransport:
 
 
 class LinkUser(Protocol):
-    """Receiver of messages and of changes of links."""
+    """Receiver of other brokers' messages, which is notified when connections change."""
 
     def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
         """Handle another broker's messages; iterating raises MalformedFrame for invalid ones."""
@@ -188,7 +191,7 @@ class Links:
 
     @property
     def lost(self) -> frozenset[int]:
-        """Brokers whose connection was lost and which are being checked for being online."""
+        """Brokers whose connection was lost, while it is checked whether they are online."""
         return frozenset([one for one, task in self._looking.items() if not task.done()])
 
     def reach(self, addresses: Mapping[int, Address]) -> None:
@@ -259,7 +262,8 @@ class Links:
     # -- what connections ask
 
     def opened(self, link: Link) -> bool:
-        """Register a new connection; return whether it may stay."""
+        """Register a new connection; return False if it must be closed, because too many
+        connections are without a proof."""
         self._open.add(link)
         return len(self._open) - len(self.ready) <= UNPROVEN_MAX
 
@@ -532,7 +536,10 @@ class Link(asyncio.BufferedProtocol):
         self._join(found)
 
     def _join(self, found: Greeting) -> None:
-        """Accept the other side, whose identity is proved as far as its release permits."""
+        """Begin to exchange messages with a broker whose greeting was accepted.
+
+        Its proof is right, or its release has no proofs and such releases are permitted.
+        """
         self.peer = found.broker_id
         self._frame_bytes_max = min(found.frame_bytes_max, FRAME_BYTES_MAX)
         if self._timer is not None:

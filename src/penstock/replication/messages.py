@@ -127,7 +127,11 @@ class Ack(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Log end offset that the leader had after it knew this incarnation of the replica."""
+    """Answer to `Position.asks_end`: a log end offset of the leader, for a replica in limbo.
+
+    The leader had it after it knew this incarnation of the replica. Limbo ends when the replica
+    has everything below it durably.
+    """
 
     authority: int
     epoch: int
@@ -142,44 +146,45 @@ class LogEnd(NamedTuple):
 
 
 class PersistPromise(NamedTuple):
-    """Write of the promise: the replica rejects all epochs below `promised`."""
+    """Effect: store durably that the replica rejects all epochs below `promised`."""
 
     promised: int
 
 
 class PersistLimbo(NamedTuple):
-    """Write of the limbo: acknowledged records of epochs up to `limbo` may be lost; 0 for none."""
+    """Effect: store durably up to which epoch the replica may lack acknowledged records; 0 for
+    none."""
 
     limbo: int
 
 
 class TruncateTo(NamedTuple):
-    """Write of a truncation to `end`; producer state and last stable offset are rebuilt."""
+    """Effect: truncate the log to `end`; rebuild producer state and last stable offset."""
 
     end: int
 
 
 class StartAt(NamedTuple):
-    """Write of a restart: the log is discarded, and begins at `base`, as its leader's log does."""
+    """Effect: discard the whole log, and restart it at `base`, where the leader's log begins."""
 
     base: int
 
 
 class MoveStart(NamedTuple):
-    """Deletion of records below `base`. It needs no sync, so a crash may restore the records."""
+    """Effect: delete the records below `base`, without a sync: a crash may restore the records."""
 
     base: int
 
 
 class Write(NamedTuple):
-    """Write of the batches [base, next) that came with the message, without changing them."""
+    """Effect: append the batches [base, next) of the received message to the log, unchanged."""
 
     base: int
     next: int
 
 
 class Compare(NamedTuple):
-    """Comparison of received batches with those of [base, next), which the log already has.
+    """Effect: compare the received batches of [base, next) with those that the log already has.
 
     If they differ, the shell calls `Replica.differs`.
     """
@@ -189,20 +194,24 @@ class Compare(NamedTuple):
 
 
 class MarkMoved(NamedTuple):
-    """New end, `mark`, of the offsets that consumers may read."""
+    """Effect: let consumers read this replica up to its new high watermark, `mark`."""
 
     mark: int
 
 
 class Halt(NamedTuple):
-    """End of this replica's participation: below `offset`, it has another batch than its leader for
-    the same epoch and offset."""
+    """Effect: report that this replica is offline, because its log contradicts its leader's log.
+
+    Below `offset`, the two logs have different batches with the same epoch and offset.
+    """
 
     offset: int
 
 
 class EndFound(NamedTuple):
-    """End offset of the epoch to be sealed; `holder` has all of its records, None without any.
+    """Effect: note the end offset of the epoch to be sealed, and a replica that has its records.
+
+    `holder` is that replica; None if the epoch has no records.
 
     The shell needs these records before it can write them back to other replicas.
     """
@@ -212,8 +221,9 @@ class EndFound(NamedTuple):
 
 
 class SealAndOpen(NamedTuple):
-    """Compare-and-set that seals epoch `target` at `end`, and opens `epoch` there with the terms of
-    the claim.
+    """Effect: a compare-and-set in the control plane, which makes this broker the leader.
+
+    It seals epoch `target` at `end`, and opens `epoch` there with the terms of the claim.
 
     It succeeds only if `epoch` is still the highest reserved epoch. The shell then calls `opened`
     or `lost`. `target` is 0 if there was no epoch before.
@@ -225,13 +235,14 @@ class SealAndOpen(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """New high watermark `mark`: the shell answers producers, and notifies all others."""
+    """Effect: answer the producers whose records are below the new high watermark, `mark`."""
 
     mark: int
 
 
 class Stopped(NamedTuple):
-    """End of the leadership; it is unknown whether the offsets [mark, end) will be kept."""
+    """Effect: end the leadership; it is unknown whether a later epoch keeps the offsets
+    [mark, end)."""
 
     mark: int
     end: int

@@ -274,9 +274,9 @@ class Replica:
         return self._leave_limbo() + self._answers() if self.limbo else self._answers()
 
     def started(self, base: int) -> bool:
-        """Record the deletion of records below a committed and durable offset.
+        """Record that the log now starts at `base`, because the records below it were deleted.
 
-        Return False if they were deleted before.
+        `base` is committed and durable. Return False if the log started there or above already.
         """
         if base <= self.base:
             return False
@@ -341,7 +341,11 @@ class Replica:
         return StartAt(base)
 
     def _take(self, base: int, next_offset: int) -> Effects:
-        """Return the effects of a range of the joined stream on the log."""
+        """Return the effects of the leader's batches [base, next_offset) on the log.
+
+        New batches are written, and those that the log already has are compared. If the batches do
+        not adjoin the log's end, the end is reported instead.
+        """
         effects = NOTHING
         if base != self.end:
             if base > self.end:
@@ -365,7 +369,10 @@ class Replica:
         return Position(self.authority, self.epoch, self.incarnation, self.end, self._asks_end())
 
     def _asks_end(self) -> bool:
-        """Return whether this stream can end limbo: it is of the newest epoch in limbo."""
+        """Return whether to ask this stream's leader for the log end offset that ends limbo.
+
+        Only the leader of the newest epoch in limbo can answer.
+        """
         return self.needed < 0 and self.limbo == self.epoch == self.authority != 0
 
     def _leave_limbo(self) -> Effects:
@@ -376,7 +383,10 @@ class Replica:
         return (PersistLimbo(0),)
 
     def _answers(self) -> Effects:
-        """Return the messages that may be sent, now that `synced_writes` are durable."""
+        """Return the messages that waited for a sync, and whose writes `synced_writes` covers now.
+
+        They are answers to fences, and acknowledgements.
+        """
         effects: Effects = NOTHING
         if self.owed is not None and self.owed_after <= self.synced_writes:
             effects += (self.owed,)

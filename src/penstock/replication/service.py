@@ -70,7 +70,9 @@ A = TypeVar("A")
 
 
 class Calls(Generic[K, V, A]):
-    """Pending requests of one kind by key; a later one replaces an earlier one with the same key.
+    """Requests to the control plane of one kind, which wait until one call sends them together.
+
+    A request replaces a waiting one with the same key.
 
     Belongs to the event loop.
     """
@@ -81,7 +83,7 @@ class Calls(Generic[K, V, A]):
         ask: Callable[[Sequence[tuple[K, V]]], Awaitable[Sequence[A]]],
         answered: Callable[[K, V, A], None],
     ) -> None:
-        """Create the calls.
+        """Create an empty set of requests.
 
         `ask` performs one call and returns the answers in the order of the requests. `answered`
         handles each answer. `what` names the requests in log messages.
@@ -134,7 +136,7 @@ class Calls(Generic[K, V, A]):
 
 
 class Owner(Protocol):
-    """Object that serves a replicated partition to clients."""
+    """Partition object of the broker, which serves a replicated partition to clients."""
 
     def committed_to(self, offset: int) -> bool:
         """Set the high watermark; return whether consumers may read more."""
@@ -490,7 +492,8 @@ class Replication:
             self.stir(log)
 
     def limit(self, log: ReplicatedLog, leading: Leadership, limit_ms: int) -> None:
-        """Set the time limit of a claim, or of a successor's claim, from now on."""
+        """Set how long, from now on, this broker's claim may take, or the claim of the successor to
+        which it hands over. `kept` handles exceeded limits."""
         leading.until_ms = self.now_ms() + limit_ms
         self._limited[log] = None
 
@@ -522,7 +525,11 @@ class Replication:
             self.claim([log.key])
 
     def kept(self) -> list[ReplicatedLog]:
-        """Handle exceeded time limits; return partitions whose handover or claim has failed."""
+        """End handovers and claims that have exceeded their time limits; called periodically.
+
+        A claim that waits for new replicas continues with the former ones, with a new limit.
+        Returns the partitions whose handover or claim has failed.
+        """
         now_ms, found = self.now_ms(), []
         for log in list(self._limited):
             leading = log.leading

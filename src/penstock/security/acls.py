@@ -239,7 +239,7 @@ class _OfType(Struct):
     """Lengths of the prefixes that have bindings, ascending."""
 
     def naming(self, name: str) -> Iterator[Entries]:
-        """Yield the bindings that apply to a resource, for each matching pattern."""
+        """Yield the ACL entries for a resource, once for each pattern that matches its name."""
         for found in {name, WILDCARD}:
             if found in self.literal:
                 yield self.literal[found]

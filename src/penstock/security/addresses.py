@@ -117,7 +117,7 @@ class AddressLimits:
         self._failures[address] = (now, 1) if fresh else (since, count + 1)
 
     def handshake_delay(self, address: str, now: float) -> float | None:
-        """Return the seconds that a handshake must wait for others of its address.
+        """Return the seconds by which to delay a TLS handshake under the limit of its address.
 
         Returns None if that would be longer than `WAIT_SECONDS_MAX`. After a pause, as many
         handshakes as are allowed per second may begin at once.
@@ -131,7 +131,7 @@ class AddressLimits:
         return None if delay > WAIT_SECONDS_MAX else delay
 
     def turn_delay(self, now: float) -> float | None:
-        """Return the seconds that a handshake must wait for those of all addresses.
+        """Return the seconds by which to delay a TLS handshake under the limit of all addresses.
 
         Returns None if that would be longer than `WAIT_SECONDS_MAX`.
         """

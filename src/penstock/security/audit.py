@@ -1,7 +1,7 @@
 """Audit log: one line for each authentication, each denied request, and each change.
 
-`security/audit.py` defines the lines, `security/audit.py` passes them to sinks, and
-`security/audit.py` writes them to files. Brokers can also write them to a topic.
+`line_of` encodes an event as a line, `AuditLog` passes the line to its sinks, and the sink
+`AuditFile` writes it to a file. Brokers can also write lines to a topic.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class InvalidCredential(InvalidError):
 class Shape(NamedTuple):
     """Shape of a credential: the properties that a client can observe or measure.
 
+    Decoys for unknown users have the shapes of real credentials, so that they look alike.
     A SCRAM server sends salt and iterations to the client, and both determine its response time.
     """
 

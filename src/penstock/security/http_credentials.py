@@ -55,13 +55,13 @@ class BadAuthorization(InvalidError):
 
 
 class TooManyLogins(RetriableError):
-    """Limit of passwords that wait for verification."""
+    """Rejection of a password because too many others are waiting for verification."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
 class TooManyFailures(TooManyLogins):
-    """Limit of invalid credentials from one address within a minute."""
+    """Rejection of credentials because too many from this address were invalid lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,8 @@ def names_of_listener(host: str, more: Iterable[str]) -> frozenset[str]:
 
 def check_meant(headers: Mapping[str, str], hosts: Collection[str], setting: str) -> None:
     """Check that the headers Host and, if present, Origin name this listener.
+
+    This rejects requests that pages of other sites make in a user's browser.
 
     `hosts` are the listener's names. `setting` is the setting that adds names, for the message.
 

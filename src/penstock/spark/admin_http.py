@@ -18,7 +18,7 @@ ATTEMPT_SECONDS: Final = 10.0
 
 
 class BrokerAdmin(AdminHttp):
-    """Client of one admin address, with this package's errors.
+    """HTTP client of one broker's admin address; its errors name the option and the remedy.
 
     Raises:
         InvalidOption: the address is not an HTTP URL.
@@ -156,7 +156,11 @@ class BrokerAdmins:
     def _round(
         self, path: str, timeout_seconds: float
     ) -> tuple[list[tuple[BrokerAdmin, Answer]], AdminUnavailable | None]:
-        """Try each broker once, until one succeeds; return all responses and the last error."""
+        """Send a GET request to each broker once, until `_can` accepts a response.
+
+        That broker is tried first from then on. Returns all responses, each with its broker, and
+        the last error of an unavailable broker.
+        """
         answered: list[tuple[BrokerAdmin, Answer]] = []
         trouble: AdminUnavailable | None = None
         most = min(timeout_seconds, ATTEMPT_SECONDS) if len(self.addresses) > 1 else timeout_seconds
@@ -180,9 +184,10 @@ class BrokerAdmins:
 
 
 def _can(answer: Answer) -> bool:
-    """Whether this broker is the right one for the request; otherwise the next one is tried.
+    """Return whether the broker that sent this response can serve the request.
 
-    A broker that rejects a request for its content is the right one.
+    It cannot if it is not ready (5xx), is not the leader (421) or lacks the topic (404); then the
+    next broker is tried. Any other rejection is final, because every broker would reject it.
     """
     elsewhere = {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST}
     return answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status not in elsewhere

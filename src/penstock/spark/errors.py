@@ -134,8 +134,9 @@ class CommitRefused(InvalidError):
 
 
 class SinkOwnerChanged(FencedError):
-    """Application whose earlier commits came from another query: a checkpoint was copied or
-    replaced.
+    """Commit under an application name whose earlier commits came from another query.
+
+    The query's checkpoint was copied or replaced, so the batch numbers cannot be compared.
     """
 
     code: ClassVar[str] = "producer_fenced"

@@ -114,7 +114,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Options that do not depend on each other."""
+    """Options of the source that are valid independently of the other options."""
 
     bootstrap: str = setting(
         "", "Addresses of the brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
@@ -177,7 +177,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Options that depend on each other, as the caller set them."""
+    """Options that select topics and the range to read; `parse` rejects contradictory ones."""
 
     subscribe: str | None = setting(
         None, "Topics to read, separated by commas. Set exactly one of `subscribe`,"
@@ -351,7 +351,7 @@ def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None
 
 
 def named_as_option(error: InvalidFormat) -> InvalidOption:
-    """Convert an error of a value format to the error of the option that sets it."""
+    """Convert an error in a value format to an error that names the source's option for it."""
     names = {info.attribute: info.name for info in describe(Values)}
     return InvalidOption(names.get(error.name, "valueFormat"), str(error.value), error.reason)
 

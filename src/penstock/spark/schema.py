@@ -35,7 +35,7 @@ BATCH_ROWS_MAX: Final = 65_536
 HEADERS: Final = "headers"
 VALUE: Final = "_value"
 ERROR: Final = "_error"
-"""Columns that the source adds if it decodes values: the struct, and the error (`schema.py`)."""
+"""Columns that the source adds if it decodes values: the struct, and the error."""
 
 _HEADER_SPARK: Final = StructType(
     [StructField("key", StringType()), StructField("value", BinaryType())]

@@ -212,7 +212,10 @@ class LogMaintenance:
             self._remover.submit(partial(_remove, self._files, due), _ignore)
 
     def _sweep_some(self, now_ms: int) -> None:
-        """Sweep a bounded number of logs and segments; the rest wait."""
+        """Apply retention to some logs of the current sweep; later calls continue with the others.
+
+        Bounded in logs and segments, so that the event loop is not blocked.
+        """
         victims: list[tuple[LogState, int]] = []
         left = HOUSEKEEPING_SEGMENTS_MAX
         for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):

@@ -659,7 +659,9 @@ class LogStore:
     ) -> LogReplay | None:
         """Return the journal rows to replay into a log that may lack acknowledged batches.
 
-        See `recovery`.
+        If no other replica has the log, all complete batches in its files are kept. If the
+        checkpoint is lost (`unknown`), only rows that append after the end of the files are
+        replayed.
         """
         if self._replicated(log.topic_partition) and not unknown:
             return replay
@@ -688,7 +690,7 @@ class LogStore:
 
 
 def _nothing() -> None:
-    """Do nothing, as a job whose callback runs after the worker's earlier jobs."""
+    """Do nothing: an empty job, whose callback runs once the worker has ended all earlier jobs."""
 
 
 def lock_directory(root: str, files: Files) -> int:

@@ -174,7 +174,7 @@ class Bed:
     _topics: set[str] = field(default_factory=set)
 
     def delete_topics(self) -> None:
-        """Delete topics that `topic` has left, because a signal interrupted it.
+        """Delete the temporary topics that still exist because a signal interrupted `topic`.
 
         Raises:
             PenstockError: a topic cannot be deleted.
@@ -221,10 +221,10 @@ class Bed:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Visibility of a running broker from this host.
+    """Result of the search for a running broker's process, whose CPU time is measured.
 
-    `here` is true if the broker runs on this host. `pid` is its process, None if it is not visible;
-    `why_not` has the reason.
+    `here` is true if the broker runs on this host. `pid` is the id of its process, None if this
+    process cannot see it; `why_not` then has the reason.
     """
 
     here: bool

@@ -43,7 +43,7 @@ QUICK_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Calibration with notes about it; `subject` names the measured broker."""
+    """Result of `penstock bench`: the measured broker, the calibration, and notes about it."""
 
     subject: str
     calibration: Calibration

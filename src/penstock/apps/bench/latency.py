@@ -69,7 +69,7 @@ def latency_steps(bed: Bed) -> list[Step]:
 
 
 def _due(seconds: float) -> list[float]:
-    """Return the moments at which records are due from now on, including those of the warm-up."""
+    """Return the times at which records are to be sent, including the records of the warm-up."""
     count = WARM_UP_RECORDS + max(RECORDS_MIN, int(seconds * RECORDS_PER_SECOND))
     return moments(_now(), count, RECORDS_PER_SECOND)
 
@@ -120,8 +120,7 @@ def _select_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
-    """Append one record at each moment of `due`; return the times of acknowledgement, in that
-    order.
+    """Append one record at each time of `due`; return their acknowledgement times in this order.
 
     Raises:
         PenstockError: a record was rejected, or was not acknowledged in time.

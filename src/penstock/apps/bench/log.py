@@ -43,7 +43,7 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 class Load:
-    """Load of a topic: tables of values that are produced and, with `read`, consumed.
+    """Benchmark of one topic: produces tables of values and, with `read`, consumes them.
 
     Its figures are named `<stem>produce_<infix>mb_per_s` and `<stem>produce_<infix>cpu_s_per_gb`,
     and with `consume` in place of `produce`.
@@ -79,7 +79,7 @@ class Load:
         return self._once(int(size_bytes), read=self._read)
 
     def _pilot(self, seconds: float) -> None:
-        """Produce increasing amounts until the rate is known that determines the size of runs."""
+        """Measure the produce rate with growing amounts; `run` derives the size of runs from it."""
         size_bytes, elapsed = PILOT_BYTES // PILOT_GROWTH, 0.0
         while elapsed < seconds * PILOT_SHARE and size_bytes < self._run_bytes_max:
             size_bytes = min(size_bytes * PILOT_GROWTH, self._run_bytes_max)
@@ -102,7 +102,11 @@ class Load:
     def _timed(
         self, way: str, records: int, work: Callable[[], object], found: dict[str, float]
     ) -> float:
-        """Run `work`, add its figures to `found`, and return the bytes of values per second."""
+        """Time `work`, which produces or consumes `records`; return its bytes of values per second.
+
+        Adds the throughput and the broker's CPU time per GB to `found`. `way` is `produce` or
+        `consume`.
+        """
         size_bytes = records * self._value_bytes
         cpu_before, began = self._bed.cpu_seconds(), _now()
         work()
@@ -120,7 +124,10 @@ class Load:
             raise UnavailableError(f"topic {topic}: read {found} of {expected} records")
 
     def hows(self, where: str) -> dict[str, str]:
-        """Return the descriptions of the figures; `where` names the kind of topic."""
+        """Return for each figure the description of how it is measured, for the calibration.
+
+        `where` names the kind of topic.
+        """
         partitions = "1 partition" if self._partitions == 1 else f"{self._partitions} partitions"
         what = f"values of {self._value_bytes} B over {partitions} of {where}"
         ways = {
@@ -215,7 +222,10 @@ def _answered(bed: Bed, seconds: float) -> Figures:
 
 
 def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
-    """Return the leader of partition 0, and the indexes of all partitions that it leads."""
+    """Return the leader of partition 0, and the indexes of all partitions that it leads.
+
+    The benchmark of small requests produces only to these, so that it measures one broker.
+    """
     known = bed.client.metadata([topic])
     partitions = known.topics[topic].partitions
     node = known.nodes.get(partitions[0].leader)
@@ -227,10 +237,11 @@ def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
 def _asked_again(
     crowd: selectors.BaseSelector, timeout_ms: int, at_least: int, until: float
 ) -> int:
-    """Receive answers and send each request again; return the number of successful answers.
+    """Repeat the produce request of every connection; return the number of successful answers.
 
-    Ends at the time `until`, but not before `at_least` answers. Answers with a retriable error are
-    not counted, such as those of a broker that does not have the new topic yet.
+    When a connection receives an answer, it sends the same request again. The function returns at
+    the time `until`, but not before `at_least` answers. Answers with a retriable error are not
+    counted, such as those of a broker that does not have the new topic yet.
 
     Raises:
         PenstockError: a request was rejected, or too few answers arrived within the timeout.

@@ -81,7 +81,7 @@ def host_facts(directory: Path) -> dict[str, Any]:
 
 
 class Loopback:
-    """Loopback benchmark: the listener to which the reading process connects."""
+    """Benchmark of TCP over loopback: sends bytes to `sink.py`, a process that discards them."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -138,7 +138,7 @@ def loopback_step() -> Iterator[Step]:
 
 
 class Disk:
-    """Disk benchmark: an existing file of a directory to overwrite, and the bytes to write."""
+    """Benchmark of a directory's disk: synced overwrites of a file, and appends to another."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -182,7 +182,7 @@ class Disk:
 
 @contextmanager
 def disk_steps(directory: Path) -> Iterator[list[Step]]:
-    """Yield the disk steps, with files in an existing directory."""
+    """Yield the two steps that measure the disk of an existing directory."""
     with closing(Disk(directory)) as disk:
         yield [
             Step(

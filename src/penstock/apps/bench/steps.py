@@ -43,7 +43,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Ratio `name` of a measured figure to a limit of this host, both by the names of figures."""
+    """Ratio of a broker's measured figure to a limit of this host, such as that of its disk.
+
+    `name` is the ratio's own name; `figure` and `limit` are the names of measured figures.
+    """
 
     name: str
     figure: str
@@ -104,5 +107,8 @@ def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
 
 
 def quantile_hows(stem: str, how: str) -> dict[str, str]:
-    """Return descriptions of the figures that `quantiles_ms` makes: p50 and p99 of a run."""
+    """Return the descriptions of a latency's two figures, p50 and p99 of a run.
+
+    The figures are those of `quantiles_ms`; `how` says how the latency is measured.
+    """
     return {f"{stem}_p50_ms": f"{how}; p50 of a run", f"{stem}_p99_ms": f"{how}; p99 of a run"}

@@ -111,7 +111,7 @@ async def _probe(place: StorePlace) -> None:
 
 
 def _emptied(place: StorePlace, *, tell: bool) -> None:
-    """Delete all objects of the prefix; print a failure only if the flag is set."""
+    """Delete all objects below the temporary prefix; print a failure only if the flag is set."""
     try:
         run_async(_empty(place))
     except PenstockError as error:
@@ -248,9 +248,9 @@ async def _execute(url: str, statement: str) -> None:
 
 
 def commit_step(open_plane: Callable[[], Plane], *, where: str) -> Step:
-    """Return the step that commits objects one after the other.
+    """Return the step that measures commits of objects to a control plane, one by one.
 
-    `open_plane` opens a control plane; `where` names its database in descriptions.
+    `open_plane` opens the control plane; `where` names its database in descriptions.
     """
 
     def run(seconds: float) -> Figures:

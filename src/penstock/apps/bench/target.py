@@ -48,8 +48,8 @@ _CURE: Final = "choose another directory with --data-dir"
 class Locations:
     """Locations to measure. An empty `bootstrap` means a temporary broker.
 
-    With a temporary broker an empty `store` or `control` means a temporary directory or SQLite
-    file. With a running broker these are not measured then.
+    With a temporary broker, an empty `store` means a temporary directory, and an empty `control` a
+    temporary SQLite file. With a running broker, an empty location is not measured.
     """
 
     data_dir: Path
@@ -122,7 +122,7 @@ def _removed(directory: Path) -> None:
 
 @contextmanager
 def target(state: State, locations: Locations, directory: Path) -> Iterator[Target]:
-    """Prepare everything that can be measured and yield it; remove it at the end of the context.
+    """Yield the steps for a temporary or a running broker; at the end remove what they created.
 
     Raises:
         PenstockError: a named broker, store or database cannot be used.

@@ -72,7 +72,7 @@ def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState],
 
 
 def cure(error: PenstockError, broker: str) -> str:
-    """Return how to fix that a broker cannot be reached; empty if the error contains it."""
+    """Return the fix for the error of an unreachable broker; empty if the error suffices."""
     cause = error.__cause__ if isinstance(error.__cause__, PenstockError) else error
     if isinstance(cause, ConnectionRefused):
         return (
@@ -177,7 +177,10 @@ def _went(state: State, node: Node, name: str, failure: PenstockError | None) ->
 
 
 def _is_elsewhere(state: State, node: Node, failure: PenstockError) -> bool:
-    """Return whether a broker answers at a bootstrap address but not at its advertised one."""
+    """Return whether the broker answers at a bootstrap address: its advertised one is then wrong.
+
+    False without a request if `failure` shows that a process listens at the advertised address.
+    """
     if isinstance(failure, EncryptionExpected) or type(failure) is TimedOut:
         return False
     with state.client(**SHORT_CALLS) as client:
@@ -242,8 +245,8 @@ def known_admins(
 ) -> list[str]:
     """Return the addresses of admin interfaces to query.
 
-    These are the named ones (`named`, PENSTOCK_ADMIN), or without names all that the brokers report
-    and that this machine can reach.
+    The option --admin (`named`), PENSTOCK_ADMIN or the profile names them. Without any of these
+    they are the addresses that brokers report and that this machine can reach.
     """
     addresses = admin_addresses(state.setting("admin", named, ""))
     return addresses or list(filter(None, map(_admin_address, states.values())))

@@ -50,7 +50,7 @@ def admin_check(
 
 
 def partition_names(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Join the names of the partitions in some rows, as `orders-0`, up to `NAMED_MAX`."""
+    """Join the partitions in rows of an answer as names, as `orders-0`, up to `NAMED_MAX`."""
     return listed([f"{row['topic']}-{row['partition']}" for row in rows], NAMED_MAX)
 
 
@@ -121,7 +121,10 @@ FIXES: Final = {
 
 
 def _dead_letters(name: str, answer: AdminAnswer) -> Iterable[Finding]:
-    """Yield one finding for each blocked group and dead letter topic, with its first reason."""
+    """Yield a finding for each share group that cannot write its dead letters to a topic.
+
+    The group is then blocked in the partitions of the answer; the finding has the first reason.
+    """
     for (group, topic), rows in _grouped(answer["troubles"], "group", "letter_topic").items():
         fix = FIXES.get(rows[0]["error"], "remove this cause; the broker then retries")
         yield Finding(
@@ -177,8 +180,9 @@ def _tiers_well(answers: Sequence[AdminAnswer]) -> str:
 
 
 def _damage(name: str, answer: AdminAnswer) -> Iterable[Finding]:
-    """Yield one finding for all damaged logs of a broker, and one for files set aside at a
-    start.
+    """Yield a finding for a broker's damaged logs, and one for files that it has set aside.
+
+    These are journals and checkpoints that were damaged when the broker started.
     """
     check = f"{name} of broker {answer['node_id']}"
     if damaged := answer["partitions"]:

@@ -85,7 +85,7 @@ class Silence:
         return f"% waiting for {now - self._since:.0f} s{about}: {cause}"
 
     def progressed(self) -> None:
-        """End the current wait."""
+        """End the current wait after progress; the next line is due after another long wait."""
         self._since = self._said = None
         self._asked = {}
 
@@ -113,11 +113,12 @@ def working(
 
 
 class WatchedClient(Client):
-    """Client whose waits a thread reports while its `with` block runs.
+    """Client that reports long waits for brokers on stderr, while its `with` block runs.
 
-    With a line about a wait, it also asks the brokers for unavailable dependencies and reports
-    them. Errors of brokers that leave the block get them as notes. The command increases
-    `progress`, and sets `busy` while it waits for something else than a broker, such as input.
+    A thread writes the lines. With each it also asks the brokers for unavailable dependencies and
+    reports these. Errors of brokers that leave the block get these dependencies as notes. The
+    command increases `progress`, and sets `busy` while it waits for something else than a broker,
+    such as input.
     """
 
     def __init__(

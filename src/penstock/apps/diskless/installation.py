@@ -32,7 +32,7 @@ class NoDatabase(InvalidError):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Opened control plane and object store; `guard` checks that they belong together."""
+    """Opened control plane and object store; `guard` checks that the store is this database's."""
 
     plane: SqliteControlPlane | PostgresControlPlane
     store: GuardedStore

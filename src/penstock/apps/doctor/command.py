@@ -132,10 +132,10 @@ def _of_brokers(state: State, admin: str | None) -> list[Finding]:
 def _here(
     file: Path | None, data_dir: str | None, *, local: bool
 ) -> tuple[list[Check], list[Finding]]:
-    """Return the checks of a broker's configuration on this machine, and findings about the
-    configuration.
+    """Return the checks of a broker on this machine, and findings about its configuration.
 
-    Checks are skipped if no configuration is given.
+    Without a configuration, the checks that need one are skipped. If there is no data directory of
+    a broker either, all of them are.
     """
     findings: list[Finding] = []
     flags = {} if data_dir is None else {"log.dirs": Given(data_dir, "flag --data-dir")}

@@ -67,7 +67,7 @@ def _look(state: State) -> list[Finding]:
 
 
 def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
-    """Report brokers that hold replicas although their roles exclude it."""
+    """Report brokers that hold replicas although their `broker.roles` exclude it."""
     return [
         Finding(
             "roles",

@@ -86,7 +86,7 @@ def space(name: str, directory: Path) -> Finding:
 
 
 def sync(name: str, directory: Path) -> Finding:
-    """Measure syncs in a directory, or in its nearest existing parent."""
+    """Check how long syncs take in a directory, or in its nearest existing parent."""
     at = existing(directory)
     try:
         times = sync_times_ms(at, SYNC_ROUNDS)

@@ -100,7 +100,7 @@ class _Target(NamedTuple):
 
 
 def _throughput(client: HostClient, target: _Target, pieces: list[bytes], seconds: float) -> float:
-    """Return payload bytes per second, from the first frame to the last acknowledgement."""
+    """Send chunks for `seconds`; return payload bytes per second until all are acknowledged."""
     size, sent = sum(map(len, pieces)), 0
     waiting: deque[PublishFuture] = deque()
     now = SYSTEM_CLOCK.monotonic

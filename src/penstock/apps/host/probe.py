@@ -50,7 +50,7 @@ class NotHealthy(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """Result of a probe."""
+    """Answer of a host agent to a probe: its state, and the times to connect and to answer."""
 
     path: str
     state: str

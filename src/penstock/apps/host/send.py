@@ -154,7 +154,7 @@ def _ended(future: PublishFuture, seconds: float) -> bool:
 
 
 def _why(path: str) -> str:
-    """Return the agent's state and its reason, as the object of `waiting for`."""
+    """Return the agent's state and its reason as text that completes the line `waiting for …`."""
     from penstock.apps.host.probe import BLOCKED, NotHealthy, probe
 
     try:

@@ -64,9 +64,7 @@ _V1_UNLIMITED: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Folders with one controller's files: that of the process's group, then those of its
-    parents.
-    """
+    """Folders of a cgroup controller: that of the process's control group, then of its parents."""
 
     version: str
     folders: tuple[str, ...]
@@ -106,8 +104,10 @@ def read_group(tree: Tree) -> ControlGroup:
 
 
 def _place(tree: Tree, table: str, controller: str) -> _Place | None:
-    """Return a controller's folders: of version 1 if it is mounted, else of version 2, else
-    None.
+    """Return the folders of a cgroup controller; None if it is not found.
+
+    These are folders of cgroup version 1 if the controller is mounted there, else of version 2.
+    `table` is the content of /proc/PID/cgroup.
     """
     rows = [line.split(":", 2) for line in table.splitlines() if line.count(":") >= 2]
     old = {"io": "blkio"}.get(controller, controller)
@@ -126,7 +126,7 @@ def _place(tree: Tree, table: str, controller: str) -> _Place | None:
 
 
 def _controls(tree: Tree, folders: tuple[str, ...], controller: str) -> bool:
-    """Return whether version 2 has this controller, which version 1 then does not have."""
+    """Return whether cgroup version 2 has a controller; each controller is in one version only."""
     listed = tree.text(f"{folders[-1]}/cgroup.controllers") if folders else None
     return listed is not None and controller in listed.split()
 
@@ -136,7 +136,7 @@ def _mount(tree: Tree, fits: Callable[[Mount], bool]) -> Mount | None:
 
 
 def _upwards(tree: Tree, mount: Mount, path: str) -> Iterator[str]:
-    """Yield the existing folders of a group and its parents.
+    """Yield the existing folders of a control group and its parents, upwards.
 
     In a container only a part of the group's path may be visible.
     """
@@ -157,9 +157,10 @@ def _limit(text: str | None) -> int | None:
 
 
 def _least(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
-    """Return the tightest value of a limit; UNLIMITED if no group sets one.
+    """Return the lowest value of a limit in the process's control group and its parents.
 
-    `new` and `old` are the names of its file in versions 2 and 1.
+    UNLIMITED if none of them sets it; None if their folders are unknown. `new` and `old` are the
+    names of the limit's file in cgroup versions 2 and 1.
     """
     if place is None:
         return None
@@ -169,7 +170,10 @@ def _least(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
 
 
 def _own(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
-    """Return the number in a file of the process's own group, by its name in versions 2 and 1."""
+    """Return the number in a file of the process's own control group.
+
+    `new` and `old` are the names of the file in cgroup versions 2 and 1.
+    """
     if place is None or not place.folders:
         return None
     return tree.number(f"{place.folders[0]}/{new if place.version == 'v2' else old}")
@@ -186,8 +190,9 @@ def _kills(tree: Tree, place: _Place | None) -> int | None:
 
 
 def _quota(tree: Tree, place: _Place | None) -> tuple[int | None, int | None]:
-    """Return CPU quota and period, in microseconds, of the group with the smallest share of a
-    CPU.
+    """Return CPU quota and period, in microseconds, of the tightest control group.
+
+    This is the process's group or the parent whose quota is the smallest share of a CPU.
     """
     if place is None:
         return None, None
@@ -211,7 +216,7 @@ def _one_quota(tree: Tree, version: str, folder: str) -> tuple[int | None, int |
 
 
 def _statistics(tree: Tree, place: _Place | None) -> dict[str, int]:
-    """Return the CPU statistics of the group that was throttled most often."""
+    """Return the CPU statistics of the group, or its parent, that was throttled most often."""
     if place is None:
         return {}
     found = [numbers(tree.text(f"{folder}/cpu.stat") or "") for folder in place.folders]
@@ -220,7 +225,10 @@ def _statistics(tree: Tree, place: _Place | None) -> dict[str, int]:
 
 
 def _throttles(tree: Tree, place: _Place | None) -> tuple[str, ...]:
-    """Return the lines of I/O limits of all groups, each behind the name of its file."""
+    """Return the I/O limits of the process's control group and its parents.
+
+    Each is a line of a limit file, behind the file's name.
+    """
     if place is None:
         return ()
     names = ("io.max",) if place.version == "v2" else _V1_THROTTLES

@@ -69,7 +69,7 @@ def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) 
 
 
 def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Interface | None:
-    """Return the facts of the named interface, or without a name of the default route's.
+    """Return the facts of a network interface; without a name, of the default route's interface.
 
     `ask` is None if the files are those of another host, where ethtool cannot be used.
 
@@ -169,7 +169,10 @@ class _Answers:
             return None
 
     def now_and_most(self, flag: str, names: tuple[str, ...]) -> tuple[int | None, int | None]:
-        """Return the current and the largest possible value of the first name that has a value."""
+        """Return the current and the maximum value that ethtool reports, as for a ring size.
+
+        `names` are names that drivers use for it; the first with a value counts.
+        """
         text = self._text(flag)
         if text is None:
             return None, None

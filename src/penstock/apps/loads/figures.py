@@ -70,7 +70,11 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def write_plainly(directory: Path, name: str, payload: bytes, durable: bool) -> None:
-    """Write a file and rename it; with `durable`, sync the file before and the directory after."""
+    """Write a file as a program without an outbox does, for comparison with the outbox.
+
+    It writes a temporary file and renames it. With `durable` it syncs the file before the rename,
+    and the directory after it.
+    """
     temporary = directory / f"{name}.tmp"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:

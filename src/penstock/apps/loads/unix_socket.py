@@ -52,7 +52,7 @@ def enlarge(sock: socket.socket) -> None:
 
 
 class RawLimit:
-    """Writer to a process that runs `take`."""
+    """Benchmark of a raw Unix socket: writes to a process that runs `take`, and times it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

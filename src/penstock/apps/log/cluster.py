@@ -164,7 +164,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
 
 
 def _move(move: Move, rate: float) -> dict[str, Any]:
-    """Return a move as a row, with the seconds for copying at `rate` MB/s."""
+    """Return the output row of an advised move, with the seconds for copying at `rate` MB/s."""
     return {
         "topic": move.place[0],
         "partition": move.place[1],
@@ -177,7 +177,10 @@ def _move(move: Move, rate: float) -> dict[str, Any]:
 
 
 def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
-    """Yield the partitions with replicas on disks, except those that are being moved."""
+    """Yield the partitions with replicas on disks, from which moves are advised.
+
+    Partitions that are being moved are left out.
+    """
     from penstock.replication.advice import Held
 
     ordered, sizes = client.reassignments(), client.partition_sizes()

@@ -126,7 +126,11 @@ def _say_nothing(line: str) -> None:
 
 
 def _taken(client: WatchedClient, batches: Iterator[Any], *, follows: bool) -> Iterator[Any]:
-    """Yield the batches; report only the time of fetches as a wait for brokers."""
+    """Yield the batches, and count their records as the client's progress.
+
+    The client is marked as busy while a batch is printed, so only fetches are reported as waits for
+    brokers. With `follows`, a lack of new records is reported too.
+    """
     client.silence.idle = "no new records" if follows else ""
     for batch in batches:
         client.progress += batch.num_rows

@@ -85,7 +85,10 @@ def _dump_file(out: _Out, path: str, wanted: Range) -> None:
 
 
 def _other_files(chosen: Chosen, what: str) -> Iterator[str]:
-    """Yield the paths of the requested files of all partitions, then checkpoints and journals."""
+    """Yield the paths of the files other than segments that `what` selects.
+
+    Files of partitions come first, then checkpoints and journals.
+    """
     from penstock.storage.files.values import CHECKPOINT_FILE
     from penstock.storage.inspection.stores import journal_files
 
@@ -143,7 +146,7 @@ class _Out:
     def batch(
         self, where: TopicPartition, header: Any, position: int, place: str, read: Any
     ) -> None:
-        """Write one batch by its header, and with `deep` also its records."""
+        """Write one batch as its header and whether it is valid; with `deep` also its records."""
         from penstock.base.errors import PenstockError
         from penstock.records import verify_crc
         from penstock.storage.inspection.dumping import batch_row

@@ -101,7 +101,10 @@ def render(batch: Any, layout: Format, topic: str) -> memoryview:
 
 
 def _joined(rows: int, fields: Sequence[Any]) -> memoryview:
-    """Return the joined fields of all rows; a field is an array, or a constant for all rows."""
+    """Return the formatted bytes of all records: their fields, one after the other.
+
+    `fields` are columns with a value for each of `rows` records, or constant bytes.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -146,7 +149,7 @@ def _headers(batch: Any, topic: str) -> Any:
 
 
 def _pairs(lists: Any, keys: Any, between: bytes, values: Any) -> Any:
-    """Return for each list its pairs of key and value, joined by commas."""
+    """Return the headers of each record as text: pairs of key and value, joined by commas."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -264,7 +267,10 @@ Kind = Literal["beginning", "end", "offset", "before_end", "time", "end_time"]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Position; by its kind, `value` is an offset, a number of offsets, or a timestamp in ms."""
+    """Position in a partition, as option `-o` gives it.
+
+    By its kind, `value` is an offset, a number of offsets before the end, or a timestamp in ms.
+    """
 
     kind: Kind
     value: int = 0
@@ -283,7 +289,7 @@ _FORM = re.compile(r"(|-|[se]?@)([0-9]+)")
 
 
 def parse_position(text: str) -> At:
-    """Parse a position.
+    """Parse a position of option `-o`: `beginning`, `end`, N, `-N`, `s@MS` or `e@MS`.
 
     Raises:
         click.UsageError: the text is not a position.

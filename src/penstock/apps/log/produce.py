@@ -173,7 +173,7 @@ def _headers(texts: tuple[str, ...]) -> list[dict[str, object]]:
 
 
 def _blocks(paths: list[Path], delimiter: bytes) -> Iterator[list[bytes]]:
-    """Yield the records of all sources, in one list for each read."""
+    """Yield the records of all files, or of stdin without files, in one list for each read."""
     if not paths:
         yield from _records(sys.stdin.buffer, delimiter)
     for path in paths:

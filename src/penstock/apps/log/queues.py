@@ -275,7 +275,10 @@ def unredriven(client: Client, group: str, topic: str | None) -> int:
 def waiting_records(
     client: Client, row: Mapping[str, Any], count: int, columns: list[str]
 ) -> list[dict[str, Any]]:
-    """Return the first `count` records of a partition, from its oldest unfinished one on."""
+    """Return the first `count` records of a partition that a share group has not finished.
+
+    They begin at the oldest unfinished record. `row` is the partition's row of `standing`.
+    """
     start, end = row["start_offset"], row["log_end_offset"]
     if start >= end:
         return []
@@ -290,7 +293,7 @@ def waiting_records(
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with keys and values as texts of at most `VALUE_CHARS` characters."""
+    """Return a record's row with key and value as texts of at most `VALUE_CHARS` characters."""
     return {
         name: value.decode(errors="backslashreplace")[:VALUE_CHARS]
         if isinstance(value, bytes)

@@ -160,7 +160,11 @@ class Redrive:
         return int(limit or 0)
 
     def _batches(self, limit: int) -> Iterator[tuple[list[DeadLetter], dict[int, int]]]:
-        """Yield dead letters that were not redriven, with each partition's offset behind them."""
+        """Read at most `limit` records of the dead letter topic after the stored progress.
+
+        Yields the dead letters of each batch, with the partition's offset behind them, which
+        becomes the new progress.
+        """
         start = redriven_until(self._client, self._group, self._topic)
         end = self._client.list_offsets(self._topic, "latest")
         self._remember(start)
@@ -181,7 +185,7 @@ class Redrive:
                 yield list(dead_letters_of(batch)), {partition: at}
 
     def _remember(self, start: Mapping[int, int]) -> None:
-        """Store the origins of the last redriven dead letters, to recognise duplicates."""
+        """Read the last dead letters before `start`; keep their origins to recognise duplicates."""
         earliest = self._client.list_offsets(self._topic, "earliest")
         before = {at: max(earliest[at], offset - REMEMBERED) for at, offset in start.items()}
         for batch in self._client.iter_arrow(self._topic, start=before, end=dict(start)):
@@ -210,8 +214,9 @@ class Redrive:
         return chosen
 
     def _original(self, dead_letter: DeadLetter) -> DeadLetter | None:
-        """Return the dead letter with key, value and headers of the original; None if that was
-        deleted.
+        """Return a truncated dead letter with key, value and headers of its original record.
+
+        Reads that record from the log; None if it was deleted.
         """
         topic, partition, offset = dead_letter.origin
         start, end = {partition: offset}, {partition: offset + 1}

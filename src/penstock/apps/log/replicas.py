@@ -65,8 +65,7 @@ def again(
     ordered: Reassignment | None,
     factor: int | None = None,
 ) -> tuple[int, ...]:
-    """Return new replicas for a partition, on these brokers, that keep as many present ones as
-    possible.
+    """Return new replicas of a partition on the given brokers, with as few changes as possible.
 
     Replicas that the pending reassignment `ordered` removes do not count as present. `factor` is
     the number of replicas; None keeps the present number.
@@ -89,8 +88,9 @@ def again(
 
 
 def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | None]) -> None:
-    """Request the replicas of partitions, at most `ORDERED_AT_ONCE` in one call; None cancels a
-    move.
+    """Request reassignments of partitions to new replicas; None cancels a pending reassignment.
+
+    A call has at most `ORDERED_AT_ONCE` partitions.
 
     Raises:
         Refused: the cluster rejected the request for a partition.
@@ -430,7 +430,10 @@ def _check_known(client: Client, broker_id: int) -> None:
 
 
 def _away(client: Client, broker_id: int) -> dict[TopicAndPartition, Sequence[int]]:
-    """Return new replicas for all partitions with a replica on a broker, without that broker."""
+    """Return new replicas for all partitions with a replica on a broker, to drain that broker.
+
+    Diskless partitions, and those that a pending reassignment already moves away, are left out.
+    """
     found = client.metadata()
     ordered = client.reassignments()
     others = sites(found, {broker_id, *client.unplaceable_brokers()})

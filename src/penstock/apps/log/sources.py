@@ -84,7 +84,7 @@ class Batch(NamedTuple):
 
 
 class Source(Protocol):
-    """Source of partitions, in order of their names, and of the batches of each."""
+    """Source of stored batches: lists partitions by name, and yields the batches of each."""
 
     def partitions(self) -> list[TopicPartition]: ...
 
@@ -264,7 +264,7 @@ class FileSource:
         return list(self._found)
 
     def files(self, where: TopicPartition) -> list[PartitionFiles]:
-        """Return the files of a partition, for each directory that has it."""
+        """Return a partition's files: one entry for each log directory that has the partition."""
         return self._found[where]
 
     @contextmanager

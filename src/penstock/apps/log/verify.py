@@ -88,7 +88,7 @@ def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
 
 
 def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
-    """Check batches as a consumer would receive them, then compare the index with the objects."""
+    """Verify diskless topics: batches as a consumer gets them, then the index of the objects."""
     import asyncio
 
     from penstock.apps.diskless.installation import opened, wanted_partitions

@@ -143,7 +143,7 @@ def write(
 
 
 def _payloads(files: tuple[Path, ...], bytes_max: int) -> Iterator[bytes]:
-    """Yield the payloads.
+    """Yield the payloads to write: the content of each file, or of stdin without files.
 
     One byte more than allowed is read, so that the writer rejects a payload that is too large.
     """
@@ -266,7 +266,10 @@ def _follow(consumer: OutboxConsumer, state: State, folder: Path | None, count: 
 
 
 def _store(folder: Path, message: OutboxMessage) -> Path:
-    """Write a payload to a temporary file and rename it; the ids are valid file names."""
+    """Write a message's payload to a file below `folder`, through a temporary file.
+
+    Partition id and batch id name directory and file; both are valid file names.
+    """
     directory = folder / message.partition_id
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / message.batch_id

@@ -59,7 +59,7 @@ def prepare() -> None:
 
 
 def _run(folder: Path, options: str) -> None:
-    """Run the pipeline in a Java process with these options, until both have ended."""
+    """Run the sample pipeline with the given options of Java, until both have ended."""
     import pyarrow as pa
 
     from penstock.apps.bench.broker import own_broker

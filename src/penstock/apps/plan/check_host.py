@@ -105,7 +105,7 @@ def check_host_command(
 
 
 def broker_side(settings: BrokerSettings) -> BrokerSide:
-    """Return the settings of a broker that its host must allow."""
+    """Return the broker's settings that limits of its host must allow, such as buffer sizes."""
     return BrokerSide(
         max_connections=settings.max_connections,
         admin_max_connections=settings.admin_max_connections,

@@ -386,8 +386,9 @@ def _environment_form(name: str) -> str:
 
 
 def dotted(words: str) -> str:
-    """Return the setting's name of a variable without its prefix, as log.retention.ms of
-    LOG_RETENTION_MS.
+    """Return the setting that a variable without its prefix names.
+
+    Example: log.retention.ms for LOG_RETENTION_MS.
     """
     pieces = re.split("(_+)", words.lower())
     return "".join(_SEPARATORS.get(piece, piece) for piece in pieces)

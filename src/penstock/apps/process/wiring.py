@@ -68,10 +68,10 @@ class Ready:
 async def opened(
     configuration: Configuration, notices: SocketNotices | None = None
 ) -> BrokerServer:
-    """Open the data directory and create a broker, also if its journal or checkpoint is damaged.
+    """Open the data directory and create a broker, even if its journal or checkpoint is damaged.
 
-    In that case it asks the control plane which partitions have no replicas on other brokers, and
-    passes them to `build`.
+    After damage it asks the control plane which partitions have no replicas on other brokers, and
+    passes them to `build`, which recovers remaining journal entries only for these.
 
     Raises:
         PenstockError: as `build`, or the control plane does not answer.

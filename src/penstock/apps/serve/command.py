@@ -142,7 +142,10 @@ def run(configuration: Configuration) -> None:
 
 
 def _check_alone(configuration: Configuration) -> None:
-    """Check that one broker has all replicas of a directory that several processes have shared."""
+    """Check that no replicas belong to other brokers that have shared this data directory.
+
+    `serve --processes` starts such brokers; one broker alone cannot serve their replicas.
+    """
     if configuration.locations.control_url or len(logs_below(configuration.directory)) <= 1:
         return
     from penstock.apps.serve.plan import check_held

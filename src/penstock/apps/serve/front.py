@@ -233,9 +233,9 @@ class Front:
         )
 
     def _meant(self, app: Starlette) -> Any:
-        """Return an application that rejects changes which were meant for another listener.
+        """Wrap an application: reject changes whose Host or Origin header names another listener.
 
-        Brokers cannot check this, because they do not receive the client's Host header.
+        The brokers cannot check this, because they do not receive the client's Host header.
         """
 
         async def checked(scope: Any, receive: Any, send: Any) -> None:

@@ -174,7 +174,7 @@ class ExtentViews(Struct, frozen=True, kw_only=True):
 
     @property
     def names_files(self) -> bool:
-        """Whether responses contain files, and objects without signed URLs."""
+        """Whether responses may name segment files and unsigned objects, which readers open."""
         word = self.settings.extents_direct_files_enable
         return word == "true" or (word == "auto" and not self.authoriser.refuses)
 
@@ -317,7 +317,7 @@ class ConsolidationViews(Struct, frozen=True, kw_only=True):
 
     @routes.add("GET /v1/diskless/backlogs", DESCRIBE)
     async def backlogs(self, request: Request) -> dict[str, Any]:
-        """Return the partitions with extents to merge, those with most bytes first."""
+        """Return the diskless partitions with extents to consolidate, most bytes first."""
         found = await self._service().work_queue.backlogs()
         rows = []
         for backlog in found:
@@ -342,7 +342,11 @@ class ConsolidationViews(Struct, frozen=True, kw_only=True):
         body_bytes_max=lambda _: SEGMENT_POST_BYTES_MAX,
     )
     async def lease(self, request: Request) -> dict[str, Any]:
-        """Lease a run of one partition at or above offset `start`, with a key for its segment."""
+        """Lease adjacent extents of a partition to a client that merges them into a sealed segment.
+
+        The first extent is at or above offset `start`. The response also has the reserved key of
+        the segment.
+        """
         service, key = self._service(), self._key(request)
         query = request.query_params
         start = number("start", query.get("start", "0"), LONG_MAX)

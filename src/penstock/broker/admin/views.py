@@ -76,9 +76,9 @@ class TopicViews(Struct, frozen=True, kw_only=True):
 
     @routes.add("GET /v1/copies", DESCRIBE)
     async def copies(self, request: Request) -> dict[str, Any]:
-        """Return the number of this broker's replicas, and those that do not fully take part.
+        """Return the number of this broker's replicas, and the replicas with a problem.
 
-        Each of these has the reason.
+        A replica has a problem if it is offline or may lack records; the response has the reason.
         """
         logs = [] if self.replicas is None else list(self.replicas.replication.logs.values())
         troubled = [(log, why) for log in logs if (why := log.copy.trouble)]
@@ -418,7 +418,8 @@ class GroupMetricsSource(Struct, frozen=True, kw_only=True):
     async def group_samples(self) -> Iterable[Sample]:
         """Return members, offsets and lag of all groups of this coordinator.
 
-        If one cannot be read, return only that group metrics are missing.
+        If the reading of any group fails or takes too long, return only the metric that reports
+        missing group metrics.
         """
         try:
             async with asyncio.timeout(GROUPS_SECONDS):

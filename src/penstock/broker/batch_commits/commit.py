@@ -181,7 +181,9 @@ def plan_targets(
 
 
 def appended_records(target: SinkTarget, last_sequence: int | None) -> int:
-    """Return the number of the commit's records that the partition has.
+    """Return the number of the commit's records that a partition's log has already.
+
+    `last_sequence` is the last sequence of the target's producer in the log, None without one.
 
     Raises:
         TargetBehind: the partition has none of them, and lost earlier records.
@@ -217,7 +219,10 @@ def renewed(
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """Section of a blob to be appended; the log has its first `skip` records already."""
+    """Section of a staged blob to append to one partition.
+
+    The first `skip` of its records are in the log already, from an earlier attempt.
+    """
 
     blob: str
     target: TopicIdPartition

@@ -64,7 +64,7 @@ class PieceReader:
         *,
         transaction_epoch: int | None = None,
     ) -> None:
-        """Create a reader of `runs`; `configs` are the configs of their partitions.
+        """Create a reader of the sections `runs`; `configs` are the configs of their partitions.
 
         A piece has at most `segment.bytes`. With `transaction_epoch`, the batches are stamped as
         part of a transaction, with that producer epoch.

@@ -7,7 +7,7 @@ have undone appends, and the log would accept a gap, because an unknown producer
 sequence.
 
 Transactional batches are appended by a client of this broker, to all kinds of partitions.
-`roll_forward.py` describes this, and how an attempt finds out the outcome of earlier attempts.
+`transaction.py` describes this, and how an attempt finds out the outcome of earlier attempts.
 
 Timestamps are validated against the time of the intent, as in the check before it: a recorded
 commit must not fail because it is finished days later.
@@ -117,7 +117,10 @@ class ReplicatedAppends:
     def append(
         self, target: ReplicatedTarget, piece: Piece
     ) -> asyncio.Future[PenstockError | None]:
-        """Append a piece after earlier ones; return a future of its commit, or of the error."""
+        """Append a piece after earlier ones.
+
+        The future ends with None once the piece is committed, or with the error.
+        """
         ended: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
 
         def done(error: PenstockError | None) -> None:
@@ -519,7 +522,10 @@ class RollForward:
             raise error
 
     def _ended(self, target: SinkTarget, survey: _Survey) -> SinkTarget:
-        """Return the target with its offsets, if this attempt appended all of it."""
+        """Return the target with the offset range of its records, for the response.
+
+        The range is known only if this attempt appended all records of the target.
+        """
         offsets = self._offsets.get(key_of(target))
         if offsets is None or survey.appended.get(key_of(target)) != 0:
             return target

@@ -334,7 +334,10 @@ class SinkService:
         return done
 
     async def _look_at_ends(self, row: SinkCommit) -> None:
-        """Look up the ends of diskless partitions: the committing broker may have failed."""
+        """Look up the ends of a commit's diskless partitions, so that readers see its records.
+
+        The broker that committed may have failed before it reported the ends.
+        """
         written = {target.topic_id.bytes for target in row.targets if not has_producer(target)}
         topics = [self._context.partitions.topics_by_id.get(topic_id) for topic_id in written]
         try:

@@ -1,7 +1,7 @@
 """Commit of a batch as one Kafka transaction: readers of committed records see all or none of it.
 
 The broker appends as a client, to partitions of all kinds. (A batch that writes only diskless
-topics needs no transaction: `objects.py` commits it at one instant.) The intent is saved first, so
+topics needs no transaction: one database transaction commits it.) The intent is saved first, so
 that the batch will be committed. An attempt to finish the intent has these steps:
 
     begin    initialise the query's transactional id; this aborts an open transaction of an earlier

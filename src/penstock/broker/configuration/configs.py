@@ -590,7 +590,11 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 class TopicConfigs:
-    """Source of topic configurations for the log store; before `bind`, of the defaults only."""
+    """Source of the topic configurations in effect, for the log store.
+
+    Before `bind` sets the source of metadata images, it returns the configuration file's defaults
+    for every topic.
+    """
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings

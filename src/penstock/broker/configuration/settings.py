@@ -1,7 +1,7 @@
 """Settings of the broker, under Kafka's names wherever Kafka has one.
 
-`broker/configuration/settings.py` has the defaults of topics, `penstock.storage` the storage's
-settings. The configuration reference and DescribeConfigs use these declarations.
+`TopicDefaults` has the broker's defaults of topic configurations. The settings of the log store are
+in `penstock.storage`. The configuration reference and DescribeConfigs use these declarations.
 
 Source: Kafka's `SocketServerConfigs`, `ServerConfigs`, `GroupCoordinatorConfig`.
 """
@@ -50,7 +50,8 @@ def _of(name: str, **changes: Any) -> Any:
 class TopicDefaults:
     """Broker defaults of topic configurations.
 
-    Of several fields for the same configuration, the first one that is set applies.
+    Of several fields for the same configuration, the first one that is set applies: for
+    `retention.ms` the milliseconds, else the minutes, else the hours.
     """
 
     compression_gzip_level: int = _of("compression.gzip.level")

@@ -101,10 +101,10 @@ SharedReads = dict[tuple[int, int, int, int], "Read"]
 
 
 class Waiter(Protocol):
-    """Request that waits in the hub for its sources, which are partitions."""
+    """Request that waits in the `FetchHub` until one of its partitions has more records."""
 
     def look_again(self, reads: SharedReads) -> None:
-        """Read again after a source has grown, or the metadata image has changed."""
+        """Read again, because a partition has more records or the metadata image has changed."""
         ...
 
     def expire(self) -> None:
@@ -135,7 +135,10 @@ class FetchHub:
         return len(self._operations)
 
     def turn(self) -> int:
-        """Return a number that grows with every call, for requests without a session."""
+        """Return a number that grows with every call.
+
+        Requests without a session derive from it the partition at which they begin to read.
+        """
         self._turn += 1
         return self._turn
 
@@ -307,7 +310,7 @@ class FetchOperation:
         self._context.abandon = self._leave
 
     def look_again(self, reads: SharedReads) -> None:
-        """Read again after a log has grown, or the image has changed."""
+        """Read again, and respond if there is enough; called by the hub."""
         quotas, context = self._fetch.quotas, self._context
         began = context.started if not quotas.timing else self._fetch.clock.monotonic()
         if context.connection.closing:
@@ -429,7 +432,12 @@ class FetchOperation:
         budget: int,
         reads: SharedReads | None,
     ) -> PartitionAnswer | None:
-        """Return the records at a partition's offset; None if there are none or they are loaded."""
+        """Return a partition's response element; None if no records can be returned now.
+
+        It is None if the offset has no records yet, if the budget is used up, or if records must be
+        loaded first. An element without records directs the client to another replica, or has the
+        point of divergence.
+        """
         check_epoch(source, partition.leader_epoch)
         offset = partition.offset
         nearer = self._nearer(source, partition) if self._request.rack else -1
@@ -549,7 +557,10 @@ class FetchOperation:
         return endpoints_of(self._fetch.cluster.image, leaders, self._context.connection.listener)
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
-        """Return the headers of a partition; None if a session's client has them already."""
+        """Return a partition's response element without records, but with its offsets or error.
+
+        Return None if the client of a session already has the current offsets.
+        """
         source = partition.source
         if source is None or partition.generation != self._fetch.partitions.generation:
             try:

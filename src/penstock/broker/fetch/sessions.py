@@ -54,7 +54,8 @@ _NOTHING: Final[Reported] = {}
 class FetchPartition:
     """Partition of a request or session.
 
-    `source` serves it. It is valid while `generation` equals that of the partition registry.
+    `source` is the `Partition` object to read from, cached between requests. It is valid while
+    `generation` equals that of the partition registry.
     """
 
     __slots__ = (
@@ -204,7 +205,10 @@ class FetchSessions:
 
 
 def errors_reported(partitions: Iterable[FetchPartition]) -> Reported:
-    """Return the errors in a response, for the connection's next complete request."""
+    """Return the errors in a response, so that the connection's next request can repeat them.
+
+    An error that was reported before does not end the wait of a request.
+    """
     return {
         (item.key, item.index): (item.leader_epoch, item.offset, item.sent_error)
         for item in partitions

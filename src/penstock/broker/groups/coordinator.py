@@ -133,9 +133,10 @@ class OffsetsRetention:
         self._stopped = False
 
     def groups_loaded(self) -> None:
-        """Record that all groups are loaded, and start the periodic passes.
+        """Record that all groups are loaded, and start the periodic deletion.
 
-        The retention of offsets in groups that had members begins now at the earliest.
+        Offsets of groups that had members are kept for a whole retention time from now on, because
+        this broker does not know when the last member left.
         """
         self._loaded_ms = self._clock.now_ms()
         if self._timer is None:
@@ -565,7 +566,7 @@ class GroupCoordinator(Coordinator):
         return response if isinstance(response, Refused) else None
 
     async def subscribed(self, group_id: str, topics: Iterable[str]) -> frozenset[str] | Refused:
-        """Return the given topics that members read: their offsets must not be deleted."""
+        """Return those of the given topics that members read, whose offsets must not be deleted."""
         self.check_owner(group_id)
         response = await self.call(OffsetDeleteCheck(group_id=group_id, topics=tuple(topics)))
         if isinstance(response, Refused):

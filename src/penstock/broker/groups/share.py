@@ -98,7 +98,9 @@ def _current(member: ShareMember) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ShareGroup, str]:
-    """Return the group of stored rows, without running timers, and the fingerprint of its topics.
+    """Return the group of stored rows, and the fingerprint that its topics had when it was saved.
+
+    The timers of its members are not started.
 
     Raises:
         CorruptGroup: the rows do not have the format above.

@@ -403,10 +403,10 @@ def _named_of(image: MetadataImage, kind: str) -> list[str]:
 
 
 class _Alteration(Struct, frozen=True, kw_only=True):
-    """Change of one resource.
+    """Requested change of the configurations of `resource`.
 
-    Each field but `resource` is for resources of one type: a function that returns the new
-    configurations for the stored ones.
+    Each of the other fields is a function for one type of resource. It computes the new
+    configurations from the stored ones.
     """
 
     resource: Any

@@ -1,6 +1,6 @@
 """FindCoordinator and the requests of classic groups: join, sync, heartbeat, leave, describe.
 
-The core in `coordination/classic/` handles the requests. This module translates the requests and
+The core in `broker/groups/classic/` handles the requests. This module translates the requests and
 responses of all versions to and from the core's events.
 
 Source: KIP-62, KIP-345 (static members), KIP-394 (member ids required), KIP-518 and KIP-848
@@ -437,10 +437,10 @@ class ModernGroups(Struct, frozen=True, kw_only=True):
         name: str,
         member: Callable[[Any, Names], Entry],
     ) -> Entry:
-        """Return the descriptions of the requested groups.
+        """Return the descriptions of the requested groups, which must be of one type.
 
-        `kind` is the core's class for descriptions of such groups, `name` their type in error
-        messages. `member` returns the response fields of a member.
+        `kind` is the class in which the core describes groups of this type. `name` is the type's
+        name in error messages, such as "share". `member` returns the response fields of a member.
         """
         rights, asked = context.rights, request.include_authorized_operations
         names = {topic.topic_id.bytes: name for name, topic in self.cluster.image.topics.items()}

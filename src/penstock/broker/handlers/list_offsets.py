@@ -118,7 +118,7 @@ def _set_position(answer: dict[str, Any], found: OffsetAndTimestamp | None) -> N
 
 
 def _check_known(timestamp: int, version: int) -> None:
-    """Raise UnsupportedVersion if `version` does not include a special timestamp."""
+    """Raise UnsupportedVersion if a request of `version` may not contain a special timestamp."""
     if timestamp < 0 and version < SPECIAL_FROM.get(timestamp, version + 1):
         raise UnsupportedVersion(f"timestamp {timestamp} is not supported in version {version}")
 

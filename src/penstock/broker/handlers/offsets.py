@@ -456,6 +456,9 @@ def _failed_topic(asked: Any, number: int) -> Entry:
 
 
 def _member_error(refused: Refused) -> int:
-    """Return the number of an error; STALE_MEMBER_EPOCH, unknown here, as ILLEGAL_GENERATION."""
+    """Return the Kafka error number for a member that the group coordinator rejected.
+
+    These responses do not include STALE_MEMBER_EPOCH, so ILLEGAL_GENERATION replaces it.
+    """
     stale = refused.error == STALE_MEMBER_EPOCH
     return error_number(ILLEGAL_GENERATION if stale else refused.error)

@@ -5,12 +5,13 @@ callback of each partition has reported that its batch is durable or replicated.
 partition.
 
 A partition of a request has one whole batch with offsets from 0 on, as in Kafka since RecordBatch
-v2. A batch that must be decompressed is first decompressed and validated by a thread (`opener.py`).
-Later requests of the connection wait meanwhile, so that a producer's batches keep their order.
+v2. A batch that must be decompressed is first decompressed and validated by a thread
+(`broker/requests/opening.py`). Later requests of the connection wait meanwhile, so that the batches
+of a producer keep their order.
 
 Versions 0 to 2 are advertised, but rejected in their own response format (`wire/kafka/apis.py`).
-In requests with a transactional id, batches that may begin a transaction are verified first
-(`produce.py`).
+In requests with a transactional id, batches that may begin a transaction are first verified with
+the transaction coordinator.
 
 Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `ReplicaManager`.
 """
@@ -134,7 +135,7 @@ class Unverified(NamedTuple):
     guard: Guard
 
     def renewed(self, now_ms: int) -> Unverified:
-        """Return this batch, with a new guard if a marker was appended since.
+        """Return this batch; with a new guard if a marker has ended the verified transaction.
 
         Raises:
             PenstockError: as `begin_verification`.
@@ -149,7 +150,11 @@ class Unverified(NamedTuple):
 def look_at(
     partitions: PartitionRegistry, request: ProduceRequest, version: int, now_ms: int
 ) -> tuple[dict[Place, Guard | PenstockError], list[Unverified]]:
-    """Return the guards or errors that are already known, and the batches to verify."""
+    """Find the batches of a request that the transaction coordinator must verify.
+
+    Return the guards or errors of all batches, and the batches to verify. The guards of the latter
+    are preliminary; the caller replaces them after the verification.
+    """
     topics = partitions.topics_by_id if version >= TOPIC_IDS_FROM else partitions.topics_by_name
     guards: dict[Place, Guard | PenstockError] = {}
     unverified: list[Unverified] = []
@@ -171,7 +176,7 @@ def look_at(
 def _unverified(
     partition: Partition, place: Place, records: memoryview, now_ms: int
 ) -> Unverified | None:
-    """Return the batch if it needs verification, else None."""
+    """Return the batch if it may be the first of a transaction here, else None."""
     header = decode_header(records)
     producer_id, epoch = header.producer_id, header.producer_epoch
     if not header.is_transactional or producer_id < 0:
@@ -189,7 +194,10 @@ async def verified(
     version: int,
     clock: Clock,
 ) -> dict[Place, Guard | PenstockError]:
-    """Verify the batches of a Produce request; return the guard or error of each."""
+    """Verify with the coordinator that the batches' transactions are open.
+
+    Return for each batch the guard to append it with, or its error.
+    """
     guards: dict[Place, Guard | PenstockError] = {}
     if version < ADDS_FROM:
         unverified, guards = await _looked_up(unverified)
@@ -225,7 +233,7 @@ def verified_now(
     version: int,
     now_ms: int,
 ) -> dict[Place, Guard | PenstockError] | None:
-    """Return the result of `verified` if no wait is necessary, else None."""
+    """Verify as `verified`, if this is possible without waiting; return None if it is not."""
     first = unverified[0]
     producer = first.producer_id, first.producer_epoch
     if version >= ADDS_FROM or any(
@@ -250,9 +258,10 @@ def verified_now(
 async def _looked_up(
     unverified: Sequence[Unverified],
 ) -> tuple[Sequence[Unverified], dict[Place, Guard | PenstockError]]:
-    """Store the end offsets of diskless partitions in their guards.
+    """Look up the end offsets of diskless partitions, and store them in their batches' guards.
 
-    Return the batches that can be verified, and the errors of the others.
+    Return the batches that can be verified. If the look-up failed, also return the errors of the
+    batches for diskless partitions.
     """
     shared = [batch for batch in unverified if batch.partition.look_up is not None]
     try:
@@ -296,7 +305,10 @@ def _is_concurrent(error: PenstockError | None) -> bool:
 
 
 def producer_error(error: PenstockError, version: int) -> PenstockError:
-    """Return the producer's error for a coordinator's error, by the table above."""
+    """Return the error that a producer gets when the verification of its batch failed.
+
+    The table in the comment above maps errors of the coordinator to errors of the producer.
+    """
     code = error.code
     if code in _AGAIN or (code == _CONCURRENT and version < ADDS_FROM):
         return NotEnoughReplicas(
@@ -598,9 +610,9 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
 
 
 class _Appended(PartitionResult):
-    """Result of a partition, which is also the callback for the outcome of its append.
+    """Response element of a partition, and the callback that fills it after the append.
 
-    `takes` names the pending step of the append, for the message of a timeout.
+    `takes` names the step that the append waits for, for the error message of a timeout.
     """
 
     __slots__ = ("_pending", "takes")

@@ -171,7 +171,9 @@ class Replication(Struct, frozen=True, kw_only=True):
     def _order(
         self, asked: Asked, replicas: Sequence[int] | None, *, change_factor: bool
     ) -> Reassignment:
-        """Return the reassignment to store, or its cancellation if `replicas` is None.
+        """Return the reassignment to store; a cancellation if `replicas` is None.
+
+        `change_factor` means that the number of replicas may change.
 
         Raises:
             PenstockError: the reassignment is invalid.

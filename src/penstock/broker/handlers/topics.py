@@ -1,6 +1,6 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-`topic_plan.py` checks and plans new topics and partitions.
+`broker/topics/plan.py` checks and plans new topics and partitions.
 
 Source: Kafka's `ControllerApis`; KIP-4, KIP-107, KIP-195, KIP-464, KIP-516, KIP-525, KIP-599.
 """

@@ -189,7 +189,11 @@ class ClusterMetadata:
             self._next = None
 
     async def look(self, seconds: float = LOOK_SECONDS) -> None:
-        """Load the newest image. Keep the current one on an error or after `seconds`."""
+        """Try to load the newest image, so that a handler responds with current metadata.
+
+        Return after at most `seconds`. If the control plane fails or is slow, the current image
+        remains.
+        """
         before = self._looking
         if before is not None and not before.done():
             await asyncio.wait([before], timeout=seconds)

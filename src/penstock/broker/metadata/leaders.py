@@ -59,7 +59,11 @@ def check_local(name: str, configs: Mapping[str, str]) -> None:
 
 
 def kept(changed: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return `changed`, with the current `diskless.enable` if `changed` does not contain it."""
+    """Return `changed` with the current `diskless.enable` added, unless `changed` contains it.
+
+    AlterConfigs replaces all configurations of a topic. Clients that do not know this one must not
+    change the storage of the topic.
+    """
     if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in changed:
         return {**changed, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
     return dict(changed)

@@ -26,9 +26,10 @@ The control plane fences the topic until the request ends:
 | commit: configs, replicas and their first epoch; the index is dropped                            |
 | replicated | NOT_LEADER, then to a log  | read the log | replicas with all records              |
 
-`migrations.py` starts the migrations of this broker. `participant.py` copies and fences partitions
-that it leads, `participant.py` fills logs. `leader.py` coordinates the brokers of a migration, and
-`leader.py` is the part of the other brokers.
+`migrations.py` starts the migrations of this broker. In `participant.py`, `LocalParticipant` copies
+and fences local partitions that this broker leads, and `FillingParticipant` fills logs from the
+object store. In `leader.py`, `MigrationLeader` coordinates the brokers of a migration, and
+`MigrationFollower` runs on the other brokers.
 
 Source: KIP-405 (segments in an archive), KIP-101 (leader epochs); Inkless has no such migration.
 """

@@ -61,7 +61,10 @@ async def retry_until_known(
     *,
     refusals: tuple[type[PenstockError], ...] = (),
 ) -> None:
-    """Repeat an attempt until it succeeds or raises one of `refusals`, which are final."""
+    """Repeat an attempt until it succeeds or raises one of `refusals`, which are final.
+
+    Giving up would leave producers fenced, or could lose records after an unknown outcome.
+    """
     while True:
         try:
             await attempt()
@@ -78,7 +81,7 @@ async def retry_until_known(
 
 # Migration of a topic at a broker that participates in it, but does not coordinate it.
 #
-# The broker advances in step with the others (`leader.py`). After it has fenced its producers and
+# The broker advances in step with the others. After it has fenced its producers and
 # stored its result, it keeps the fence until the request is deleted. Then the topic has migrated,
 # or the migration can never take effect. If that takes too long, or the coordinating broker has
 # failed, this broker deletes the request itself.
@@ -101,7 +104,7 @@ class MigrationFollower:
         self._plane = participant.part.plane
 
     async def run(self) -> None:
-        """Copy the partitions of this broker, and fence producers until the outcome is known.
+        """Do the work of this broker, and fence its producers until the outcome is known.
 
         Raises:
             PenstockError: this broker failed, and has reported that; the topic is unchanged.
@@ -224,7 +227,7 @@ class MigrationLeader:
         self._request: MigrationRequest | None = None
 
     async def run(self) -> None:
-        """Migrate the topic, or participate if another broker's request is open.
+        """Coordinate the migration, or participate if another broker coordinates it already.
 
         The participant's state is the outcome; raises as `TopicMigrations.migrate`.
         """
@@ -248,7 +251,7 @@ class MigrationLeader:
         await self.participant.ended(made=True)
 
     async def _open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request; return the open one, which may be another broker's."""
+        """Store a migration request; return the open one, which another broker may have stored."""
         try:
             return await self.participant.open(request)
         except PenstockError:

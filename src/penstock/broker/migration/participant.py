@@ -1,7 +1,7 @@
-"""Participants of migrations: the part of one broker.
+"""Participants of migrations: each does the work of one broker in the migration of one topic.
 
 `LocalParticipant` copies the partitions of a local topic that this broker leads, to make the topic
-diskless. `participant.py` contains the participant for the other direction.
+diskless. `FillingParticipant` fills logs on this broker, to make a diskless topic replicated.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ WorkT = TypeVar("WorkT", bound=Work)
 
 
 class Participant(ABC, Generic[WorkT]):
-    """Part of one broker in a migration.
+    """Base of the work of one broker in the migration of one topic.
 
     `state` is copying, ready, fenced or committing, and finally the `goal` (diskless or
     replicated); copying again after a failure.
@@ -111,7 +111,7 @@ class Participant(ABC, Generic[WorkT]):
     @property
     @abstractmethod
     def needs_request(self) -> bool:
-        """Whether the migration needs a request in the control plane, which other brokers read."""
+        """Whether other brokers take part, so that they need a request in the control plane."""
 
     @abstractmethod
     def brokers(self) -> set[int]:
@@ -123,11 +123,14 @@ class Participant(ABC, Generic[WorkT]):
 
     @abstractmethod
     async def open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request; return the open request, which may be another broker's."""
+        """Store a migration request, which other brokers read; return the open request.
+
+        That may be an earlier request of another broker, which then coordinates the migration.
+        """
 
     @abstractmethod
     async def begin(self) -> WorkT:
-        """Start the copy of this broker's part."""
+        """Create the copy of the partitions that this broker copies, or the filling of its logs."""
 
     async def catch_up(self) -> None:
         """Copy in passes until one has at most `SWITCH_TAIL_BYTES`.
@@ -162,7 +165,11 @@ class Participant(ABC, Generic[WorkT]):
 
     @asynccontextmanager
     async def fenced(self) -> AsyncIterator[None]:
-        """Set the fenced state, and limit the time of the block to `SWITCH_FENCE_SECONDS`."""
+        """Set the fenced state, and limit the time of the `with` block to `SWITCH_FENCE_SECONDS`.
+
+        Raises:
+            MigrationFailed: the time limit passed.
+        """
         self.state = "fenced"
         try:
             async with asyncio.timeout(SWITCH_FENCE_SECONDS):
@@ -175,7 +182,7 @@ class Participant(ABC, Generic[WorkT]):
 
     @abstractmethod
     def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
-        """Return the progress of this broker; in the fenced state, with its result."""
+        """Return the progress of this broker, for the coordinator; once fenced, with its result."""
 
     @abstractmethod
     async def commit(
@@ -218,7 +225,7 @@ class LocalParticipant(Participant["TopicCopy"]):
         return await self.part.copy_of(self.topic, self._partitions)
 
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Fence the partitions; commit and copy all appended records."""
+        """Reject appends from now on; wait until earlier ones are durable, and copy them."""
         name, copy = self.topic.name, self.work
         fence = NotLeader(f"topic {name!r} is becoming diskless: refresh its metadata")
         async with self.fenced():

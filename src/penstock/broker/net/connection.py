@@ -437,7 +437,10 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def answered(self, request: RequestContext) -> None:
-        """Write the response of `request`, and later ready ones, if no earlier one is missing."""
+        """Write the response of `request` if all earlier responses have been written.
+
+        Write also the responses of the requests after it, up to the first one that is not ready.
+        """
         pending = self._pending
         if pending and pending[0] is request:
             self._drain()
@@ -538,7 +541,7 @@ WARNED_ADDRESSES_MAX: Final = 1024
 
 
 class AddressWarnings:
-    """Time of the last warning for each pair of address and kind, oldest first."""
+    """Rate limit of log warnings: one per `WARNING_SECONDS` for each client address and kind."""
 
     __slots__ = ("_last",)
 
@@ -546,9 +549,10 @@ class AddressWarnings:
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
 
     def left_out(self, host: str, kind: str, now: float) -> int | None:
-        """Return the number of warnings suppressed since the last one; None to suppress this one.
+        """Return None if the caller must not log this warning, because it logged one recently.
 
-        `now` is monotonic seconds. A returned number means that the caller logs its warning.
+        Otherwise return the number of warnings suppressed since the last logged one. `now` is
+        monotonic seconds.
         """
         at, count = self._last.get((host, kind), (now - WARNING_SECONDS, 0))
         if now - at < WARNING_SECONDS:

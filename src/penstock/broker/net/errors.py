@@ -162,7 +162,10 @@ def error_answer(api: Api, version: int, request: Any, number: int, message: str
 def element_answers(
     api: Api, version: int, elements: Sequence[Any], number: int, message: str
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return the name of the response array with error codes, and its elements for `elements`."""
+    """Return response elements with an error, for request elements that are rejected.
+
+    The result is the name of the array in the response, and the array's elements with the error.
+    """
     schema = load_struct(api.name, version, "response")
     for field in schema.fields:
         if field.array and field.struct is not None and _carries_error(field.struct):

@@ -90,9 +90,10 @@ def admin_listener(text: str, protocol: str) -> Listener:
 
 
 def between_brokers(listeners: Sequence[Listener], name: str, protocol: str) -> Listener:
-    """Return the listener between brokers: the one with `name`, else the first with `protocol`.
+    """Return the listener to which other brokers connect.
 
-    Without both it is the first listener.
+    It is the listener with `name`. If `name` is empty, it is the first one with `protocol`, or the
+    first one of all if that is empty too.
 
     Raises:
         InvalidSetting: no listener has this name or protocol.

@@ -32,7 +32,10 @@ class _Peer:
             ticket.set_result(response)
 
     def may_send(self) -> None:
-        """Do nothing: a full connection rejects calls immediately."""
+        """Do nothing when the connection can send again, because no caller waits for that.
+
+        Calls on a full connection have failed immediately.
+        """
 
     def lost(self, tickets: list[asyncio.Future[Any]], error: PenstockError) -> None:
         self.pipeline = None

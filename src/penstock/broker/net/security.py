@@ -192,14 +192,18 @@ FRAME_BYTES_MAX: Final = 64 << 10
 
 
 class Authenticator(Protocol):
-    """Interface of `SecurityService` for the owners of connections."""
+    """Part of `SecurityService` that owners of connections call when one arrives or ends."""
 
     def arrived(self, connection: Connection) -> bool: ...
     def gone(self, connection: Connection) -> None: ...
 
 
 class _Shared:
-    """Owner that checks requests, and delegates everything else to the server."""
+    """Base of the owners of secured connections.
+
+    It passes a request to the server only if the connection's SASL state permits it. All other
+    calls of the connection go to the server unchanged.
+    """
 
     def __init__(self, owner: ConnectionOwner, authenticator: Authenticator) -> None:
         self._owner = owner

@@ -90,10 +90,10 @@ class CutOff:
 
 
 class _Seen:
-    """State of a partition at its last check.
+    """State of a partition when its in-sync replicas were last checked.
 
-    `end` is the log's end offset then, `caught_up_ms` the last time at which each replica had the
-    whole log.
+    `end` is the end offset of the log at that time. `caught_up_ms` is the last time at which each
+    replica had the whole log.
     """
 
     __slots__ = ("caught_up_ms", "end", "epoch", "looked_ms")
@@ -122,9 +122,10 @@ class InSync:
         live: Container[int],
         row_of: Callable[[ReplicatedLog], PartitionRow | None],
     ) -> list[InSyncReplicas]:
-        """Return the partitions whose in-sync replicas have changed, with the new ones.
+        """Return the new in-sync replicas of partitions for which they have changed.
 
-        Partitions in `touched` are checked, and those with a lagging replica at the last check.
+        Only partitions in `touched`, and partitions that had a lagging replica at the last check,
+        are checked.
         """
         changes: list[InSyncReplicas] = []
         behind, self._behind = self._behind, {}
@@ -192,7 +193,7 @@ BATCH_SECONDS: Final = 1.0
 
 
 class LeaderBalance:
-    """Choice of the partitions that this broker hands back, at intervals."""
+    """Choice of the partitions whose leadership this broker returns to their preferred leaders."""
 
     def __init__(self, settings: BrokerSettings, now: float) -> None:
         self._enabled = settings.auto_leader_rebalance_enable
@@ -208,7 +209,7 @@ class LeaderBalance:
     ) -> Mapping[ReplicatedLog, int]:
         """Return the partitions to hand back at `now`, each with its preferred leader.
 
-        Empty before the next check. `now` is monotonic seconds.
+        Returns none until the check interval has passed. `now` is monotonic seconds.
         """
         if not self._enabled or image is None or now < self._next:
             return {}
@@ -231,9 +232,9 @@ def _can_go_back(log: ReplicatedLog, row: Partition) -> bool:
 
 
 def imbalanced(image: MetadataImage, percentage: int) -> frozenset[int]:
-    """Return the brokers that lead too few of the partitions that prefer them.
+    """Return the brokers that lead too few of the partitions whose preferred leader they are.
 
-    Other brokers lead more than `percentage` percent of these partitions.
+    Too few means that other brokers lead more than `percentage` percent of those partitions.
     """
     preferred: Counter[int] = Counter()
     elsewhere: Counter[int] = Counter()

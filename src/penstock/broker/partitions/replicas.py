@@ -80,10 +80,11 @@ class Replicas:
         load_image: Callable[[], Awaitable[None]],
         apply_leaders: Callable[[Leaders], None],
     ) -> None:
-        """`advanced` receives the partitions whose high watermark has advanced.
+        """Create the service with callbacks of the broker.
 
-        `load_image` is called after this broker has changed the metadata. `apply_leaders` receives
-        leaders that have connected to this broker's replicas with newer epochs than the image has.
+        `advanced` receives the partitions whose high watermark has advanced. `load_image` is
+        called when this broker has changed the metadata. `apply_leaders` receives leaders that have
+        connected to this broker's replicas with newer epochs than the image has.
         """
         self._settings = settings
         self._node_id = settings.node_id
@@ -214,13 +215,16 @@ class Replicas:
         return broker is not None and self._seems_alive(broker)
 
     def unreachable(self) -> frozenset[int]:
-        """Return the registered brokers whose connection was just lost, or that refuse one."""
+        """Return the registered brokers that clients should not use.
+
+        Their connection was just lost, or they refuse connections.
+        """
         brokers = self._image.brokers if self._gone and self._image is not None else ()
         gone = [broker.broker_id for broker in brokers if not self._seems_alive(broker)]
         return self.replication.links.lost.union(gone)
 
     def alone(self) -> bool:
-        """Return whether this broker has no connection and its session has expired."""
+        """Return whether this broker is cut off: no connections, and its session has expired."""
         replication, image = self.replication, self._image
         if replication.links.ready or image is None or not replication.may_be_gone():
             return False
@@ -228,7 +232,10 @@ class Replicas:
         return any([replication_address(broker) is not None for broker in others])
 
     def _refused(self, broker_id: int) -> None:
-        """Treat a broker that refuses connections as gone before its session expires."""
+        """Record that a broker refuses connections, and check whether to claim its partitions.
+
+        Such a broker counts as gone, although its session has not expired.
+        """
         image = self._image
         broker = None if image is None else image.broker(broker_id)
         if broker is not None:
@@ -300,9 +307,9 @@ class Replicas:
     async def elect(
         self, successors: Mapping[PartitionKey, int], seconds: float
     ) -> set[PartitionKey]:
-        """Request the leaders to hand over to these replicas.
+        """Request the leaders of partitions to hand over to the given successors, by broker id.
 
-        Return the partitions that the replicas lead within `seconds`.
+        Return the partitions that their successors lead within `seconds`.
         """
         until = self._clock.monotonic() + seconds
         left = dict(successors)
@@ -377,7 +384,10 @@ class Replicas:
         )
 
     async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
-        """Seal old epochs and open new ones; return for each whether the database accepted it."""
+        """Store that partitions seal their open epoch and open the next one.
+
+        Returns for each of `openings` whether the control plane accepted it.
+        """
         asked = [self._opening(log, effect) for log, effect in openings]
         refused = await self._control.open_epochs(
             asked, broker_id=self._node_id, incarnation=self._incarnation
@@ -414,7 +424,10 @@ class Replicas:
         }
 
     async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
-        """Return for each partition its epochs below the given one, at most the newest page."""
+        """Return for each partition its newest epochs below the given one, at most one page.
+
+        Replicas that missed more epochs than a claim returns need them.
+        """
         chains = []
         for key, below in asked:  # few: replicas that missed more epochs than a claim returns
             where = UUID(bytes=key.topic_id), key.partition
@@ -528,7 +541,10 @@ class Replicas:
         await self._load_image()
 
     def _hear_leaders(self) -> None:
-        """Pass on leaders that have connected with newer epochs than the image has."""
+        """Report leaders that have connected with newer epochs than the image has.
+
+        Clients thus get the new leader before the image shows it.
+        """
         joined = list(self.replication.joined)
         self.replication.joined.clear()
         found: dict[tuple[UUID, int], tuple[int, int]] = {}

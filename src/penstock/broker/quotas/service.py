@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Timed(Generic[T]):
-    """Awaitable that runs a coroutine and charges the duration of each turn."""
+    """Awaitable that runs a request's handler and charges its event-loop time to the quota."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ThrottlingQuotaExceeded(RetriableError):
 
 
 def between_brokers(context: RequestContext) -> bool:
-    """Return whether only brokers may send the request."""
+    """Return whether only brokers may send the request, which quotas then exempt."""
     return any(
         check.scope == "whole" and check.operation == "cluster_action"
         for check in context.api.checks
@@ -191,7 +191,10 @@ class Quotas:
         return throttle_ms
 
     def before_fetch(self, context: RequestContext) -> int:
-        """Return the throttle time in ms before a Fetch; above 0, the client must not read now."""
+        """Return the throttle time in ms of a client before its Fetch reads.
+
+        If it is above 0, the response must be empty.
+        """
         bounds, now_ms = self._bounds(context), self._now_ms()
         wait_ms = 0.0 if bounds.fetch is None else bounds.fetch.wait_ms(now_ms)
         return self._throttle(context, CONSUMER, wait_ms, bounds, now_ms)

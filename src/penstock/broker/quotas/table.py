@@ -51,7 +51,7 @@ from penstock.control.values.topics import QUOTA, EntityConfigs
 
 
 class Windows(Struct, frozen=True, kw_only=True):
-    """Number and length of a rate's windows."""
+    """Number and length of the time windows over which a rate of use is measured."""
 
     samples: int
     window_ms: float
@@ -63,7 +63,10 @@ class Windows(Struct, frozen=True, kw_only=True):
 
 
 class WindowedRate:
-    """Rate of use over windows, with its throttle time under a quota per second."""
+    """Meter of a client's rate, such as bytes per second, and of its throttle time under a quota.
+
+    The rate is the mean over the last time windows.
+    """
 
     __slots__ = ("_windows", "_within", "quota")
 
@@ -89,7 +92,7 @@ class WindowedRate:
         newest[2] += amount
 
     def rate(self, now_ms: float) -> float:
-        """Return the rate per second."""
+        """Return the mean rate per second over the windows."""
         self._forget(now_ms)
         return sum([window[2] for window in self._windows]) * 1000 / self._over_ms(now_ms)
 
@@ -118,7 +121,10 @@ class WindowedRate:
 
 
 class TokenBucket:
-    """Token bucket: refilled at the quota, up to the tokens of all windows; full at first."""
+    """Meter of partition mutations: a token bucket, which is refilled at the rate of the quota.
+
+    It holds at most the tokens of all windows, and is full at first.
+    """
 
     __slots__ = ("_burst_seconds", "_filled_ms", "_tokens", "quota")
 
@@ -134,7 +140,7 @@ class TokenBucket:
         self._tokens -= amount
 
     def rate(self, now_ms: float) -> float:
-        """Return the missing tokens, divided by the seconds in which the bucket is filled."""
+        """Return the rate of use per second: missing tokens by the seconds that fill the bucket."""
         self._fill(now_ms)
         return self.quota - self._tokens / self._burst_seconds
 
@@ -181,7 +187,7 @@ Meter = TypeVar("Meter", bound=Measured)
 
 
 class Bounds(Struct, frozen=True):
-    """Meters of one client; None without a quota."""
+    """Meters that apply to one client, by kind of quota; None without such a quota."""
 
     produce: WindowedRate | None
     fetch: WindowedRate | None
@@ -193,7 +199,10 @@ UNBOUNDED: Final = Bounds(None, None, None, None)
 
 
 def levels(user: str, client_id: str) -> Iterator[tuple[Scope, Scope]]:
-    """Yield the scopes of a client's possible quotas and of their meters, most specific first."""
+    """Yield the scopes of the quotas that may apply to a client, most specific first.
+
+    Each is paired with the scope of the meter that clients with this quota share.
+    """
     both, one_user, one_client = (user, client_id), (user, ALL), (ALL, client_id)
     yield both, both
     yield (user, None), both

@@ -76,7 +76,11 @@ class Granted(Struct, frozen=True):
     nothing_left: bool = False
 
     def complete(self, answer: Mapping[str, Any], rights: Rights) -> Mapping[str, Any]:
-        """Return `answer` with the errors of removed elements, without what `listed` hides."""
+        """Return the handler's `answer` adapted to the caller's permissions.
+
+        Elements that were removed from the request get their errors, at their positions. Elements
+        that the caller may not see (scope `listed`) are removed.
+        """
         if self.refused:
             elements: list[Any] = []
             others = iter(answer.get(self.field) or ())
@@ -283,9 +287,9 @@ class RequestAudit:
         self._record(_event(context, "denial", "denied", names, str(refused[0]), kind))
 
     def changed(self, context: RequestContext, request: Any, answer: Any) -> None:
-        """Record an answered request of `CHANGES`.
+        """Write an audit event for a request that changes state (`CHANGES`) and has a response.
 
-        Nothing is recorded if all of its errors are denials, which `refused` records.
+        If all errors of the response are denials, write none, because `refused` writes an event.
         """
         if getattr(request, "validate_only", False):
             return
@@ -296,9 +300,9 @@ class RequestAudit:
         self._record(_event(context, "change", outcome, named(request), ", ".join(errors)))
 
     def failed(self, context: RequestContext, request: Any, error: Exception) -> None:
-        """Record a request of `CHANGES` that failed with `error`.
+        """Write an audit event for a request that changes state (`CHANGES`) and failed.
 
-        Nothing is recorded for AuthorisationFailed, which `refused` records.
+        For AuthorisationFailed write none, because `refused` writes an event.
         """
         if isinstance(error, AuthorisationFailed) or getattr(request, "validate_only", False):
             return

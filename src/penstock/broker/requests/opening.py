@@ -176,7 +176,7 @@ def _serve(connection: Connection) -> None:
 #
 # A small batch may decompress to many megabytes, which would block the event loop. The thread takes
 # one request of each client in turn, and sends large requests to a process
-# (`broker/requests/opening.py`). A connection has at most one request in the queues.
+# (`OpeningProcess`). A connection has at most one request in the queues.
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Acknowledgements of a request, from decoding until they are stored, and its response."""
+"""Acknowledgements in ShareFetch and ShareAcknowledge: decoding, storing, and the response."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Answers:
         self._acknowledging: list[tuple[Place, asyncio.Future[None]]] = []
 
     def source(self, place: Place) -> Partition:
-        """Return a partition that this broker leads and the member may read.
+        """Return the partition to read: this broker leads it, and the member may read it.
 
         Raises:
             PenstockError: the partition cannot be read here.
@@ -170,7 +170,10 @@ class Answers:
         answer.buffers, answer.size_bytes, answer.acquired = (), 0, ()
 
     def failed(self, place: Place, error: BaseException) -> None:
-        """Report an error for a partition. An error that clients do not handle is replaced."""
+        """Report an error for a partition, without records.
+
+        An error that clients of ShareFetch do not handle is replaced by one to retry.
+        """
         self.nothing(place)
         answer = self.answer(place)
         answer.error, answer.message = _error_of(error, place)

@@ -54,7 +54,7 @@ _Offsets = npt.NDArray[np.int64]
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """Group and partition of the records. `copies` is true if dead letters contain their data."""
+    """Group and partition of the records. With `copies`, dead letters contain the records' data."""
 
     group: str
     topic: str
@@ -185,7 +185,10 @@ def _records(table: Any, given: Sequence[Undeliverable], run_of: Any, source: So
 
 
 def _own(table: Any, given: Sequence[Undeliverable], run_of: Any, source: Source) -> list[Any]:
-    """Return the values of the additional headers, one column per header."""
+    """Return the values of the headers `__dlq.errors.*`, one column per header.
+
+    `run_of` is the index in `given` of each record of the table.
+    """
     size = table.num_rows
 
     def same(value: str) -> Any:

@@ -1,8 +1,7 @@
 """Dead letters of share groups: copies of archived records in the group's dead letter topic.
 
-`broker/share/dead_letter_records.py` builds the dead letters, `broker/share/dead_letters.py` checks
-the topic, and `broker/share/dead_letters.py` writes them. A record is resolved only after its dead
-letter is written.
+`broker/share/dead_letter_records.py` builds the dead letters; this module checks the topic and
+writes them. A record is resolved only after its dead letter is written.
 """
 
 from __future__ import annotations
@@ -127,8 +126,8 @@ def target_of(
 # identify them (`broker/share/dead_letter_records.py`).
 #
 # The broker is a client of the dead letter topic, even for partitions that it leads
-# (`own_appender.py`). A share partition has at most one task; at most `DEAD_LETTER_TASKS_MAX` tasks
-# write concurrently. Waiting records count toward the lock limit of their share partition, which
+# (`topics/audit_topic.py`). A share partition has at most one task; at most `DEAD_LETTER_TASKS_MAX`
+# tasks write concurrently. Waiting records count toward the lock limit of their share partition, which
 # limits their number.
 
 
@@ -192,7 +191,11 @@ class DeadLetterWriter:
         settings_of: Callable[[str], ShareSettings],
         changed: Callable[[Iterable[object]], None],
     ) -> None:
-        """Create the writer; `changed` is called with share partitions whose locks became free."""
+        """Create the writer.
+
+        `changed` is called with share partitions that have fewer locked records than before, so
+        that waiting fetches may acquire records.
+        """
         self._settings = settings
         self._clock = clock
         self._cluster = cluster
@@ -233,7 +236,7 @@ class DeadLetterWriter:
         news.set()
 
     async def stop(self) -> None:
-        """Cancel writes; the next leader continues. Idempotent."""
+        """Cancel writes; the next leader of each partition writes its dead letters. Idempotent."""
         self._stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -325,7 +328,7 @@ class DeadLetterWriter:
         return self._partitions.partition_of(served, index)
 
     async def _resolve(self, stored: StoredShare, done: Sequence[Undeliverable]) -> int:
-        """Resolve records, store their state, and return the number of records."""
+        """Store that records are resolved after their dead letters; return their number."""
         count = sum(stored.share.archived(run.first, run.last) for run in done)
         if count:
             self._changed((stored.key,))

@@ -98,7 +98,10 @@ def offered(found: Found, aborted: Sequence[AbortedTransaction] = ()) -> Batch:
 def holding(
     found: Sequence[Found], buffers: Sequence[Buffer], acquired: Sequence[Acquired]
 ) -> tuple[list[Buffer], int]:
-    """Return the bytes of the batches that hold acquired records, and their size."""
+    """Return the bytes of the batches that contain acquired records, and the size in bytes.
+
+    A response contains whole batches, also if the member acquired only some of their records.
+    """
     spans: list[list[int]] = []
     number = 0
     for header, begin, end in found:
@@ -117,7 +120,10 @@ def holding(
 
 
 def cut(acquired: Sequence[Acquired], records: int) -> list[Acquired]:
-    """Split ranges of acquired records into ranges of at most `records`; 0 splits none."""
+    """Split ranges of acquired records into ranges of at most `records`; 0 splits none.
+
+    `records` is the batch size of a ShareFetch request.
+    """
     if records <= 0:
         return list(acquired)
     return [
@@ -143,7 +149,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Available(NamedTuple):
-    """Offset and batches of a partition's first available records, and aborted transactions."""
+    """Read of a partition from its first available record on, and the aborted transactions."""
 
     stored: StoredShare
     begin: int
@@ -152,7 +158,7 @@ class _Available(NamedTuple):
 
 
 class ShareFetching:
-    """Acquisition of records for one request, which waits at the fetch hub."""
+    """Acquisition of records for one ShareFetch request, which waits at the hub for new records."""
 
     def __init__(
         self,
@@ -194,7 +200,7 @@ class ShareFetching:
     # Acquisition
 
     async def run(self, wait_seconds: float) -> None:
-        """Acquire records, and wait if there are none; return once the acquisition is stored."""
+        """Acquire records and store that; if there are none, wait for at most `wait_seconds`."""
         if self._left <= 0:
             return
         waiting: list[object] = []
@@ -223,7 +229,10 @@ class ShareFetching:
         return any(answer.error for answer in self._answers.found.values())
 
     def _look(self) -> list[object]:
-        """Acquire records from the partitions in turn; return the objects to wait for."""
+        """Acquire records from the partitions in turn; return what to wait for if there are none.
+
+        Returns partitions, and keys of share partitions, as the fetch hub expects them.
+        """
         sources: list[object] = []
         if self._min_bytes > 1 and not self._over and self._available(sources) < self._min_bytes:
             return sources

@@ -16,7 +16,7 @@
 | archiving | its dead letter is durable              | resolved                                 |
 | any       | the log start offset passes it          | dropped                                  |
 
-A run is a range of offsets whose records have the same state (`partition.py`). Operations take time
+A run is a range of offsets whose records have the same state. Operations take time
 per run, not per record. Records that are not resolved count as locks. All resolved records between
 two locks are one run, so the limit on locks also bounds the memory.
 
@@ -217,10 +217,11 @@ class SharePartition:
     def _given(
         self, first: int, last: int, left: int, room: int, *, alone: bool
     ) -> tuple[list[tuple[int, int]], int, bool]:
-        """Return the parts of a batch to acquire, the locks left, and whether to stop after them.
+        """Return the offset ranges of a batch to acquire, the locks left, and whether to stop.
 
-        `alone` is true if the member has other records, so that records which must be delivered
-        alone cannot be acquired.
+        At most `left` records, and `room` records that need a new lock, are acquired. `alone` is
+        true if the response has other records already; then a record that must be delivered alone,
+        or with few others, is left for a later request.
         """
         given: list[tuple[int, int]] = []
         for begin, until in self._acquirable(first, last):
@@ -239,7 +240,10 @@ class SharePartition:
         return given, room, False
 
     def _together(self, offset: int) -> int | None:
-        """Return how many records from an offset on to deliver together; None without a limit."""
+        """Return how many records from an offset on may be delivered together; None if any number.
+
+        Records that failed often are delivered with few others, as the module describes.
+        """
         limit = self.limits.delivery_count_limit
         if offset >= self.end:
             return None
@@ -332,7 +336,10 @@ class SharePartition:
     def _undeliverable(
         self, run: Run, count: int, cause: Cause, undeliverable: list[Undeliverable]
     ) -> Run:
-        """Return the state of an acquired run that is not delivered again."""
+        """Return an acquired run, now archiving or resolved, and add it to `undeliverable`.
+
+        It is archiving if the group has dead letters.
+        """
         undeliverable.append(Undeliverable(run.first, run.last, count, cause))
         if self.limits.dead_letters:
             return Run(run.first, run.last, ARCHIVING, count, cause=cause)
@@ -341,7 +348,7 @@ class SharePartition:
     def archived(self, first: int, last: int) -> int:
         """Resolve the archiving records of a range; return their number.
 
-        Called once their dead letters are written, or not needed. Other records are unchanged.
+        Called once their dead letters are written, or not needed. Ignores records in other states.
         """
         held = [run for run in within(self.runs, first, last) if run.state == ARCHIVING]
         if held:

@@ -66,7 +66,10 @@ BEFORE_ANY: Final = -1
 
 class ShareOffsets:
     def __init__(self, control: ControlPlane, forget: Callable[[Collection[str]], None]) -> None:
-        """Create the administration; `forget` is called with keys whose rows were changed."""
+        """Create the administration of stored share partitions.
+
+        `forget` is called with keys whose rows were changed, so that no outdated state is used.
+        """
         self._control = control
         self._forget = forget
 
@@ -343,7 +346,11 @@ class ShareService:
         return share_settings(self._configs.of(self._cluster.image.entity_configs, group_id))
 
     def _ended(self, session: ShareSession, said: bool) -> None:
-        """Release a session's records; if its member ended it, the delivery does not count."""
+        """Release a session's records when it ends.
+
+        If its member requested the end (`said`), the delivery does not count, because the member
+        has not processed the records.
+        """
         group_id, member = session.key
         self.shares.release(group_id, member, session.partitions, delivered=not said)
 

@@ -51,7 +51,10 @@ def place_of(key: str) -> SharePlace:
 
 
 class _Unfenced:
-    """Ownership of all keys, without a cluster epoch: only the versions of rows are compared."""
+    """Owner of all keys, for a `Saver` whose saves are fenced by row versions alone.
+
+    There is no cluster epoch, because leaders of partitions, not coordinators, save these rows.
+    """
 
     cluster_epoch: int | None = None
 
@@ -59,7 +62,7 @@ class _Unfenced:
         return True
 
     async def look_again(self) -> None:
-        """Do nothing."""
+        """Do nothing: without a cluster epoch no save can be stale."""
 
 
 class Shares:
@@ -163,7 +166,7 @@ class Shares:
         return stored
 
     def log_begins(self, stored: StoredShare, source: Partition) -> None:
-        """Drop state below the log start offset."""
+        """Drop the state of records below the log start offset, which the log has deleted."""
         share, begin = stored.share, source.log_start_offset
         if begin > share.start:
             before = sum(run.records for run in share.awaiting_dead_letters())
@@ -244,7 +247,10 @@ class Shares:
     def released(
         self, stored: StoredShare, undeliverable: Sequence[Undeliverable]
     ) -> asyncio.Future[None]:
-        """Save released or archived records, and wake the requests that wait for records."""
+        """Save that records were released or are undeliverable, and wake waiting fetches.
+
+        The future ends with the save.
+        """
         self.watch(stored)
         for run in undeliverable:
             self.undeliverable[run.cause] += run.records

@@ -235,7 +235,7 @@ def check_new_name(name: str, image: MetadataImage) -> None:
 
 
 def unify(name: str) -> str:
-    """Replace '.' with '_', as in Kafka's metric names."""
+    """Replace '.' with '_', to find topic names that are equal in Kafka's metric names."""
     return name.replace(".", "_")
 
 

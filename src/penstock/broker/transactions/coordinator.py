@@ -107,7 +107,7 @@ class Markers:
         coordinator_epoch: Callable[[], int],
         written: Callable[[WriteMarkers, Sequence[TopicPartition]], None],
     ) -> None:
-        """Create the writer; `written` is called with partitions that have their marker."""
+        """Create the writer; `written` is called with partitions whose marker is written."""
         self._node_id = node_id
         self._clock = clock
         self._cluster = cluster

@@ -189,7 +189,10 @@ class Transactions:
                 self._timers.start(transaction.timer, deadline_ms)
 
     def _touch(self, transactional_id: str) -> Transaction:
-        """Return the transaction of an id, creating it if needed, and mark it for `_finish`."""
+        """Return the state of an id, creating it if needed.
+
+        `_finish` saves its changes and sets its timer at the end of the event.
+        """
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             transaction = self._transactions[transactional_id] = Transaction(

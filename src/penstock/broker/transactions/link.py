@@ -1,9 +1,8 @@
 """Client of transaction coordinators on this broker and on others.
 
-Partition leaders use it to verify that partitions belong to a transaction, or to add them
-(`broker/transactions/link.py`). Group coordinators use it to add groups. Coordinators on other
-brokers get AddPartitionsToTxn, with all checks of one event-loop turn in one request, and
-AddOffsetsToTxn.
+Partition leaders use it to verify that partitions belong to a transaction, or to add them. Group
+coordinators use it to add groups whose offsets a transaction commits. Coordinators on other brokers
+get AddPartitionsToTxn, with all checks of one event-loop turn in one request, and AddOffsetsToTxn.
 
 Source: Kafka's `AddPartitionsToTxnManager`; KIP-890.
 """
@@ -56,7 +55,10 @@ class _Question(NamedTuple):
 
 
 class TransactionLink:
-    """Client that verifies and extends transactions at their coordinators, on the event loop."""
+    """Client that verifies the partitions of transactions at their coordinators, or adds some.
+
+    Belongs to the event loop.
+    """
 
     def __init__(
         self,
@@ -208,7 +210,10 @@ def refused_error(refused: Refused) -> PenstockError:
 
 
 def _answers(transactional_id: str, response: Any, partitions: Sequence[TopicPartition]) -> Answers:
-    """Return an error or None for each partition, from the local coordinator's response."""
+    """Return None for each partition that the transaction has, else an error.
+
+    `response` is the response of this broker's coordinator.
+    """
     if isinstance(response, Refused):
         return [refused_error(response)] * len(partitions)
     missing = response.missing if isinstance(response, Verified) else frozenset()
@@ -224,7 +229,7 @@ def _missing(transactional_id: str, where: TopicPartition) -> PenstockError:
 
 
 def _take(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """Return the checks of the next request, and the checks left over.
+    """Return the checks for the next AddPartitionsToTxn request, and the checks after them.
 
     A request has at most one check of each transactional id, because results are matched by id.
     """
@@ -295,7 +300,10 @@ RECENT_SECONDS: Final = 15.0
 
 
 class EndOffsets:
-    """Look-up of end offsets at this broker and other leaders. Belongs to the event loop."""
+    """Look-up of partitions' high watermarks at their leaders, to show the lag of groups.
+
+    Belongs to the event loop.
+    """
 
     def __init__(
         self, node_id: int, cluster: ClusterMetadata, partitions: PartitionRegistry, peers: Peers
@@ -311,7 +319,10 @@ class EndOffsets:
     async def recent(
         self, topic_partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return the known end offsets; those from other leaders may be `RECENT_SECONDS` old."""
+        """Return the end offsets; those from other leaders may be `RECENT_SECONDS` old.
+
+        Partitions whose leader does not respond are omitted.
+        """
         requested = frozenset(topic_partitions)
         elsewhere = frozenset(self._elsewhere(requested))
         now = asyncio.get_running_loop().time()
@@ -325,7 +336,7 @@ class EndOffsets:
         }
 
     async def of(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the end offsets, without those that no leader returns in `ASK_SECONDS`."""
+        """Return the present end offsets, without those of leaders silent for `ASK_SECONDS`."""
         requested = frozenset(topic_partitions)
         found = self._here(requested)
         led: dict[int, list[TopicPartition]] = {}
@@ -342,7 +353,7 @@ class EndOffsets:
         return {topic_partition: end for topic_partition, end in ends if end is not None}
 
     def _elsewhere(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the leader of each partition whose end offset this broker does not have."""
+        """Return, for each partition whose end offset only another broker has, its leader."""
         leaders = [
             (topic_partition, self._leader(topic_partition))
             for topic_partition in topic_partitions
@@ -403,7 +414,7 @@ class EndOffsets:
 
 
 class Verifier(Protocol):
-    """Client of transaction coordinators, on this or other brokers."""
+    """Interface of `TransactionLink` for partition leaders: checks of transactional batches."""
 
     async def verify(
         self,

@@ -123,7 +123,7 @@ class Pending:
 def _offsets_end(
     before: TransactionMetadata | None, after: TransactionMetadata
 ) -> OffsetsEnd | None:
-    """Return whether a change commits or aborts staged offsets; None if it does neither."""
+    """Return whether a change commits or aborts offsets that groups staged; None if neither."""
     if before is None or not before.groups or after.groups:
         return None
     return "commit" if after.state.commits else "abort"
@@ -174,7 +174,7 @@ class Transaction:
         return _next(metadata.updated_ms + limits.transactional_id_expiration_ms, interval_ms)
 
     def deadline_ms(self, limits: TransactionLimits) -> int | None:
-        """Return the time in ms of the next action; None if there is none."""
+        """Return the time in ms of the next timeout, retry or delayed save; None without one."""
         deadline_ms = min((request.until_ms for request in self.waiting), default=NEVER_MS)
         if self.pending is None:
             deadline_ms = min(deadline_ms, self.over_ms(limits))

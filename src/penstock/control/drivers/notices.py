@@ -33,9 +33,9 @@ UNKNOWN_SIZE: Final = -1
 
 
 def watermark_notices(head: str, watermarks: Mapping[PartitionKey, Watermarks]) -> list[str]:
-    """Return notices that hold the watermarks, each of at most `NOTICE_BYTES_MAX` bytes.
+    """Encode watermarks as notices of at most `NOTICE_BYTES_MAX` bytes each.
 
-    `head` is the beginning of each notice.
+    `head` is the beginning of each notice: its kind, and in PostgreSQL also the sender.
     """
     notices: list[str] = []
     words, size = [head], len(head)
@@ -52,7 +52,10 @@ def watermark_notices(head: str, watermarks: Mapping[PartitionKey, Watermarks]) 
 
 
 def decode_watermarks(words: Iterable[str]) -> list[NoticedWatermarks]:
-    """Decode the watermarks in a notice's words. Raises ValueError for malformed ones."""
+    """Decode a notice's words after its head, one word per partition.
+
+    Raises ValueError for a malformed word.
+    """
     found: list[NoticedWatermarks] = []
     for word in words:
         topic_id, partition, end, start, *transactions = word.split(",")
@@ -67,7 +70,8 @@ _DATAGRAMS_PER_TURN: Final = 64
 class Inbox(NamedTuple):
     """The sockets of one process.
 
-    It reads from `bell` and `incoming`; others write to `ring` and `outgoing`.
+    This process reads from `bell` and `incoming`. The other processes write to `ring` and
+    `outgoing`, which are the opposite ends.
     """
 
     bell: socket.socket

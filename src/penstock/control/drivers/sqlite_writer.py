@@ -378,7 +378,7 @@ class SqliteWriter(SqliteDatabase):
         return outcomes
 
     def _copy_back(self) -> None:
-        """Checkpoint the write-ahead log after `CHECKPOINT_OPERATIONS`."""
+        """Copy the write-ahead log into the database file, once per `CHECKPOINT_OPERATIONS`."""
         if self._uncopied < CHECKPOINT_OPERATIONS or self._connection is None:
             return
         self._uncopied = 0
@@ -530,7 +530,10 @@ _WRITE: Final = 1
 
 
 class SharedWriter(SqliteWriter):
-    """The writer of one process: its thread and its connection."""
+    """The writer of one process, for a SQLite file that other processes also write.
+
+    Before it commits changes, it queues for its turn with the writers of these processes.
+    """
 
     lone_commits = False
 
@@ -569,7 +572,10 @@ class SharedWriter(SqliteWriter):
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Hold the right to write. Raises DatabaseLocked after `LOCK_TIMEOUT_SECONDS`."""
+        """Wait in the queue of processes, then hold the lock for a commit.
+
+        Raises DatabaseLocked after `LOCK_TIMEOUT_SECONDS`.
+        """
         deadline = SYSTEM_CLOCK.monotonic() + LOCK_TIMEOUT_SECONDS
         self._lock(_QUEUE, deadline)
         try:
@@ -600,10 +606,10 @@ class SharedWriter(SqliteWriter):
 
 
 def new_renewals(path: Path) -> None:
-    """Recreate the file of renewals beside a database, as a power loss may have damaged it.
+    """Recreate the file that has the times at which brokers renewed their registrations.
 
-    Call it before the processes start: it sets the journal mode, which fails while others do the
-    same.
+    The file is beside the database and is never synced, so a power loss may have damaged it. Call
+    this before the broker processes start: setting the journal mode fails if two do it at once.
     """
     file = _renewals_of(path)
     for suffix in ("", "-wal", "-shm"):

@@ -366,13 +366,14 @@ class DisklessObjects(Metadata):
     async def commit_sink_objects(
         self, record: SinkCommit, *, expected_version: int, commits: Sequence[ObjectCommit]
     ) -> SinkAnswer:
-        """Commit all objects of a sink's batch and save its row as done, in one transaction.
+        """Commit all objects of a sink's batch and save its sink commit, in one transaction.
 
-        Saves the row as `ControlPlane.save_sink_commit` does, with the offsets of its targets.
-        Offsets are assigned in the order of `commits`. A repeated call returns the first result.
+        `record` is in state `done`. It is saved as `ControlPlane.save_sink_commit` does, with the
+        offsets of its targets. Offsets are assigned in the order of `commits`. A repeated call
+        returns the first result.
 
         Raises:
-            StaleSink: the row is at another version, or `record` cannot follow it.
+            StaleSink: the stored commit is at another version, or `record` cannot follow it.
             EntryRefused: a topic or partition does not exist, or is not diskless.
             ObjectLeaseLost: an object is DELETING or gone; write all objects again.
             TooLarge: more than `SINK_OBJECTS_MAX` objects, or an error of `commit_object`.

@@ -1,4 +1,4 @@
-"""Methods of the control plane for the records of coordinators, and their rules."""
+"""Methods of the control plane for group offsets and the records of coordinators."""
 
 from __future__ import annotations
 
@@ -319,7 +319,10 @@ delete_all_pending = Each(
 
 
 class PendingOffset(NamedTuple):
-    """A pending offset: the columns of its row from the group's id on."""
+    """An offset that a group commits in an open transaction, as stored.
+
+    Has the columns of its row from the group's id on.
+    """
 
     group_id: str
     topic: str
@@ -529,8 +532,8 @@ def delete_all(group_ids: Iterable[str]) -> Operation[None]:
 def complete(ends: Mapping[str, OffsetsEnd]) -> Operation[None]:
     """Commit or drop the pending offsets of transactions. `ends` is by transactional id.
 
-    The caller has deleted the groups' rows in the transactions' records, so nothing is staged
-    meanwhile.
+    The caller has deleted the groups' rows from the transactions' records. `stage_offsets`
+    therefore rejects further offsets of these transactions.
     """
     keys = [(key.encode(),) for key in ends]
     found = yield take(keys)
@@ -605,7 +608,7 @@ class CoordinationRecords(OverDatabase):
 
     @query
     def records(self, kind: str, keys: Sequence[str]) -> Operation[list[CoordinationRecord]]:
-        """Return all rows of some keys, ordered by key and member."""
+        """Return all records of a kind with one of `keys`, ordered by key and member."""
         found = yield read_records([(key.encode(),) for key in keys], kind)
         return sorted(map(record_of, found), key=lambda row: (row.key, row.member))
 

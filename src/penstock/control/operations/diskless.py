@@ -532,7 +532,10 @@ def _watermarks(keys: Sequence[PartitionKey]) -> Operation[list[Watermarks]]:
 
 
 def _forget(partition_id: int, limit: int) -> Operation[int]:
-    """Delete up to `limit` rows of a partition, its own row last; return their number."""
+    """Delete up to `limit` rows of a deleted topic's partition; return their number.
+
+    Extents, producers and aborted transactions are deleted first, the partition's own row last.
+    """
     gone = yield from diskless_tables.extents_from(partition_id, 0, limit)
     yield from _drop(partition_id, gone)
     dropped: int = len(gone)

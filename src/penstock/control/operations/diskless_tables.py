@@ -120,9 +120,10 @@ Takes rows of (id, number of dropped extents).
 
 
 def _mark_deleting(which: str) -> One:
-    """Return a statement that marks objects as DELETING, and skips locked rows.
+    """Return a statement that marks the objects of condition `which` as DELETING.
 
-    It takes the minimum age in milliseconds in the present state, and a limit of rows.
+    Its values are the milliseconds since when an object must have been in its state, and the
+    maximum number of objects. It skips rows that another broker has locked.
     """
     return changed(
         "UPDATE diskless_objects SET state = 'deleting', changed_ms = penstock_now_ms()"  # noqa: S608
@@ -158,9 +159,9 @@ keys_after = rows(
 
 
 class ObjectRow(NamedTuple):
-    """The row of an object, with the control plane's time and the image's stamp.
+    """The row of an object, with the control plane's time and the metadata image's stamp.
 
-    The stamp is None in SQLite.
+    The stamp shows if the cached image is current. It is None in SQLite, where it always is.
     """
 
     lease: ObjectLease

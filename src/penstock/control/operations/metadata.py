@@ -110,7 +110,7 @@ class Metadata(OverImages):
 
         These are the brokers whose last renewal is more than `timeout_ms` older than that of the
         caller, the broker `by`. After an outage of the control plane, callers first wait until
-        others could renew.
+        the other brokers could renew theirs.
         """
         overdue = await self._overdue(timeout_ms, by)
         return await self._expire_overdue(timeout_ms, by) if overdue else []

@@ -3,9 +3,9 @@
 Every change is one transaction and a compare-and-set by the partition's leader. The leader names
 its leader epoch, and is rejected if the newest image has another one. All methods may be repeated.
 
-Objects are leased, committed, released and swept like those of diskless topics (`batch_index`). An
-object's stored is PENDING until its segment is committed, and then has one reference. If the
-sweeper has marked an object, the commit of its segment is rejected. An object without references is
+Objects are leased, committed, released and swept like those of diskless topics (`commits.py`). An
+object's row is PENDING until its segment is committed, and then has one reference. If the sweeper
+has marked an object, the commit of its segment is rejected. An object without references is
 deleted after a grace period.
 
 Locks are taken in this order: topics (shared), a tiered partition, objects.
@@ -169,8 +169,8 @@ class TieredPartitions(OverImages):
     ) -> Operation[TierBounds]:
         """Add a segment whose objects are in the store; return the new bounds, without epochs.
 
-        `log_start_offset` is the partition's log start. It is used if no archived record is
-        readable.
+        `log_start_offset` is the partition's log start. If the archive has no readable record, it
+        is stored, unless the stored log start is higher.
 
         Raises:
             StaleTiers: the segment does not follow the existing segments.

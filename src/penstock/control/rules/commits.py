@@ -9,9 +9,9 @@ transaction marker is not counted, because no record has it.
 
 **Transactions.** A commit locks the row of each partition, so entries of one partition are
 processed one after the other, whichever broker wrote them. After a marker, later batches of the
-same transaction are rejected. With transaction version 2, the marker has raised the producer's
-epoch. Before that version, it invalidates their verification
-(`records.idempotence.check_verified`).
+same transaction are rejected. With transaction version 2, their producer epoch is too low, because
+the marker has raised it. Before that version, the marker invalidates the verification of these
+batches (`records.idempotence.check_verified`).
 
 **Last stable offset.** It never falls. A transaction begins at the log's end, and a marker raises
 the last stable offset in the commit that makes the marker readable.
@@ -313,9 +313,10 @@ class _Planner:
         return AppendResult(base_offset, append_ms, row.log_start_offset)
 
     def _sequenced(self, entry: BatchEntry, base_offset: int) -> ProducerBatch | None:
-        """Return the original batch of a duplicate.
+        """Check the sequence of an idempotent producer's entry.
 
-        Otherwise update the producer's state and return None.
+        If the entry is a duplicate, return the batch that was appended first. Otherwise update the
+        producer's state and return None.
         """
         key = (entry.topic_id, entry.partition, entry.producer_id)
         before = self.written.get(key) or self.known.get(key)
@@ -338,9 +339,10 @@ class _Planner:
         return stored
 
     def _decided(self, entry: BatchEntry, marker: Marker, base_offset: int) -> ProducerBatch | None:
-        """Return `NO_BATCH` for a repeated marker.
+        """Apply a transaction marker to its producer.
 
-        Otherwise update the producer's state and return None.
+        Return `NO_BATCH` if the marker was written before. Otherwise end the producer's transaction
+        and return None.
         """
         key = (entry.topic_id, entry.partition, entry.producer_id)
         before = self.written.get(key) or self.known.get(key)
@@ -468,7 +470,11 @@ Row = TypeVar("Row", bound=_ObjectRow)
 
 
 class SinkAnswer(NamedTuple):
-    """The saved row, with its offsets and version, and the result of each object's commit."""
+    """Result of a sink's commit to diskless topics.
+
+    `record` is the saved commit, with its new offsets and version. `answers` has the result of each
+    object's commit.
+    """
 
     record: SinkCommit
     answers: tuple[CommitAnswer, ...]

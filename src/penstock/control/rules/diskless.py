@@ -1,7 +1,6 @@
-"""Rules that all methods of diskless topics share: keys, leases, repeated commits, rejections.
+"""Rules of diskless topics: keys, repeated commits, rejections, lookups, retention and swaps.
 
-Pure functions. `control/rules/commits.py` assigns offsets; `control/rules/diskless.py` has lookups,
-retention and swaps.
+Pure functions. Offsets are assigned in `control/rules/commits.py`.
 
 The result of a commit depends on the state of the object's row:
 
@@ -144,7 +143,7 @@ def first_answer(object_id: int, state: ObjectState | None, answer: Answer | Non
 
 
 def layout_totals(layout: bytes) -> tuple[int, int]:
-    """Return the total bytes and offsets of a layout, or (-1, -1) if it is malformed."""
+    """Return the total bytes and offsets of a `BatchEntry.layout`; (-1, -1) if malformed."""
     if len(layout) == LAYOUT.size:
         size_bytes, count = LAYOUT.unpack(layout)
         return (size_bytes, count) if size_bytes > 0 and count > 0 else (-1, -1)

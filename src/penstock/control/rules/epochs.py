@@ -340,10 +340,11 @@ def _with(partition: Partition, values: dict[str, Any]) -> Partition:
 
 
 class SeenDatabase(NamedTuple):
-    """State of the metadata database as this broker last saw it, and its own registration.
+    """State of the metadata database when this broker last stored it in its directory.
 
-    `begun` counts the registrations that the broker has begun since. `refused` is the reason why
-    the broker rejects the database; empty if it accepts it.
+    `broker_epoch` and `incarnation` are the broker's own registration. `begun` counts the
+    registrations that it has begun since. `refused` is the reason why it rejects the database;
+    empty if it accepts the database.
     """
 
     cluster_id: str
@@ -377,12 +378,18 @@ def check(seen: SeenDatabase, image: MetadataImage) -> None:
 
 
 def is_older(seen: SeenDatabase, own: Broker) -> bool:
-    """Return whether the broker's id was registered more often than its directory records."""
+    """Return whether the broker's directory is an older copy than the database.
+
+    This is so if its id was registered more often than the directory records. Another process may
+    also have used the id meanwhile.
+    """
     return own.epoch > seen.broker_epoch + seen.begun
 
 
 def look(seen: SeenDatabase | None, image: MetadataImage, own: Broker) -> SeenDatabase:
-    """Return the state to store next; `seen` is the stored state, None in a new directory.
+    """Check the database against the stored state; return the state to store instead.
+
+    `seen` is the stored state, or None in a new directory. `own` is the broker's registration.
 
     Raises:
         DatabaseSetBack: the database is another one, or an older copy.
@@ -414,7 +421,10 @@ def _set_back(how: str) -> DatabaseSetBack:
 def set_back(
     promised: Mapping[PartitionKey, int], reserved: Mapping[PartitionKey, Reservation]
 ) -> list[PartitionKey]:
-    """Return the partitions of which this broker has promised an epoch that was never reserved."""
+    """Return the partitions that prove that the database is an older copy.
+
+    A replica on this broker has promised an epoch of them that is higher than the reserved one.
+    """
     return [
         key for key, epoch in promised.items() if key in reserved and epoch > reserved[key].reserved
     ]

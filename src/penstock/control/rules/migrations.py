@@ -74,7 +74,10 @@ Targets = Sequence[tuple[int, ...]]
 
 
 class ReplicationPlan(NamedTuple):
-    """Changes of the switch. `epochs` is empty if the switch was committed before."""
+    """Changes that make a diskless topic replicated.
+
+    `epochs` has the opened leader epochs. It is empty if the change was committed before.
+    """
 
     image: MetadataImage
     topic: Topic
@@ -87,7 +90,9 @@ def epoch_of_copies(row: Partition) -> int:
 
 
 def order(image: MetadataImage, request: MigrationRequest, targets: Targets) -> MetadataImage:
-    """Return the image with the target replicas; removes the fence of an earlier attempt.
+    """Return the image after a request to make a diskless topic replicated.
+
+    Its partitions get their target replicas. The fence of an earlier attempt is removed.
 
     Raises:
         StaleTopic: the topic's number of partitions differs from `targets`.

@@ -86,7 +86,7 @@ class EpochClaim(NamedTuple):
 class ClaimedEpochs(NamedTuple):
     """Results of claims, by partition.
 
-    The claimed epoch is the `reservation.reserved` of a chain.
+    A partition's claimed epoch is the `reservation.reserved` of its chain.
     """
 
     chains: Mapping[PartitionKey, PartitionChain]

@@ -92,7 +92,7 @@ class Compactor:
         )
 
     async def compact(self) -> int:
-        """Run one round over all partitions; return the number of completed passes.
+        """Compact each partition that needs it once; return the number of completed passes.
 
         Logs and skips partitions with damaged or missing objects.
 

@@ -61,7 +61,10 @@ SweepStep = MarkForDeletion | DeleteObjects | ForgetObjects
 
 
 class Sweep:
-    """The core of one pass. Each method returns the next effect, or None at the end."""
+    """The core of one pass of the sweeper, which deletes unused objects.
+
+    Each method returns the next effect, or None at the end of the pass.
+    """
 
     def __init__(
         self, *, objects_max: int = SWEPT_OBJECTS_MAX, rounds_max: int = SWEEP_STEPS_MAX
@@ -108,7 +111,7 @@ class Sweeper:
         self._counters = counters
 
     async def sweep(self) -> int:
-        """Run one pass; return the number of deleted objects.
+        """Delete unused objects from the store; return their number.
 
         Raises:
             StoreMismatch: the store is not the control plane's; nothing was deleted.
@@ -335,7 +338,7 @@ class Job(NamedTuple):
 
 
 class Collection:
-    """The garbage collection jobs of one broker, and their parts."""
+    """The garbage collection of one broker: sweeper, retention, orphans and object-id markers."""
 
     def __init__(
         self,

@@ -1,4 +1,8 @@
-"""Running loads of readers, without repetition and limited in number."""
+"""Loads of batches from the object store: those in progress, their memory, and their results.
+
+Several fetches may want the same batches, which are loaded once. The number of loads and their
+bytes are limited.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,10 @@ Wanted = TypeVar("Wanted")
 
 
 class Loads(Generic[Wanted]):
-    """The running loads of one event loop. A load reports its own end."""
+    """The loads in progress on one event loop, so that nothing is loaded twice at once.
+
+    The coroutine of a load calls `end` itself.
+    """
 
     __slots__ = ("_max", "_same", "_stopped", "_tasks", "_under_way")
 
@@ -130,9 +137,9 @@ Place = tuple[PartitionKey, int]
 
 
 class Failure(NamedTuple):
-    """A failed load at an offset.
+    """The error of a failed load, stored so that requests do not repeat the load until `until`.
 
-    Consumers get an empty response, not the error, if it is `quiet`.
+    If it is `quiet`, consumers get an empty response instead of the error.
     """
 
     error: PenstockError
@@ -141,7 +148,10 @@ class Failure(NamedTuple):
 
 
 class Ready:
-    """Runs of batches and failures, by partition. Times are seconds of a monotonic clock."""
+    """Loaded batches that wait for a fetch, and recent failures, by partition.
+
+    A `Run` is a sequence of adjacent batches. Times are seconds of a monotonic clock.
+    """
 
     __slots__ = ("_failures", "_max_bytes", "_order", "_runs", "_seconds", "size_bytes")
 
@@ -158,7 +168,7 @@ class Ready:
         return len(self._runs)
 
     def put(self, key: PartitionKey, run: Run, now: float) -> None:
-        """Store a run. If several runs hold an offset, the newest is used."""
+        """Store a loaded run. If several runs hold an offset, a fetch gets the newest."""
         runs = self._runs.setdefault(key, [])
         runs.append(run)
         self._order.append((now, key, run))

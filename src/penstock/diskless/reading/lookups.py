@@ -194,10 +194,10 @@ class AbortedWant(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Cached transactions that end at or above `start`, in the order of their markers.
+    """Cached aborted transactions with markers at or above `start`, in the order of markers.
 
-    They are complete up to the marker `newest`. If that is -1, they are complete for readers below
-    the last stable offset of the last transaction.
+    None is missing up to the marker at offset `newest`. If that is -1, none is missing for readers
+    below the last stable offset of the last transaction.
     """
 
     start: int
@@ -221,7 +221,10 @@ class _Known(NamedTuple):
 
 
 class AbortedTransactions:
-    """The cache, by partition. Belongs to the event loop."""
+    """Cache of aborted transactions by partition, for consumers that read committed records.
+
+    Belongs to the event loop.
+    """
 
     def __init__(
         self,
@@ -248,9 +251,9 @@ class AbortedTransactions:
         return None
 
     def load(self, wants: Iterable[AbortedWant], max_bytes: int = 0) -> None:
-        """Start loading what is not being loaded yet.
+        """Start loading the transactions of ranges that are not being loaded yet.
 
-        Then wake the requests that wait for the partitions.
+        Fetch requests that wait for the partitions are woken when a load ends.
         """
         fresh = self._loads.fresh(wants)
         if fresh:

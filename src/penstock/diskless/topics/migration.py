@@ -115,7 +115,7 @@ class TopicCopy:
         self._renewed = clock.monotonic()
 
     async def catch_up(self, *, at_once: bool = False) -> int:
-        """Run one pass over all logs; return the number of copied bytes.
+        """Copy the records that all logs have now to the store; return the copied bytes.
 
         `at_once` ignores the rate limit.
 
@@ -133,7 +133,7 @@ class TopicCopy:
         return self.copied_bytes - before
 
     def fenced_in(self, epochs: Sequence[int]) -> None:
-        """Set the leader epoch of each partition in which its appends have stopped."""
+        """Set, for each partition, the leader epoch in which its appends were stopped."""
         for copy, epoch in zip(self._copies, epochs, strict=True):
             copy.leader_epoch = epoch
 
@@ -317,7 +317,7 @@ class TopicFilling:
         return sum([mark.size_bytes for mark in await self._watermarks()])
 
     async def catch_up(self, *, at_once: bool = False) -> int:
-        """Run one pass over all partitions; return the number of copied bytes.
+        """Copy the records that all partitions have now to the logs; return the copied bytes.
 
         `at_once` ignores the rate limit.
 

@@ -231,7 +231,10 @@ class DisklessPartition:
         self._serving.to_write().markers.write(self, marker, now_ms, done)
 
     def place_marker(self, marker: Marker, *, now_ms: int, made_at: int, done: Done) -> None:
-        """Submit a marker to the writer. Raises the errors of `write_marker`."""
+        """Submit a marker to the writer. Raises the errors of `write_marker`.
+
+        `made_at` is the partition's end when the marker was made (`BatchEntry.verified_from`).
+        """
         batch = memoryview(encode_marker(marker, now_ms))
 
         def placed(outcome: Outcome) -> None:
@@ -315,7 +318,7 @@ class DisklessPartition:
         return (min(epoch, self.leader_epoch), self.high_watermark) if epoch >= 0 else (-1, -1)
 
     def check_end(self) -> None:
-        """Do nothing. All brokers append to the partition, and notify each other."""
+        """Do nothing, because any broker may serve the partition's end."""
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch of the batch at an offset, the same for all batches."""

@@ -79,7 +79,10 @@ class Serving:
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """Dependencies of the components. `open_store` is called once for each separate use."""
+    """Settings and dependencies from which `Parts` builds the components.
+
+    `open_store` is called once for each component that needs its own client of the store.
+    """
 
     settings: DisklessSettings
     fetch_settings: FetchSettings
@@ -227,7 +230,10 @@ class _Waiting(NamedTuple):
 
 
 class MarkerWriter:
-    """Looks up the ends of partitions, then submits their markers. Callers limit the number."""
+    """Submits transaction markers to partitions, with the partition's end if it is needed.
+
+    It looks up the ends of many partitions at once. Callers limit the number of markers.
+    """
 
     def __init__(self, look_up: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
         self._look_up = look_up
@@ -235,7 +241,10 @@ class MarkerWriter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def write(self, partition: MarkedPartition, marker: Marker, now_ms: int, done: Done) -> None:
-        """Submit a marker, now or after a lookup. Errors are raised, or passed to `done`."""
+        """Submit a marker, at once or after a lookup of the partition's end.
+
+        Errors are raised, or passed to `done`.
+        """
         if marker.transaction_version >= EPOCH_VERSION:
             partition.place_marker(marker, now_ms=now_ms, made_at=OFFSET_MAX, done=done)
             return

@@ -49,9 +49,9 @@ class Finding(NamedTuple):
 
 
 class Verifier:
-    """A verification.
+    """Comparison of partitions' extents with the objects in the store.
 
-    `findings` has the first `FINDINGS_MAX`; `counts` has the number of each kind.
+    `findings` has the first `FINDINGS_MAX` defects; `counts` has the number of defects by kind.
     """
 
     def __init__(

@@ -273,7 +273,10 @@ class WalObject:
         return [header, *self._bodies, self._footer]
 
     def entries(self) -> tuple[BatchEntry, ...]:
-        """Return the entries to commit, in the order of `kept`."""
+        """Return the entries to commit: those of submissions that have no result yet.
+
+        They are in the order of `kept`.
+        """
         if not self.dropped:
             return tuple(self._entries)
         pairs = zip(self.submissions, self._entries, strict=True)

@@ -96,7 +96,7 @@ class ObjectWriter:
         Raises:
             WriterStopped: after `stop`, or because another incarnation owns the broker's id.
             WriteBacklog: too many submissions have no result yet; retry later.
-            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: as in `submission.check`.
+            SubmissionTooLarge, MixedBatches, OutOfOrderSequence: as in `objects.check`.
         """
         if self._loop is None:
             raise BugError("the writer has not been attached to a loop")

@@ -49,7 +49,9 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def doubtful(checks: Sequence[Check], values: pa.Array, words: npt.NDArray[np.int64]) -> Flags:
-    """Return a flag for each value: whether it may fail a check. The flags of nulls are undefined.
+    """Flag the values that may fail a check, which the slow reader then checks exactly.
+
+    The flags of nulls are undefined.
 
     Args:
         words: the values as the kernel wrote them, in 64 bits each.
@@ -61,7 +63,7 @@ def doubtful(checks: Sequence[Check], values: pa.Array, words: npt.NDArray[np.in
 
 
 def doubtful_sizes(checks: Sequence[Check], sizes: npt.NDArray[np.int64]) -> Flags:
-    """Return a flag for each array size: whether an array of this size may fail a check."""
+    """Flag the sizes of JSON arrays that may fail a check, such as `minItems`."""
     return _doubtful(checks, sizes, _number_holds)
 
 
@@ -93,8 +95,8 @@ def _number_holds(values: Any, check: Check) -> Flags:
 def _is_multiple(values: Any, step: int | float) -> Flags:
     """Return a flag for each value: whether it is certainly a multiple of `step`.
 
-    A value is, if it is the nearest double of a multiple. All flags are False if `step` has more
-    than 15 digits.
+    A double counts as a multiple if it is the double nearest to one. All flags are False if `step`
+    has more than 15 digits.
     """
     if values.dtype == np.int64 and isinstance(step, int):
         return np.asarray(values % step == 0, np.bool_)
@@ -170,7 +172,7 @@ class _Batch:
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
     def parse(self, arenas: Arenas) -> None:
-        """Run the kernel on all values; enlarge an array whenever it is full."""
+        """Read all values with the kernel; whenever an array is full, enlarge it and continue."""
         from penstock.kernels.json_values import read_values
 
         done = 0
@@ -185,7 +187,7 @@ class _Batch:
                 arenas.grow()
 
     def convert(self, arenas: Arenas) -> None:
-        """Convert the numbers that the kernel has marked."""
+        """Convert the texts of marked numbers to the nearest floats with Arrow."""
         marks = arenas.marks[: arenas.state[layout.MARKS]]
         reals = arenas.words.view(np.float64)
         for single, data_type in ((0, pa.float64()), (1, pa.float32())):
@@ -256,7 +258,7 @@ class _Columns:
         return pa.Array.from_buffers(made, len(there), [validity(there)], nulls, children=parts)
 
     def _doubt(self, node: int, wrong: Any) -> None:
-        """Mark rows whose values may fail a check for the slow reader."""
+        """Leave rows to the slow reader if `wrong` flags their value at a node."""
         if wrong.any():
             level = int(self._arenas.nodes[node, layout.LEVEL])
             rows = self._rows_of(level)[wrong]

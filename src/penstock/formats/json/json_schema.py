@@ -27,7 +27,7 @@ from penstock.formats.value_format import DEPTH_MAX, InvalidFormat
 
 # Shapes: a tree that describes valid JSON values and the columns that they become.
 #
-# JSON Schemas (`json_schema.py`) and Spark's DDL are converted to shapes. A shape has the Arrow
+# JSON Schemas and Spark's DDL are converted to shapes. A shape has the Arrow
 # type of a value. A check is a further condition on the value, with an error text.
 
 

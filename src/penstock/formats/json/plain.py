@@ -478,7 +478,7 @@ def _is_multiple(value: Any, step: Any) -> bool:
 
 
 def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Return a comparison that converts both values to doubles if one of them is a double."""
+    """Return a JSON Schema comparison: in doubles if one value is a double, otherwise exact."""
 
     def compared(value: Any, bound: Any) -> bool:
         if isinstance(value, float) or isinstance(bound, float):

@@ -140,9 +140,10 @@ class AsyncHostClient(ProducerFacts):
     ) -> None:
         """Publish one chunk, and return when the agent has accepted it.
 
-        The payload's memory must not change until then. Cancelling this call does not withdraw the
-        chunk, so its memory must not change until its end either. If `partition` is None and the
-        topic is one of the client's `topics`, partitions are used in turn.
+        The payload's memory must not change until the chunk is accepted or has failed. Cancelling
+        this call does not withdraw the chunk, so that also holds after a cancellation. If
+        `partition` is None and the topic is one of the client's `topics`, partitions are used in
+        turn.
 
         Raises:
             PenstockError: the same errors as `HostClient.send`.
@@ -239,8 +240,10 @@ class AsyncHostClient(ProducerFacts):
         return self._place(topic)
 
     async def _publish(self, publication: Publication) -> asyncio.Future[None]:
-        """Submit a publication; with `resend`, wait for space in the buffer, else only for an
-        agent.
+        """Submit a publication, and return its future.
+
+        With `resend`, it waits for space in the buffer. Without, it waits only until the first
+        agent is connected, and fails if there is no credit.
         """
         if not self._options.resend:
             if not self._line.starts:
@@ -371,7 +374,9 @@ class AsyncHostClient(ProducerFacts):
         self._after(now_ms)
 
     def _after(self, now_ms: float) -> None:
-        """Set the next timer, watch for writability if needed, and wake waiting callers."""
+        """Follow up each call that may have changed state: set the timer for the next timeout,
+        watch for writability if bytes wait, and wake waiting callers.
+        """
         loop = self._loop
         if loop is None:
             return

@@ -46,12 +46,15 @@ _held: list[tuple[Engine, threading.Lock]] = []
 
 
 def register(engine: Engine) -> None:
-    """Handle forks and the end of the process for an engine, until `forget`."""
+    """Register an engine for forks and for the end of the process.
+
+    A forked child drops its copy of the engine. At the end of the process the engine is closed.
+    """
     _engines.add(engine)
 
 
 def forget(engine: Engine) -> None:
-    """Forget an engine that has stopped."""
+    """Undo `register` for an engine that has stopped."""
     _engines.discard(engine)
 
 
@@ -250,7 +253,7 @@ class HostClient(ProducerFacts):
         return self._ready().publish(publication, block=self._block if block is None else block)
 
     def _ready(self) -> Engine:
-        """Return the engine; without `resend`, wait for the first agent before."""
+        """Return the engine; without `resend`, first wait until an agent is connected."""
         engine = self._running()
         if not self._block and not engine.line.starts:
             self._wait_for_first_agent(engine)

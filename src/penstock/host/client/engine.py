@@ -88,7 +88,11 @@ class Roles:
         self.led += 1
 
     def follow(self, future: PublishFuture | None) -> Gate:
-        """Return a new gate for a thread that waits for a future, or for any change with None."""
+        """Return a new gate for a thread that waits while another thread leads.
+
+        It opens when the future has its result. With None the thread is a watcher: the gate opens
+        when a publication, the connection or the credit changes.
+        """
         gate = Gate()
         self.following[gate] = None
         if future is None:
@@ -117,7 +121,7 @@ class Roles:
             next(iter(self.following)).open()
 
     def tell_watchers(self) -> None:
-        """Open the gates of watchers if anything has changed since the last call."""
+        """Wake the threads that wait for any change, if something changed since the last call."""
         if self.moved:
             self.moved = False
             for gate in self.watching:
@@ -232,7 +236,11 @@ class Engine:
         return future
 
     def _look_for_answers(self, now_ms: float) -> None:
-        """Process available answers, so that the background thread does not wake up for each."""
+        """Process answers that have arrived, without waiting.
+
+        A thread that publishes many frames calls this now and then, so that the background thread
+        need not wake up for each answer.
+        """
         self._unread = 0
         line = self.line
         if self._roles.leading or line.socket is None:
@@ -278,8 +286,10 @@ class Engine:
             raise publication.error
 
     def _submit_as_leader(self, publication: Publication) -> socket.socket | None:
-        """Submit a publication and make the caller the leader; return the socket, or None if it
-        cannot.
+        """Submit a publication, make the caller the leader, and return the socket to receive on.
+
+        It returns None, and submits nothing, if another thread leads, or if the connection or the
+        credit does not allow it now.
         """
         line = self.line
         current = line.socket
@@ -438,7 +448,11 @@ class Engine:
             self._roles.hand_over()
 
     def _lead(self, current: socket.socket, done: Callable[[], bool], deadline_ms: float) -> bool:
-        """Receive answers for all threads until `done()` is true; False to check other work."""
+        """Receive answers for all threads as the leader, until `done()` is true.
+
+        It returns False at the deadline, when futures have callbacks to run, or when the connection
+        has changed. The caller handles that, and may lead again.
+        """
         line = self.line
         leading = True
         try:
@@ -476,8 +490,11 @@ class Engine:
             self._ring_bell()
 
     def _await_bytes(self, current: socket.socket, deadline_ms: float) -> int:
-        """Receive for at most one step, and send waiting bytes meanwhile; return the number of
+        """Receive answers once, and send waiting bytes meanwhile; return the number of received
         bytes.
+
+        It returns -1 if none arrive within `_LEADER_STEP_MS`, so that the leader can check its
+        deadline.
         """
         line = self.line
         room = line.inbox.room
@@ -521,7 +538,11 @@ class Engine:
             os.eventfd_write(self._bell, 1)
 
     def orphan(self) -> None:
-        """Let the background thread end everything; takes no lock, because destructors call it."""
+        """Make the background thread fail all publications and end, because the client was dropped
+        without `close`.
+
+        It takes no lock, because destructors call it.
+        """
         self.orphaned = True
         self._ring_bell()
 
@@ -555,7 +576,7 @@ class Engine:
                 os.close(bell)
 
     def _maintain(self, now_ms: float) -> None:
-        """Connect if it is due, handle timeouts, and wake waiting threads."""
+        """Connect if an attempt is due, handle timeouts, and wake threads that can continue."""
         line = self.line
         if now_ms >= line.connect_at_ms():
             connected = line.connect(now_ms)
@@ -592,7 +613,7 @@ class Engine:
     def _look(
         self, current: socket.socket | None, descriptor: int, events: int, wait_ms: float
     ) -> None:
-        """Wait for the socket, a wake-up or the timeout, and handle it."""
+        """Wait for socket events, a wake-up by another thread or the timeout, and handle them."""
         poller = select.poll()
         poller.register(self._bell, select.POLLIN)
         if descriptor >= 0 and events:

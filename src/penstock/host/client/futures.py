@@ -32,7 +32,7 @@ def after_fork_in_child() -> None:
 
 
 class Waits(Protocol):
-    """Engine that completes a future."""
+    """Interface of the engine that a future uses to wait for its result."""
 
     def wait_for(self, future: PublishFuture, timeout: float | None) -> None:
         """Return when the future has ended.

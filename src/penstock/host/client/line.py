@@ -211,7 +211,7 @@ _UNSENDABLE_GRACE_MS = 1_000
 
 
 class Line:
-    """Core of a client, with its present socket."""
+    """Client's `Delivery` core, with the socket to the agent that is open now."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class Line:
         return True
 
     def lost(self, reason: str, now_ms: float, *, refused: bool = False) -> None:
-        """End the connection with a reason."""
+        """End the connection for a reason; `refused` means that the agent rejected HELLO."""
         old, self.socket = self.socket, None
         if old is None:
             return

@@ -105,7 +105,7 @@ class ClientOptions:
         )
 
     def delivery(self, producer_id: int, producer_epoch: int) -> Delivery:
-        """Return a core with these options.
+        """Return a `Delivery` core with these options, for a producer id and its epoch.
 
         Raises:
             InvalidSetting: the producer id or the epoch is out of its bounds.

@@ -121,13 +121,13 @@ class Turns:
 
 
 class ProducerFacts:
-    """Identity of this producer, and its frames in flight."""
+    """Properties that both clients have: identity, credit and partitions of their producer."""
 
     _core: Delivery
 
     @property
     def credit(self) -> Credit:
-        """Return the credit that is left."""
+        """Return the credit that is not taken by unanswered frames."""
         return self._core.machine.window.available
 
     @property

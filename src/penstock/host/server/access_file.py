@@ -68,10 +68,10 @@ class Access:
         return True
 
     def of_peer(self, connected: socket.socket) -> tuple[Permission | None, str]:
-        """Return the permission of the process at the other end of a Unix socket.
+        """Return the permission of the process at the other end of a Unix socket, and a reason.
 
-        The second value is the reason if there is none. Without rules, there is neither a
-        permission nor a reason.
+        If no rule allows the process, the permission is None and the reason says why. Without a
+        file of rules, the permission is None and the reason is empty: every process may connect.
         """
         rules = self.rules
         if rules is None:

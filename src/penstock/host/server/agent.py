@@ -9,9 +9,9 @@ The agent stops in these steps, on SIGTERM:
 
     unhealthy (HTTP reports it, HELLO is rejected)
     -> DRAIN to every producer, with the deadline
-    -> remove the socket file if it is still the agent's, close the listener: the next may start
+    -> remove the socket file if it is this agent's, close the listener: the next agent can start
     -> wait until the producers have left, or have been idle for a moment, or the deadline
-    -> the sink completes pending frames or returns them; the last answers are sent
+    -> the sink completes pending frames or fails them as retryable; the last answers are sent
     -> close connections
 
 Source: `host-ipc.txt`, graceful shutdown is its own dance.
@@ -174,7 +174,8 @@ class HostAgent:
     async def _leave_path(self) -> None:
         """Remove the socket file, and then close the listener.
 
-        The open listener prevents that another file gets the same inode before the removal.
+        In this order, because no other file can get the same inode while the listener is open. So
+        the agent never removes the file of another agent.
         """
         file, self._file = self._file, None
         if file is None:

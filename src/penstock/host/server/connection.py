@@ -1,9 +1,9 @@
 """Accepted connection of an agent: decodes frames from bytes and sends verdicts, within limits.
 
 **Receiving.** When the socket is readable, the connection receives until no bytes are left or a
-limit is reached. It passes each complete frame to the core without a copy (`connection.py`). A sink
-that keeps a payload gets a copy in a reused buffer. The event loop's own transports are not used,
-because they drop the descriptor that is sent with HELLO.
+limit is reached. It passes each complete frame to the core (`server_machine.py`) without a copy. A
+sink that keeps a payload gets a copy in a reused buffer. The event loop's own transports are not
+used, because they drop the descriptor that is sent with HELLO.
 
 **Sending.** Answers are sent at the end of a turn, so many frames share one ACCEPTED. Bytes that
 the kernel does not accept wait here. Above a limit, nothing more is read from this producer. A
@@ -71,7 +71,11 @@ class PeerClosed(Exception):
 
 
 class Scratch:
-    """Block into which all connections receive, and the blocks on loan."""
+    """Receive buffers of an agent: one block that all connections share, and blocks on loan.
+
+    A connection that has received a large part of a frame borrows the block until the frame is
+    complete. The others then share another block.
+    """
 
     __slots__ = ("_block_bytes", "_spare", "on_loan", "view")
 
@@ -82,8 +86,8 @@ class Scratch:
         self.view = memoryview(bytearray(block_bytes))
 
     def lend(self) -> bool:
-        """Lend the present block to the caller and continue with another; return False if none is
-        left.
+        """Lend the shared block to the caller, and replace it; return False if too many are on
+        loan.
         """
         if self.on_loan >= BLOCKS_ON_LOAN_MAX:
             return False
@@ -92,14 +96,17 @@ class Scratch:
         return True
 
     def give_back(self, block: memoryview) -> None:
-        """Take back a block on loan, which is then the next to receive into."""
+        """Take back a block on loan, which becomes the shared block again."""
         self.on_loan -= 1
         self._spare.append(self.view)
         self.view = block
 
 
 class FrameReader:
-    """Receiver of one connection; call `receive` and `frames` in turns, then `rest`."""
+    """Decoder of one connection's received bytes into frames, with few copies.
+
+    In each turn of the loop, call `receive` and `frames` alternately, and at the end `rest`.
+    """
 
     __slots__ = (
         "_block", "_end", "_filled", "_lease", "_limit", "_need", "_pool", "_prelude", "_scratch",
@@ -130,7 +137,7 @@ class FrameReader:
 
     @property
     def lease(self) -> Lease | None:
-        """Buffer of an incomplete frame that is not in a block."""
+        """Pool buffer into which a large incomplete frame is received; None if there is none."""
         return self._lease
 
     def receive(self, receive_into: Callable[[memoryview], int]) -> bool:
@@ -212,7 +219,11 @@ class FrameReader:
             lease.release()
 
     def rest(self) -> None:
-        """End the turn, and leave the shared block to the other connections."""
+        """End the turn: free the shared block for other connections, and keep an incomplete frame.
+
+        A small part of a frame is copied. With a large part, the connection borrows the block, or
+        moves the part to a buffer of its own.
+        """
         if self._block is not None or self._lease is not None or self._start == self._end:
             return
         part = self._scratch.view[self._start : self._end]
@@ -227,7 +238,9 @@ class FrameReader:
             self._move_out(part, self._need)
 
     def _move_out(self, part: memoryview, size: int) -> None:
-        """Continue in a buffer of exactly the frame's size."""
+        """Copy a part of a frame to a buffer of the frame's size, which receives the remaining
+        bytes.
+        """
         body_bytes = size - PRELUDE_BYTES
         self._prelude = decode_prelude(part, 0, body_bytes)
         lease = self._lease = self._pool.take(body_bytes)
@@ -274,7 +287,7 @@ Introduced = Callable[[Introduction | PenstockError], None]
 
 
 class ConnectionOwner(Protocol):
-    """Agent, as far as its connections need it."""
+    """Interface of the agent that its connections call."""
 
     sink: ChunkSink
     access: Access
@@ -539,7 +552,7 @@ class HostConnection:
             self.machine.completed(chunks, verdict)
 
     def _keep(self, chunks: Chunks) -> None:
-        """Copy a payload from the shared receive buffer into a reused buffer."""
+        """Copy a payload from the shared receive buffer: a sink keeps it beyond `accept`."""
         size = len(chunks.payload)
         lease = self._owner.pool.take(max(size, 1))
         lease.view[:size] = chunks.payload

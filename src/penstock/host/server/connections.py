@@ -55,7 +55,7 @@ STEP_BYTES_MIN: Final = 64 << 10
 
 
 class CreditBudget:
-    """Credit of one agent: the grants of its connections, and the rest."""
+    """Distribution of an agent's total credit over its connections."""
 
     def __init__(
         self, *, whole: Credit, total_bytes: int, connections_max: int, floor_bytes: int
@@ -73,12 +73,15 @@ class CreditBudget:
 
     @property
     def floor(self) -> Credit:
-        """Credit that every connection gets."""
+        """Credit that every connection gets at least."""
         return self._portion(self._floor_bytes)
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that may be granted beyond floors, without the reserve for new connections."""
+        """Bytes of credit that connections may get beyond their floor.
+
+        A part of the total is reserved for the floors of connections that may still be opened.
+        """
         to_come = self._floor_bytes * max(0, self.connections_max - len(self._grants))
         reserved = min(self.total_bytes // 2, to_come)
         return max(0, self.total_bytes - self.granted_bytes - reserved)
@@ -137,7 +140,7 @@ class CreditBudget:
         return grants
 
     def _portion(self, size: int) -> Credit:
-        """Return the credit for a number of bytes; the rest is in proportion, rounded up."""
+        """Return a credit of `size` payload bytes; slots and events in proportion, rounded up."""
         slots, events, whole = self.whole
         return Credit(-(-slots * size // whole), -(-events * size // whole), size)
 
@@ -241,7 +244,7 @@ _PAUSE_SECONDS: Final = SINK_CHECK_PAUSE_MS / 1000
 
 
 class SinkWatch:
-    """Periodic checks of one sink, from `start` to `stop`."""
+    """Periodic checks of one sink, so that health checks are answered at once, from `trouble`."""
 
     def __init__(self, sink: ChunkSink) -> None:
         self._sink = sink
@@ -469,11 +472,11 @@ class Connections:
         self._look()
 
     def _after_a_stall(self, now_ms: float) -> bool:
-        """Return whether this process was stalled until now, so that received bytes are still
-        unread.
+        """Return whether this process was stalled until now, for example by a paused machine.
 
-        In that case no connection counts as silent, slow or idle in this tick. It is never true for
-        two ticks in a row, so a process that is always late still checks.
+        Bytes may then be unread that arrived in time. So in this tick, no connection counts as
+        silent, slow or idle. It is never true for two ticks in a row, so a process that is always
+        late still checks.
         """
         late = now_ms - self._ticked_ms >= HELD_UP_MS
         self._ticked_ms = now_ms
@@ -490,7 +493,11 @@ class Connections:
                 connection.close(REASON_DRAIN)
 
     def _widen(self, slot: _ClientSlot, more: Credit) -> None:
-        """Give a connection more credit; before HELLO the offer is increased instead."""
+        """Give a connection more credit.
+
+        Before HELLO is answered, the credit offered in that answer is increased; afterwards it is
+        granted by a frame.
+        """
         connection = slot.connection
         if connection is None:
             return

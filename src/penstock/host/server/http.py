@@ -135,7 +135,7 @@ class HttpAccess:
     def __init__(
         self, access: Access, files: ListenerFiles, failures: Failures, hosts: Collection[str]
     ) -> None:
-        """Create the checks; `hosts` are the names of the listener."""
+        """Create the checks; `hosts` are the names under which clients may address the listener."""
         self._hosts = hosts
         self._access = access
         self._files = files
@@ -183,7 +183,8 @@ class HttpAccess:
     def check_meant(self, request: Request) -> None:
         """Raise NotForHere if there are no rules, and Host or Origin name another listener.
 
-        Without credentials, a web page in a browser sends the same requests as an application.
+        Without rules, requests have no credentials, so a web page in a browser on this host could
+        publish.
         """
         if self._access.rules is None:
             check_meant(request.headers, self._hosts, HOSTS)
@@ -443,7 +444,11 @@ class HttpFront:
     # Routes
 
     def _endpoint(self, route: HttpRoute[HttpFront, Rule]) -> Endpoint:
-        """Return the endpoint of a route; that of publishers checks its requests itself."""
+        """Return the ASGI endpoint of a route, which checks parameters and access before its
+        handler.
+
+        The handler of a publishers' route makes these checks itself.
+        """
 
         async def endpoint(request: Request) -> Response:
             if route.access != "publisher":

@@ -220,7 +220,11 @@ def _lock(directory: int, path: str) -> None:
 
 
 def _look(path: str, name: str, directory: int, *, takeover: bool) -> bool:
-    """Return whether there is a file at `path`, which may then be deleted."""
+    """Return whether there is a socket file at `path` that may be deleted; False if there is none.
+
+    It raises an error if the file is not a socket, or if another agent uses it. With `takeover`, a
+    file in use may be deleted too.
+    """
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

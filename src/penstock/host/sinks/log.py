@@ -233,7 +233,7 @@ class LogSinkOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Frame:
-    """Frame without a verdict; it is called with the result of its batches."""
+    """Frame that waits for its verdict, and the callback for the result of its append."""
 
     __slots__ = ("_complete", "_count", "_events", "_kept", "_sink", "_size_bytes")
 
@@ -334,7 +334,7 @@ class LogSink:
         await self._appender.stop(deadline_seconds)
 
     async def check(self) -> None:
-        """Check that there is room, that a broker responds, and that no outage delays frames.
+        """Check that the queue has room, that a broker responds, and that no outage delays frames.
 
         Raises:
             PenstockError: there is no room, or no broker responds.
@@ -364,7 +364,9 @@ class LogSink:
             return outage(client.broker_states())
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
-        """Return the producer id, assigned by a broker if it is -1, and its topics' partitions.
+        """Return the producer's id, and the number of partitions of each of its topics.
+
+        For the id -1, a broker assigns a new one.
 
         Raises:
             UnknownTopic: the cluster does not have a topic.

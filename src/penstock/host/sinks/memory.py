@@ -1,9 +1,8 @@
 """Sink that keeps copies of frames in memory until they are drained, for tests and embedding.
 
 Accepted means that this process holds the frame, until it ends. The memory is bounded. A frame that
-does not fit is failed as retryable, because a `drain` may make room. In an agent of its own, which
-never drains, it is rejected permanently, so that no producer waits for ever.
-"""
+does not fit is failed as retryable, because a `drain` may make room. A stand-alone agent never
+drains (`drained=False`). There it is rejected permanently, so that no producer waits for ever."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class OutboxSink:
         """Do nothing, because the writer's owner starts the writer."""
 
     async def check(self) -> None:
-        """Check that there is room; the writer's owner checks its file system.
+        """Check that the sink may hold another frame; the writer's owner checks its file system.
 
         Raises:
             SinkUnavailable: there is no room.
@@ -205,7 +205,11 @@ class OutboxSink:
     def _join(
         self, known: _Pending, chunks: Chunks, complete: Completion, batch_id: str
     ) -> Verdict:
-        """Return the verdict on a frame that is being written already: that of the write."""
+        """Let a frame that is sent again wait for the write of its first attempt, and get its
+        verdict.
+
+        It is rejected permanently if its content differs.
+        """
         content = _content(chunks)
         if (known.chunks, known.content) != (chunks.count, content):
             differs = Failed(

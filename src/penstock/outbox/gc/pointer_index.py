@@ -101,7 +101,10 @@ def keys_of(paths: Any) -> Any:
 
 
 class Looked(Struct, frozen=True):
-    """Result of `PointerIndex.look`: two arrays with a value for each path."""
+    """Result of `PointerIndex.look`, with a value for each path that was looked up.
+
+    `referenced` says whether a pointer names the path.
+    """
 
     referenced: np.ndarray[Any, np.dtype[np.bool_]]
     consumed: np.ndarray[Any, np.dtype[np.bool_]]
@@ -245,7 +248,10 @@ _COLUMNS: Final = ("partition", "offset", "key", "value", "headers")
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The relevant groups, and per partition the offset below which all of them have read."""
+    """The progress of consumer groups, which decides whether a payload may be swept.
+
+    `floors` has, for each partition, the offset below which all `groups` have read.
+    """
 
     groups: tuple[str, ...]
     floors: Mapping[int, int]

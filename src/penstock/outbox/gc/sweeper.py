@@ -152,7 +152,7 @@ DEFAULT_RULES: Final = SweepRules(
 class SweepReport(Struct):
     """Numbers of entries that a sweep has removed, would remove, or has left.
 
-    `notes` has the first ones.
+    `notes` names the first of these entries.
     """
 
     executed: bool

@@ -511,7 +511,11 @@ class OutboxConsumer:
         self._core.skip_to(partition, first if at < first else last)
 
     def _read_on(self, ends: dict[int, int] | None) -> Iterator[OutboxMessage]:
-        """Yield messages until none arrives for `POLL_MS`, so that commits are on time."""
+        """Yield messages up to the offsets `ends`, and commit offsets when due.
+
+        Without `ends`, it returns when no message arrives for `POLL_MS`. A commit is then made in
+        time even if the topic is idle.
+        """
         batches = self._client.iter_arrow(
             self.topic,
             partitions=list(self.positions),

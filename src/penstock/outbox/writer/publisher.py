@@ -110,7 +110,7 @@ class TopicPublisher:
     async def stop(self, deadline_seconds: float | None = None) -> None:
         """Publish waiting records until the deadline.
 
-        Then fail the calls of the rest with OutboxClosed.
+        The calls of records that still wait then fail with OutboxClosed.
         """
         self._stopping = True
         if self._drain is not None:

@@ -659,7 +659,10 @@ class Tree:
         self._close(closing)
 
     def _keep(self, path: str, write: SafeWrite) -> list[int]:
-        """Keep a directory that an attempt opened. Return handles that the caller must close."""
+        """Keep open the hour's directory that an attempt opened, for later attempts.
+
+        Return the handles that the caller must close.
+        """
         kept = self._hours.get(path)
         worse = kept is not None and (kept.durable or not write.hour_durable)
         if worse:
@@ -675,9 +678,9 @@ class Tree:
         return closing
 
     def _drop(self, path: str, hour: _Hour) -> bool:
-        """Drop a directory.
+        """Stop keeping an hour's directory open.
 
-        Return whether it has no users, in which case the caller must close it.
+        Return whether no attempt uses it, in which case the caller must close it.
         """
         if self._hours.get(path) is hour:
             del self._hours[path]

@@ -3,6 +3,8 @@
     check -> admission -> attempts on a bounded pool of threads, with pauses timed by the loop
     -> publish the pointer -> release
 
+Admission waits until the payload fits into the limits of bytes and operations in progress
+(`Limiter`).
 `send` puts a small payload into the record itself, without a file.
 
 **Retries.** A caller retries with the same payload, partition id, batch id and `at_ms`. The last
@@ -109,7 +111,10 @@ class Admission(Enum):
 
 
 class Limiter(Generic[T]):
-    """Capacity in bytes and operations, with a queue of at most `pending_max` requests."""
+    """Limit of the bytes and operations in progress, with a queue of at most `pending_max` tickets.
+
+    A *ticket* stands for one operation. It is *admitted* when it gets its share of the limit.
+    """
 
     __slots__ = (
         "_in_flight",
@@ -139,9 +144,9 @@ class Limiter(Generic[T]):
         return len(self._pending)
 
     def acquire(self, ticket: T, size_bytes: int) -> Admission:
-        """Request capacity for `size_bytes`.
+        """Request a share of `size_bytes`: admit the ticket at once, or queue it.
 
-        A queued ticket is returned by `release` once it is admitted.
+        `release` or `withdraw` returns a queued ticket once it is admitted.
 
         Raises:
             OutboxBusy: `pending_max` requests are waiting.

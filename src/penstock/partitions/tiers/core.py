@@ -126,8 +126,11 @@ class TierCore:
 
     @property
     def lag_grows(self) -> bool:
-        """Whether records waited at each of the last measurements, and more at the last than at
-        the first."""
+        """Whether copies to the archive do not keep up.
+
+        At each of the last measurements segments waited to be copied, and at the last one they had
+        more bytes than at the first.
+        """
         lags = [size_bytes for _, size_bytes in self._lags]
         return len(lags) == LAG_LOOKS and min(lags) > 0 and lags[-1] > lags[0]
 
@@ -198,7 +201,10 @@ class TierCore:
             self._lags.append((now_ms, self.lag_bytes))
 
     def _agreed(self, look: Look) -> int:
-        """Return the offset up to which archive and log have the same leader epochs."""
+        """Return the offset up to which archive and log have the same leader epochs.
+
+        Archived records above it were discarded by an unclean election.
+        """
         bounds = self.bounds
         if not (bounds and bounds.epochs) or look.leader_epoch == self._compared_epoch:
             return self.tiered_offset

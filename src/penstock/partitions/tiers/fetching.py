@@ -51,9 +51,10 @@ if TYPE_CHECKING:
 
 
 class TierRun(Run):
-    """`Run` with its aborted transactions, and the offset at which reading ahead starts.
+    """Adjacent batches of an archived segment in memory, with their aborted transactions.
 
-    The first batch after the run holds the offset `following`; -1 if unknown.
+    When a consumer reads beyond `ahead_from`, the next chunks are loaded in advance. `following` is
+    an offset in the first batch after these; -1 if unknown.
     """
 
     __slots__ = ("aborted", "ahead_from", "following")
@@ -111,7 +112,7 @@ def run_of(segment: TierSegment, start: int, data: memoryview, offset: int) -> T
 
 
 class TierHole(CorruptError):
-    """Neither the archive nor the log has an offset that they should have."""
+    """Offset of the partition that neither the archive nor the log has, though one should."""
 
     code: ClassVar[str] = "kafka_storage_error"
 

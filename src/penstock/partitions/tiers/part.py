@@ -214,7 +214,7 @@ class TierReader:
 
 
 def _behind(run: TierRun) -> int:
-    """Return the offset at which the load of the next chunk begins."""
+    """Return the offset at which the chunk after `run` begins."""
     return run.next_offset if run.following < 0 else run.following
 
 
@@ -288,7 +288,10 @@ class TieredPart:
         return self._shared.store_url if self.alive else ""
 
     def changed(self) -> None:
-        """Apply new offsets of the core to the log and the partition."""
+        """Pass the archive's changed offsets on to the log and the partition.
+
+        The log may delete local segments that are archived.
+        """
         done = not self.copies and self.core.known and not self.alive
         self.log.state.tiered_offset = LONG_MAX if done else self.tiered_end
         self._moved()
@@ -319,7 +322,9 @@ class TieredPart:
         return Later(self._shared.reader.load, want) if read is None else read
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Return the aborted transactions of a range that was just read or passed to `extents`.
+        """Return the aborted transactions of [start, end), without loading anything.
+
+        The caller has just read this range or called `extents` for it, so they are in memory.
 
         Raises:
             TiersUnknown: the transactions of the range are not in memory.

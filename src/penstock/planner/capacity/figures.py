@@ -62,7 +62,10 @@ def commit_latency(sizing: Sizing) -> Distribution:
 
 
 def fill_ms(sizing: Sizing, written: float) -> float:
-    """Return the time in milliseconds after which each broker has filled one object."""
+    """Return the milliseconds in which each broker fills one object at `written` bytes per second.
+
+    `written` is the rate of the whole cluster.
+    """
     return sizing.deployment.diskless.buffer_bytes_max / (written / sizing.brokers) * 1000
 
 
@@ -195,7 +198,7 @@ class Requests:
 
     @property
     def replay_limit(self) -> float:
-        """Limit of one broker's requests for old data per second."""
+        """Limit of one broker's requests for old data per second; infinite if it is not set."""
         return self.deployment.fetching.lagging_rate_limit or inf
 
     @figure("size of an object", "bytes", group=_STORE, source=_SETTINGS,

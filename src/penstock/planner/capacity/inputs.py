@@ -141,15 +141,15 @@ class Distribution:
         return float(self.values @ _WEIGHTS)
 
     def plus(self, other: Distribution) -> Distribution:
-        """Return the sum of two independent durations."""
+        """Return the distribution of the sum of two independent durations."""
         return _combined(np.add.outer(self.values, other.values))
 
     def minus(self, other: Distribution) -> Distribution:
-        """Return the difference of two independent durations."""
+        """Return the distribution of the difference of two independent durations."""
         return _combined(np.subtract.outer(self.values, other.values))
 
     def later(self, other: Distribution) -> Distribution:
-        """Return the larger of two independent durations."""
+        """Return the distribution of the larger of two independent durations."""
         return _combined(np.maximum.outer(self.values, other.values))
 
 
@@ -165,7 +165,7 @@ def _combined(pairs: Floats) -> Distribution:
 
 
 def waiting(interval_ms: float, arrivals_per_interval: float) -> Distribution:
-    """Return how long requests wait until their object closes.
+    """Return how long produce requests wait until the broker closes the object with their records.
 
     An object has one first request, and `arrivals_per_interval` later ones on average. The first
     waits for the whole interval, each later one for a random part of it.
@@ -235,16 +235,19 @@ def gathering_ms(
     objects_in_flight_max: int = 8,
     fill_ms: float = inf,
 ) -> float:
-    """Return how long an object stays open, in milliseconds.
+    """Return how long a broker gathers records before it closes an object, in milliseconds.
 
-    It is the interval, or less if the object is full earlier, or more if writes are slow.
+    This is the commit interval, or less if the object is full earlier, or more if writes are slow.
     """
     written_ms = (put.mean + commit.mean) / objects_in_flight_max
     return max(min(interval_ms, fill_ms), written_ms, commit.mean)
 
 
 def objects_per_second(gathers_ms: float, requests_per_second: float) -> float:
-    """Return one broker's objects per second; the first request after a close opens an object."""
+    """Return the number of objects that one broker writes per second.
+
+    An object opens with the first request after the last one closed, and is open for `gathers_ms`.
+    """
     if requests_per_second <= 0:
         return 0.0
     return 1000 / (gathers_ms + 1000 / requests_per_second)
@@ -567,8 +570,9 @@ class Deployment:
         return f"{'diskless_' if inputs.storage == 'diskless' else ''}produce_mb_per_s"
 
     def produce_cpu_name(self, inputs: CapacityInputs) -> str:
-        """Return the name of the processor seconds per GB on one replica; small batches cost
-        more.
+        """Return the name of the ceiling for the CPU seconds per produced GB on one replica.
+
+        Small batches cost more than this.
         """
         if inputs.storage == "diskless":
             return "diskless_produce_cpu_s_per_gb"
@@ -578,7 +582,10 @@ class Deployment:
         return "put" if inputs.store == "directory" else "remote_put"
 
     def put_names(self, inputs: CapacityInputs) -> tuple[str, str]:
-        """Return the names of the median and 99th percentile of a PUT to the given store."""
+        """Return the names of the figures for the median and 99th percentile of a PUT.
+
+        They depend on the store in `inputs`.
+        """
         stem = self.put_stem(inputs)
         return f"{stem}_p50_ms", f"{stem}_p99_ms"
 

@@ -4,8 +4,8 @@
                                                       └── other answers, one by one ──> changes
 
 `plan.py` holds the questions and reads `technologies.toml`: the candidate technologies, the
-matching parts of Penstock, and the rules with their thresholds. `plan.py` applies the rules to the
-answers. It also tries other answers one by one, and makes a `Plan`.
+matching parts of Penstock, and the rules with their thresholds. It applies the rules to the
+answers, tries other answers one by one, and makes a `Plan`.
 
 Source: the log and queue article (why a table is no queue, the decision matrix, the use cases), the
 filesystem outbox article (when it is wrong), the host IPC article (alternatives, when wrong).

@@ -117,7 +117,10 @@ UNITS: Final[Mapping[str, str]] = {"bytes_per_second": "bytes/s", "bytes_per_day
 
 
 def fact_of(workload: Workload) -> Callable[[str], Fact]:
-    """Return a function from the name of an answer or a derived fact to its value."""
+    """Return a function from the name of an answer to its value.
+
+    It also knows derived facts, which are products of two answers, such as bytes per day.
+    """
 
     def fact(name: str) -> Fact:
         derived = DERIVED.get(name)
@@ -207,7 +210,10 @@ class Test:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Rule of the table; `subject` is unique among the rules of a candidate."""
+    """Rule about a candidate: if all tests in `when` hold, `effect` applies, for `reason`.
+
+    `subject` is unique among the rules of a candidate.
+    """
 
     candidate: str
     subject: str
@@ -401,9 +407,10 @@ def changes(workload: Workload) -> tuple[Change, ...]:
 
 
 def _ladders(info: SettingInfo, workload: Workload) -> Iterator[list[tuple[Any, str]]]:
-    """Yield lists of values to try, each value with its text.
+    """Yield lists of other values of an answer, to find those that change the recommendation.
 
-    The caller takes from each list the first value that changes the recommendation.
+    Each value has its text. Numbers are listed upwards and downwards from the given one. The caller
+    takes from each list the first value that changes the recommendation.
     """
     given = getattr(workload, info.attribute)
     if isinstance(given, bool):
@@ -450,7 +457,10 @@ def _downwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
 def _allowed(
     info: SettingInfo, at: float, steps: list[tuple[float, str]]
 ) -> list[tuple[Any, str]]:  # fmt: skip
-    """Return the values within the input's bounds with their texts; a float's text shows `at`."""
+    """Return the values of `steps` that are within the input's bounds, with their texts.
+
+    The text of a float shows the threshold `at`, and not the value just beside it.
+    """
     least = -inf if info.minimum is None else info.minimum
     most = inf if info.maximum is None else info.maximum
     return [

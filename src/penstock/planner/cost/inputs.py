@@ -409,7 +409,7 @@ def scaled(inputs: CostInputs, factor: float) -> CostInputs:
 
 
 def kept(inputs: CostInputs, retention_days: float) -> CostInputs:
-    """Return the inputs with another retention; a given volume size changes in proportion."""
+    """Return the inputs with another retention; a given MSK storage changes in proportion."""
     factor = retention_days / inputs.retention
     return replace(inputs, retention=retention_days, msk_storage=inputs.msk_storage * factor)
 
@@ -473,7 +473,11 @@ def read_prices(
 
 
 def _merged(row: object, known: Price, where: str, today: date | None) -> object:
-    """Merge a user's table over the default price; a new price gets its own date and source."""
+    """Complete a user's table of a price with the default price.
+
+    A table with a price gets `where` as its source and `today` as its date unless it has its own;
+    one without a price gets the default's price, date and source.
+    """
     if not isinstance(row, dict):
         return row
     if "usd" in row:

@@ -103,8 +103,9 @@ def shares(inputs: CostInputs) -> tuple[float, float, float]:
 
 
 def throughput_mbps(load: Workload, given: float, least: float = 0.0) -> float:
-    """Return the provisioned MB/s: `given`, or else writes and all reads at the peak; at least
-    `least`.
+    """Return the throughput in MB/s to provision on a file system, at least `least`.
+
+    It is `given` if that is not 0, else writes and the reads of all groups at the peak.
     """
     return max(least, (given or load.peak_bytes_s * (1 + load.groups)) / MB)
 
@@ -345,8 +346,10 @@ def retention_turn(inputs: CostInputs, prices: Prices, *, up: bool) -> Turn | No
 def _turn(
     vary: Callable[[float], CostInputs], prices: Prices, start: float, end: float
 ) -> Turn | None:
-    """Search from `start` in growing steps until the cheapest changes, then by halving the last
-    step.
+    """Return the nearest point from `start` towards `end` at which another option is the cheapest.
+
+    Steps grow until the cheapest option changes; then the last step is halved repeatedly. `vary`
+    returns the inputs at a point.
     """
 
     def ranked(at: float) -> list[OptionCost]:

@@ -138,10 +138,10 @@ def asked_buffer(
     who: str = "",
     short: Severity = "warn",
 ) -> Layer:
-    """Return a layer for an explicitly requested socket buffer, which the kernel caps without an
-    error.
+    """Return a layer for an explicitly requested socket buffer, which the kernel caps silently.
 
-    `who` is a key of `_WHOSE`, and `setting` the setting that requests the size.
+    `setting` is the setting that requests the size. `who` says whose socket it is, as a key of
+    `_WHOSE`.
     """
     name = _CEILINGS[option]
     rule = Rule(

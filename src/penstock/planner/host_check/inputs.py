@@ -176,7 +176,7 @@ class Grant:
 
     @property
     def granted_bytes(self) -> int:
-        """Granted bytes, in the unit of the request."""
+        """Granted size as requests count it, without the kernel's own bookkeeping."""
         return self.reported_bytes // 2
 
 

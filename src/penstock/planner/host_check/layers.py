@@ -130,10 +130,10 @@ def judged(
     short: Severity | None = None,
     detail: str = "",
 ) -> Layer:
-    """Return the layer of a rule by comparing `found` with `needed`.
+    """Compare `found` with `needed` by a rule, and return the result as a layer.
 
-    A shortage has `cause`, `fix` or `fixes`, and the severity `short`; each result shows `detail`.
-    `unread` is the reason why `found` is None.
+    A shortage has `cause`, `fix` or `fixes`, and the severity `short`, by default that of the rule.
+    `detail` is added to the text of any result. `unread` is the reason why `found` is None.
     """
     if found is None:
         return unknown(rule, unread, needed)

@@ -6,7 +6,7 @@
 
 `census.py` counts the records of Arrow batches with bounded memory. Counts are exact up to a number
 of distinct keys. Beyond it they come from a Misra-Gries summary and HyperLogLog. `plan.py` computes
-the skew and the effect of salting; `plan.py` makes the plan. There is no Python loop over records.
+the skew and the effect of salting, and makes the plan. There is no Python loop over records.
 
 Source: the log and queue article (hot partition, scaling axes); Kafka: the default partitioner.
 """

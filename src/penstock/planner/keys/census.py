@@ -170,7 +170,7 @@ _SCHEMA: Final = pa.schema(
 
 
 class KeySummary:
-    """Summary of keys, with the records and bytes of each.
+    """Misra-Gries summary of the busiest keys, with the records and bytes of each.
 
     Args:
         capacity: maximum number of keys.

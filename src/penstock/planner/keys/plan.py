@@ -102,7 +102,7 @@ def zipf_exponent(counts: Counts, error: int = 0) -> float | None:
 
 
 def hot_keys(counts: Counts, total: int, partitions: int) -> int:
-    """Return how many keys exceed the share of records that an even partition has."""
+    """Return the number of keys that each have more records than an average partition."""
     return int(np.count_nonzero(counts * partitions > total))
 
 

@@ -166,7 +166,10 @@ class Chain:
 
 
 def power_of_two_from(number: float) -> int:
-    """Return the smallest power of two that is not below a number, rounded to thousandths."""
+    """Return the smallest power of two that is not below a number.
+
+    The number is first rounded to thousandths, so that an inexact float does not double the result.
+    """
     return 1 << max(0, ceil(round(number, 3)) - 1).bit_length()
 
 
@@ -237,8 +240,9 @@ def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
 
 
 def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
-    """Return the recommended window; it fits a given term and socket buffer, but is at least
-    `least`.
+    """Return the window to use if the inputs give none.
+
+    It fits into a given term and socket buffer, unless they are too small for `least`.
     """
     target = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
     bounds = [target]
@@ -251,7 +255,7 @@ def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
 
 
 def broken_constraints(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
-    """Yield findings on constraints with which the driver does not start, or that no size meets."""
+    """Yield findings for broken constraints: the driver does not start, or no size meets them."""
     yield from _broken_mtu(inputs.mtu_bytes)
     yield from _broken_term(inputs)
     yield from _broken_lengths(inputs, chain)
@@ -494,10 +498,9 @@ def backoff_us(rtt_us: float, receivers: int) -> float:
 
 
 def linger_us(wait_us: float, rtt_us: float) -> float:
-    """Return the linger after a retransmission, in microseconds.
+    """Return the linger: how long a sender ignores NAKs for data that it has just sent again.
 
-    During that time the sender ignores NAKs for the data that it has just sent again. `wait_us` is
-    a receiver's wait before a NAK.
+    The result is in microseconds. `wait_us` is a receiver's wait before a NAK.
     """
     return LINGER_TIMES * (wait_us + rtt_us)
 
@@ -513,7 +516,8 @@ def lost_once_us(wait_us: float, rtt_us: float) -> float:
 def lost_twice_us(wait_us: float, retry_us: float, rtt_us: float, linger: float) -> float:
     """Return the longest delay, in microseconds, if the first retransmission is lost too.
 
-    The sender accepts the next NAK after the linger; it arrives up to one retry interval later.
+    The sender accepts NAKs again after the linger, and the receiver repeats its NAK within one
+    retry interval after that.
     """
     return lost_once_us(wait_us, rtt_us) + linger + retry_us
 

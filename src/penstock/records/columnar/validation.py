@@ -80,9 +80,9 @@ def check_records(
 
 
 def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = None) -> None:
-    """Check a batch without decompressing it.
+    """Check a batch as far as possible without decompressing it.
 
-    For an uncompressed batch this checks the records, for a compressed one the codec's frame.
+    Check the records of an uncompressed batch; of a compressed one, only the codec's frame.
 
     Raises:
         InvalidRecord: the records do not match the header, or some client cannot read the frame.
@@ -116,7 +116,8 @@ def _walk(section: Readable, count: int, *, keyed: bool) -> Any:
 def is_chain(data: Readable, count: int) -> bool:
     """Return whether `data` is exactly `count` records with the offset deltas 0, 1, 2, ….
 
-    It never accepts records that the kernel rejects. If it returns False, the kernel must decide.
+    This is a fast check of few records without loading the kernel. It never accepts records that
+    the kernel rejects. If it returns False, the kernel must decide.
     """
     at = 0
     try:

@@ -4,8 +4,9 @@
     client.write_arrow("orders", encoder.encode(table))
     table = encoder.decode(client.read_arrow("orders"))
 
-`ProtectedClient` wraps a client so that it does both. For serialisers of other Kafka clients, there
-are functions for single values: `seal_value`, `open_value` and `token`.
+`ProtectedClient` wraps a client: it encodes the tables that it writes and decodes those that it
+reads. For serialisers of other Kafka clients, there are functions for single values: `seal_value`,
+`open_value` and `token`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ that the subject does not get a new key. SQLite overwrites the deleted bytes wit
 (`secure_delete`). If other pages of the file have copies of the row, the file is rebuilt. The
 rollback journal is deleted when the transaction ends. Blocks that the file system released, and
 earlier copies of the file, may still contain the wrapped key. A rotation of the master key makes
-these worthless too, once the old master key is destroyed.
+such copies worthless, once the old master key is destroyed.
 
 Processes cache keys in memory. The ring counts its changes, and every call first compares this
 count, so a process drops a shredded key at its next call.

@@ -75,5 +75,8 @@ class KeyRing(Protocol):
         ...
 
     def known(self, key_ids: Collection[bytes]) -> set[bytes]:
-        """Return those of the key ids that belong to a subject now."""
+        """Return those of the key ids whose keys exist now.
+
+        Decryption thus distinguishes values of another subject from values whose key was deleted.
+        """
         ...

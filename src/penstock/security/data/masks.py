@@ -1,4 +1,7 @@
-"""Masks: reduce a value to a part that may be shown, irreversibly and without a key.
+"""Masks and tokens, which replace values of fields irreversibly.
+
+A mask reduces a value to the characters that may be shown, and needs no key. A token is a keyed
+hash: equal values of a field have equal tokens, so tables can still be joined.
 
 Every mask has two implementations with identical results: over an Arrow column (`columns.py`), and
 as an expression of Spark's SQL, which Spark's engine computes. Both use the same regular
@@ -121,7 +124,7 @@ class InvalidTokenForm(InvalidError):
 
 
 class TokenForm(Struct, frozen=True, kw_only=True):
-    """Form of tokens.
+    """Form of tokens: their alphabet and length.
 
     Attributes:
         form: `hex`, `base64` (A–Z a–z 0–9 - _) or `digits`.
@@ -151,7 +154,7 @@ DEFAULT_FORM: Final = TokenForm()
 
 
 def token(ring: KeyRing, field: str, value: bytes, form: TokenForm = DEFAULT_FORM) -> str:
-    """Return the token of one value of a field."""
+    """Return the token of a value, computed with the key of the field in the ring."""
     return tokens(ring, field, [value], form)[0]
 
 

@@ -56,11 +56,17 @@ class MasterKeys(Protocol):
         ...
 
     def prepare(self) -> MasterKey:
-        """Return the next key, which is durable; create it if this store can create keys."""
+        """Return the next master key of a rotation, durably stored.
+
+        It is created if this store can create keys.
+        """
         ...
 
     def promote(self) -> str:
-        """Make the next key the present one; return the step that the operator still has to do."""
+        """Finish a rotation: make the next key the present one.
+
+        Returns the step that the operator still has to do.
+        """
         ...
 
 

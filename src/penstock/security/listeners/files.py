@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class TlsContexts(Struct, frozen=True, kw_only=True):
-    """TLS contexts of one keystore: for the server and, if needed, for the client side."""
+    """TLS contexts built from one keystore, and facts about its certificate.
+
+    `client` is for connections that this process opens; None if it opens none.
+    """
 
     server: ssl.SSLContext
     certificate: CertificateFacts

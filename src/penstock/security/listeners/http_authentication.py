@@ -90,7 +90,7 @@ K = TypeVar("K", bound=Somebody)
 
 
 class Identities(Struct, frozen=True, kw_only=True):
-    """Credentials that an interface accepts; None if it does not accept a kind."""
+    """Verifiers for each kind of credential; None if the interface does not accept the kind."""
 
     credentials: Credentials | None = None
     tokens: Verifier | None = None
@@ -173,9 +173,10 @@ class Authentication(Generic[K]):
         return known
 
     def _known_well(self, given: Basic | Bearer) -> bool:
-        """Return whether credentials were valid before; such credentials are always checked.
+        """Return whether credentials are a cached correct password or a fixed token.
 
-        The limit of failed authentications of an address does not apply to them.
+        Their address is not rejected for too many failed authentications: other clients with the
+        same address may have caused these.
         """
         identities = self._identities()
         if isinstance(given, Bearer):

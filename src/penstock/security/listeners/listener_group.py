@@ -1,4 +1,4 @@
-"""Parts that the listeners of a process share: a thread for their files, and limits by address.
+"""TLS servers of a process's listeners, with shared limits by address and a thread for files.
 
 Files are checked every `LOOK_SECONDS`. One thread does all slow work on files and on keys from a
 server. It therefore blocks no event loop and uses at most one processor.
@@ -56,7 +56,7 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class TlsServerGate(Protocol):
-    """Port for the limits by address.
+    """Port through which a `TlsServer` applies the limits by address.
 
     `admitted` and `crowded` check the limits, `entered` and `left` count an unauthenticated
     connection, and the delays are seconds that a handshake must wait (None: close the connection).
@@ -356,15 +356,11 @@ class ListenerGroup(Generic[L]):
         self.limits.failed(address, self._now())
 
     def handshake_delay(self, address: str) -> float | None:
-        """Return the seconds that a handshake must wait for others of its address; None if too
-        long.
-        """
+        """Return the delay of a TLS handshake under the limit of its address; None rejects it."""
         return self.limits.handshake_delay(address, self._now())
 
     def turn_delay(self) -> float | None:
-        """Return the seconds that a handshake must wait for those of all addresses; None if too
-        long.
-        """
+        """Return the delay of a TLS handshake under the limit of all addresses; None rejects it."""
         return self.limits.turn_delay(self._now())
 
     def tls_server(
@@ -419,7 +415,7 @@ class ListenerGroup(Generic[L]):
 class Gate:
     """Limits and failure counters for the connections of one listener.
 
-    It implements the port `tls_server.Gate`.
+    It implements the port `TlsServerGate`.
     """
 
     def __init__(self, listener_group: ListenerGroup[L], listener: str) -> None:

@@ -59,8 +59,9 @@ class PeerSecret:
         return _credential(self, mechanism)
 
     def name_of(self, cluster_id: str) -> str:
-        """Return a name of the cluster that only its brokers can compute; it does not reveal the
-        id.
+        """Return a name of the cluster that only its brokers can compute from the cluster id.
+
+        The name does not reveal the id.
         """
         return hmac.digest(self._derive("cluster"), cluster_id.encode(), "sha256").hex()
 

@@ -32,7 +32,7 @@ _PATTERN: Final = "pattern"
 
 
 def finish(frame: DataFrame, record: Record) -> DataFrame:
-    """Return the frame with final `_value` and `_error`, instead of those of the reader.
+    """Complete the JSON columns of a frame: convert text to variants and bytes, check patterns.
 
     Args:
         frame: a frame whose last two columns a reader of `readable(record)` has returned.
@@ -47,7 +47,7 @@ def finish(frame: DataFrame, record: Record) -> DataFrame:
 
 
 def readable(record: Record) -> Record:
-    """Return the record without the checks that Spark makes."""
+    """Return the shape that the reader uses: without patterns, which only Spark can check."""
     parts = (replace(part, shape=_readable(part.shape)) for part in record.fields)
     return replace(record, fields=tuple(parts))
 

@@ -84,7 +84,7 @@ def check_fields(names: Sequence[str], value_format: ValueFormat) -> None:
 
 
 def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
-    """Yield the problems of a view's columns, as message and remedy."""
+    """Yield an error message and its fix for each column of a view with a reserved name."""
     for field in schema:
         if field.name.lower().startswith(RESERVED):
             yield f"column {field.name} begins with {RESERVED}, which is reserved", "rename it"
@@ -126,7 +126,7 @@ def of_sink(
 
 
 def of_state(spec: PipelineSpec, query: QueryPlan) -> Iterator[str]:
-    """Yield contradictions between a query's checkpoint and its journal."""
+    """Yield a message if a query's checkpoint is not the one that its journal was written with."""
     paths = PipelinePaths(spec)
     last = Journal(paths.journal(query.name)).last()
     known_as = spark_id(paths.checkpoint(query.name))
@@ -544,7 +544,10 @@ class _Analysis:
                 )
 
     def _check_streamed_rules(self, one: QueryPlan) -> None:
-        """Reject rules other than drop in stateful steps, and in steps between two of them."""
+        """Reject rules with an action other than drop in stateful steps and in steps between them.
+
+        Spark computes these steps inside the streaming plan, before `foreachBatch` sees their rows.
+        """
         for name in one.streamed:
             if not any(above in self.stateful for above in self._above(name)):
                 continue
@@ -566,7 +569,7 @@ class _Analysis:
     def _try(
         self, key: tuple[str, ...], look: Callable[[], object], *, syntax: bool = False
     ) -> None:
-        """Call `look`, and add a problem for each error that Spark or a value format raises.
+        """Call the check `look`; if it raises an error, add a problem of the key `key`.
 
         With `syntax`, ignore errors of Spark's analysis except SQL that cannot be parsed.
         """
@@ -604,7 +607,10 @@ class _Analysis:
 
 
 def _judged_by(frame: DataFrame, rule: Rule) -> None:
-    """Analyse a rule's condition alone and as a filter, even if the rule only warns."""
+    """Let Spark analyse a rule's condition as a column and as a filter; raise its errors.
+
+    A rule that only warns is filtered too, so that its condition must be boolean.
+    """
     frame.selectExpr(rule.condition)
     rules.met(frame, (replace(rule, otherwise="drop"),))
 

@@ -68,7 +68,10 @@ NEVER_MS: Final = -1
 
 
 class HalfWritten(InvalidError):
-    """Rejection of a half-written batch that began under an older pipeline file."""
+    """Failure to finish a batch that was half written under an older pipeline file.
+
+    The batch is repeated with that older file, so a correction of the current file does not apply.
+    """
 
     code: ClassVar[str] = "invalid_config"
 
@@ -81,10 +84,10 @@ class HalfWritten(InvalidError):
 
 
 class BatchStopped(UnavailableError):
-    """Stop of a query in the middle of a batch, which the next run repeats.
+    """Error that ends a batch because its query is being stopped; the next run repeats the batch.
 
-    Spark recognises a stop by the first words of this message. The message has no Java stack trace,
-    because Spark's search in a long one overflows Java's stack.
+    Its message begins like an error of Py4J, by which Spark recognises a stop. It has no Java stack
+    trace, because Spark's search in a long one overflows Java's stack.
     """
 
     code: ClassVar[str] = "unknown_server_error"
@@ -221,7 +224,7 @@ class BatchJob(ABC):
 
 
 class RootJob(BatchJob):
-    """Job of a stateful query: handles late rows, and runs the steps that read its root."""
+    """Job of a stateful query: handles late rows, and runs the steps after the query's root."""
 
     def _run(self, work: Work, batch: DataFrame) -> int:
         checkpoint = self.paths.checkpoint(self.plan.name)

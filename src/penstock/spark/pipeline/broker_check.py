@@ -30,7 +30,7 @@ class NoBroker(UnavailableError):
 def check_topics(spec: PipelineSpec, meet: Callable[[Client], None] | None = None) -> None:
     """Check that every topic of a pipeline exists.
 
-    `meet` is called with the client once a broker has responded.
+    `meet` is called with the connected client, for further questions to the brokers.
 
     Raises:
         NoBroker: no broker responds within `WAIT_MS`.

@@ -82,9 +82,9 @@ def is_lasting(error: BaseException) -> bool:
 
 
 def interruption(error: BaseException | None) -> str | None:
-    """Return the Java exception with which Spark stopped a call of a stopping query; else None.
+    """Return the Java exception if a call failed because Spark stops its query; else None.
 
-    A job that Spark cancels with its query counts as interrupted.
+    If Spark cancelled the query's job, this is `InterruptedException` too.
     """
     for failure in _java_errors(error):
         text = str(failure)

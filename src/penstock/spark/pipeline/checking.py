@@ -167,9 +167,9 @@ def _needs(draft: Draft, section: Section, name: str, why: str, example: str) ->
 def _chosen(
     draft: Draft, section: Section, part: type[Any], by: str, choices: Choices
 ) -> str | None:
-    """Check the keys that depend on the value of the key `by`; return that value.
+    """Check the keys that depend on the key `by`, such as `format` or `mode`; return its value.
 
-    Report keys that the value does not allow, and missing keys that it requires.
+    Report keys that this value does not allow, and missing keys that it requires.
     """
     found = section.get(by) if section.given(by) else by_name(part)[by].default
     if found is None:

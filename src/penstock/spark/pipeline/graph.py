@@ -128,7 +128,7 @@ class _Views:
 def _components(
     views: _Views, sinks: Iterable[str], stateful: Collection[str]
 ) -> list[tuple[str, ...]]:
-    """Return the streaming sources of each record query; sources whose rows meet are together."""
+    """Group the streaming sources by record query: sources of one step or sink share a query."""
     spec = views.spec
     groups: list[set[str]] = []
     met = [views.sources(views.above[spec.sinks[name].view], streaming=True) for name in sinks]
@@ -154,7 +154,7 @@ def _rejects(spec: PipelineSpec, name: str) -> bool:
 
 
 def watched(part: Source | Step) -> bool:
-    """Whether a rule of a source or step does more than drop rows."""
+    """Whether a record query must apply the rules of a source or step, as some do not just drop."""
     return any(rule.otherwise != "drop" for rule in part.rules)
 
 

@@ -118,6 +118,10 @@ def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
 
 
 def _founders(spec: PipelineSpec, query: str, sinks: Sequence[str]) -> set[str]:
-    """Return the sinks that journal entries have rows of, although they had no file yet."""
+    """Return the sinks without a file that batches in the journal have already written.
+
+    These sinks are older than the files of start positions; they count as present from the first
+    batch.
+    """
     entries = Journal(PipelinePaths(spec).journal(query)).entries()
     return {sink for sink in sinks if any(WRITTEN + sink in entry.counts for entry in entries)}

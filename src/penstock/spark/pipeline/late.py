@@ -227,7 +227,10 @@ class LateRows:
 
 
 def _timed(frame: DataFrame, part: Source | Step) -> DataFrame:
-    """Return a batch with the deduplication and the watermark metadata of its stream."""
+    """Return a batch with the deduplication of its stream, and with marks in its metadata.
+
+    By the marks, the columns of the record and of the watermark are found in the plan.
+    """
     if RECORD in frame.columns and isinstance(part, Source):
         frame = frame.withMetadata(RECORD, {_STREAM: True})
     if part.time is not None and part.delay is not None:
@@ -318,9 +321,10 @@ class _Plans:
         return bool(condition.isDefined() and condition.get().references().contains(time))
 
     def _before_windows(self, node: Any) -> Any:
-        """Return the plan below Spark's creation of windows, which still has rows with null times.
+        """Return the plan below the nodes that make windows, which drop rows with null times.
 
-        Return None if other filters or unknown nodes are in between.
+        Its output still has the rows that are lost there. Return None if other filters or unknown
+        nodes are in between.
         """
         above = ""
         while node.children().size() == 1 and self._has_windows(node):
@@ -348,7 +352,7 @@ class _Plans:
         return any(self._streams(child) for child in _items(node.children()))
 
     def _marked(self, expressions: Sequence[Any], key: str) -> Any:
-        """Return the first named expression that has the key in its metadata."""
+        """Return the first named expression that has the mark `key` in its metadata; else None."""
         for expression in expressions:
             named = str(expression.getClass().getSimpleName()) in _NAMED
             if named and expression.metadata().contains(key):

@@ -63,8 +63,8 @@ class Prepared:
     def read(self, plan: QueryPlan, names: Sequence[str]) -> Read:
         """Return the columns and fields to read for some of a query's sources.
 
-        If the last batch is half written, it is finished under the definition that it began with.
-        That may need other columns, so all are read.
+        A half-written batch is finished with the definition with which it began. An older one may
+        need other columns, so all columns are read.
         """
         paths = PipelinePaths(self.spec)
         last = Journal(paths.journal(plan.name)).last()
@@ -76,7 +76,7 @@ class Prepared:
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
         """Return the stream of a stateful query's root, from records that pass the sources' rules.
 
-        It belongs to the runner's session `spark`, whose listener receives the query's reports.
+        The stream belongs to the runner's session `spark`, whose listener sees its progress.
         """
         views = frames.views(
             spark,

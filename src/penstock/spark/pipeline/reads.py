@@ -116,7 +116,7 @@ def _why_spark(decoders: Sequence[Decoder]) -> str:
 def _fields(
     spec: PipelineSpec, plan: QueryPlan, names: Sequence[str], known: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """Return the fields of values that something in the query may name; None for all of them."""
+    """Return the fields of values that the query's steps, rules or sinks may name; None for all."""
     found: set[str] = set()
     for name in names:
         for words in _words(spec, plan, name):

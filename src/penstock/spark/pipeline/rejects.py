@@ -62,10 +62,11 @@ _STATE: Final = "its state would be computed again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Plan of a query's passes over a batch.
+    """Passes of a query over each batch: one for each sink, and perhaps one that counts.
 
-    `counting` is the sink during whose pass rule results are counted; None means a separate pass.
-    `kept` is the reason to keep judged rows in memory between passes; None if they are not kept.
+    The rows that break rules are counted while the sink `counting` is written; if that is None, by
+    a separate pass. `kept` is the reason to keep judged rows in memory between passes; None if
+    each pass computes them again.
     """
 
     counting: str | None
@@ -88,7 +89,7 @@ def passes(
     views: Mapping[str, DataFrame],
     decoders: Mapping[str, Decoder],
 ) -> Passes:
-    """Return the plan of a query's passes, which is the same for all of its batches.
+    """Choose a query's passes over a batch, from the plans of its views; all batches use them.
 
     Args:
         views: the query's views, built over any records.
@@ -125,7 +126,7 @@ def _counts(
 
 
 def one_by_one(sink: Sink, view: DataFrame) -> bool:
-    """Whether a sink processes rows in the tasks that compute them, without a shuffle."""
+    """Whether rows can be counted while a sink writes them: its tasks write without a shuffle."""
     if isinstance(sink.to, TableSink):
         to = sink.to
         return to.order_by is None or in_tasks(view.schema, keys=to.keys, order=to.order_by)
@@ -138,7 +139,7 @@ def above(spec: PipelineSpec, view: str) -> set[str]:
 
 
 def row_by_row(frame: DataFrame) -> bool:
-    """Whether every input row of a frame is certain to pass through its plan exactly once."""
+    """Whether rows can be counted while a frame is computed: its plan passes on each row once."""
     plan = _analysed(frame)
     return (
         plan is not None
@@ -155,7 +156,7 @@ def _judges(source: Source) -> bool:
 
 
 def _unsure(spec: PipelineSpec, plan: QueryPlan, views: Mapping[str, DataFrame]) -> str | None:
-    """Return why a second pass may give other rows; None if it gives the same."""
+    """Return why computing the views again may give other rows; None if it gives the same rows."""
     if any(spec.sources[name].outbox for name in plan.sources):
         return "files of an outbox may be gone when they are read again"
     for name in plan.batched:
@@ -212,7 +213,7 @@ def writes_dead_letters(spec: PipelineSpec, source: Source) -> bool:
 
 
 def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -> tuple[str, ...]:
-    """Describe a record query's dead letters: whether it writes nothing else, or omits some."""
+    """Describe for users which dead letters a record query writes or leaves to other queries."""
     if plan.root is not None:
         return ()
     found = []
@@ -303,9 +304,9 @@ def without_those_of(
 
 
 def _judged(values: DataFrame, source: Source, on_error: str) -> DataFrame | None:
-    """Return the values judged by the first rules of a source whose results never change.
+    """Return values judged by a source's rules before the first whose result may change.
 
-    Return None if even decoding may give other results.
+    Return None if the judgement may change even without rules.
     """
     for count in range(len(source.rules), -1, -1):
         judged = rules.judged(values, source.rules[:count], error=ERROR, on_error=on_error)

@@ -232,10 +232,11 @@ class PipelineRunner:
     # Held records
 
     def _wake_for_held(self, plan: QueryPlan) -> int:
-        """Write a query's wake file before the query starts; return the number of held records.
+        """Write a query's wake file; return the number of its held records.
 
-        A run with the trigger `once` plans its only batch at its start, so the file must exist by
-        then.
+        The file has the time at which the source must begin a batch even without new records, so
+        that held records are retried. It is written before the query starts, because a run with the
+        trigger `once` plans its only batch then.
         """
         if plan.root is not None or not may_hold(self._spec, plan):
             return 0

@@ -237,7 +237,8 @@ class PythonStep:
 class Step(View):
     """View made of other views, by SQL or by Python.
 
-    `inputs` are the views that it reads: the file names them for Python, and the text for SQL.
+    `inputs` are the views that it reads: for Python as listed in the file, for SQL as found in the
+    query.
     `output_mode` applies to stateful steps (windows, joins of streams, deduplication).
     """
 

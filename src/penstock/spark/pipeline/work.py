@@ -77,7 +77,7 @@ def rejects(frame: DataFrame) -> DataFrame:
 
 
 def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool) -> pa.Table:
-    """Return a table with a row for each point.
+    """Return the points from which records wait: one per key, or per record if order is not kept.
 
     Args:
         rejected: the rejected records, with the columns of `REJECT_SCHEMA`; a record may occur more
@@ -105,11 +105,11 @@ def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool)
 def split(
     spark: SparkSession, frame: DataFrame, where: pa.Table, *, keep_order: bool
 ) -> tuple[DataFrame, DataFrame]:
-    """Split a judged frame into rows that proceed and rows that wait.
+    """Split a judged frame into rows that are processed now and rows that must be held.
 
     Args:
-        where: the points, from `blocking_offsets`. Rows that wait also have the columns of their
-            point, which `held_rows` reads.
+        where: the points, from `blocking_offsets`. Held rows also have the columns of their point,
+            which `held_rows` reads.
     """
     table = F.broadcast(spark.createDataFrame(where))
     record = F.col(RECORD)
@@ -128,10 +128,10 @@ def split(
 
 
 def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float]) -> DataFrame:
-    """Return rows that wait, from `split`, as rows of the retry store.
+    """Return the held rows of `split` as rows of the retry store.
 
-    A record at a point gets the point's rule and, for a retry, the time of its next try. The queued
-    records behind it get neither.
+    A rejected record gets the rule that it breaks and, for a retry, the time of its next try.
+    Records queued behind it get neither.
     """
     record = F.col(RECORD)
     point = record["offset"] == F.col("_penstock_from")
@@ -198,13 +198,13 @@ class RuleBroken(InvalidError):
 
 
 class RowsChanged(UnavailableError):
-    """Second read of a batch's records that rejects other rows; nothing is committed."""
+    """Batch that rejected other rows when it was read again; it stops before any commit."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class Work:
-    """State of one batch: its session, views, judged frames and counts."""
+    """Processing of one batch, with its views, judged frames and counts of rejected rows."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class Work:
             self.spark.catalog.dropTempView(name)
 
     def register(self, name: str, frame: DataFrame) -> None:
-        """Register a view for steps and sinks; if a step reads it, register it with Spark too."""
+        """Store a view for sinks; if a step reads it, make it a view of Spark's session too."""
         self.views[name] = frame
         if name in self._read_by_steps:
             frame.createOrReplaceTempView(name)
@@ -389,7 +389,7 @@ class Work:
         return _arrow(union, REJECT_SCHEMA, self.plan.name, limit)
 
     def hold_back(self, blocking_offsets: pa.Table, limit: int) -> pa.Table:
-        """Remove records that must wait from the views; return them as rows of the retry store.
+        """Recompute the views without the records that must wait; return these for the retry store.
 
         Raises:
             TooManyHeld: there are more than `limit`.

@@ -95,11 +95,11 @@ class BatchDeadLetters:
         return first.select("_row.*")
 
     def rejected(self) -> int:
-        """Return the number of rejected rows that were read while `frame` was written."""
+        """Return the number of rejected rows, counted by Spark while it wrote `frame()`."""
         return sum(starmap(_rows, self._rejected))
 
     def late(self) -> int:
-        """Return the number of late rows that were read while `frame` was written."""
+        """Return the number of late rows, counted by Spark while it wrote `frame()`."""
         return sum(starmap(_rows, self._late))
 
     def _made(self, rows: DataFrame) -> DataFrame:
@@ -268,10 +268,10 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
 
 
 def _row(schema: StructType) -> Column:
-    """Return all columns except `_record` as the value of a record.
+    """Return the value of a topic sink's record: all columns except `_record`, as JSON.
 
-    This is a struct, which workers write as JSON. If workers cannot write a type, it is Spark's
-    JSON.
+    The result is a struct, which workers write as JSON. If a type is not supported there, it is the
+    text of Spark's `to_json`.
     """
     fields = [field for field in schema if field.name != RECORD]
     row = F.struct(*(F.col(quoted(field.name)) for field in fields))

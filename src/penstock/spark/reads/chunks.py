@@ -110,7 +110,10 @@ Found = tuple[int, Chunk | None]
 
 
 def whole_batches(data: memoryview, *, checked: bool = False) -> Chunk:
-    """Return the complete batches at the start of `data`, until the timestamp type changes."""
+    """Return the complete record batches at the start of `data` as one chunk.
+
+    The chunk ends where the timestamp type changes, or at an incomplete batch.
+    """
     size, next_offset, timestamp_type = 0, -1, 0
     while size + HEADER_BYTES <= len(data):
         header = decode_header(data, size)
@@ -127,7 +130,10 @@ def whole_batches(data: memoryview, *, checked: bool = False) -> Chunk:
 
 
 def file_chunks(items: Sequence[Slice]) -> Iterator[Found]:
-    """Yield chunks of slices from local files; if a file is unusable, its slice ends early.
+    """Yield the chunks of each slice from local files, with the slice's index, then None.
+
+    If a file is unusable, None comes early. The caller then fetches the missing records from the
+    broker.
 
     Raises:
         CorruptBatch: a batch is larger than the rest of its extent.

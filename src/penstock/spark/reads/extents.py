@@ -155,9 +155,10 @@ class HttpExtents:
         raise ExtentsUnavailable(f"{at} {refusal}")
 
     def _without(self, at: TopicPartition, reason: str) -> _Page:
-        """Return a page without extents, so that the range is fetched from the leader.
+        """Return a page without extents, so that Kafka fetches from the leader read the range.
 
-        The request for the next range then does not wait for a leader.
+        Until a broker returns extents again, later requests do not wait for a leader. Otherwise
+        every range would wait.
         """
         self._leaderless = True
         logger.warning(
@@ -209,9 +210,10 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
 def _object_extent(
     item: Mapping[str, Any], answer: Mapping[str, Any], signed: dict[str, SignedRange]
 ) -> Extent:
-    """Return the extent of a JSON item.
+    """Return the extent that a JSON item of the broker's response describes.
 
-    If the item has a signed URL, the extent gets a key of its own, and `signed` the URL's range.
+    If the item has a signed URL, the URL and its byte range are added to `signed` under a new key.
+    The returned extent has this key, and its first byte is byte 0, as `SignedStore` expects.
     """
     extent = extent_from_json(item)
     if "url" not in item:

@@ -87,7 +87,7 @@ def latest(log: Log, options: SourceOptions) -> Positions:
 
 
 def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
-    """Return the position of a start or end option in every selected partition.
+    """Convert a start or end option to a position in every selected partition.
 
     Raises:
         InvalidOption: the option omits a selected partition or names another one, an offset is
@@ -112,10 +112,11 @@ def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
 
 
 def written(log: Log, start: Positions, now: Positions) -> Positions:
-    """Return the ends of the log to compare with a reader's start.
+    """Return end positions against which `check_lineage` can compare a query's start.
 
-    These are the ends `now`. If the reader is ahead of them in a topic, they include open
-    transactions. A read_committed reader is ahead if the query ran as read_uncommitted before.
+    These are the positions `now`. In a topic where `start` is beyond them, the log's real ends are
+    returned, which include open transactions. Such a start is valid: the query may have read
+    uncommitted records before its option changed to read_committed.
     """
     partitions = dict(now.partitions)
     for topic in {at.topic for at in partitions if _ahead(start, now, at)}:
@@ -172,7 +173,10 @@ def caught_up(log: Log, attempt: Callable[[], T], clock: Clock = SYSTEM_CLOCK) -
 
 
 class _Resolver:
-    """Offsets of one topic for one start or end option, with one request per timestamp."""
+    """Conversion of one start or end option to the offsets of one topic.
+
+    Each distinct timestamp (or `EARLIEST` or `LATEST`) costs one request for all partitions.
+    """
 
     def __init__(self, log: Log, topic: str, bound: Bound, missing_is_latest: bool) -> None:
         self._log = log
@@ -182,7 +186,7 @@ class _Resolver:
         self._known: dict[int, Mapping[int, int]] = {}
 
     def offset(self, partition: int) -> int:
-        """Return the offset for one partition."""
+        """Return the offset that the option means in one partition."""
         bound = self._bound
         wanted = bound.everywhere if bound.each is None else bound.each[self._topic][partition]
         if bound.kind == "offset":

@@ -1,7 +1,9 @@
 """Reader of batches from an object store, in a Spark task.
 
-Slices are sorted by object. They are read in windows, and adjacent ranges of an object are merged
-into one request. Reads use the cold path (`FetchPaths`): no cache, but retries, hedging and a
+Slices are sorted by object. A task reads a *window* at a time: batches of several slices, limited
+in bytes. Within a window, adjacent ranges of an object are merged into one request.
+
+Reads use the cold path (`FetchPaths`): no cache, but retries, hedging and a
 limited number of concurrent requests. Batches are then assembled as a broker does it: offsets and
 append times are stamped, and every checksum is verified. If bytes of a slice are missing (deleted
 object, unreachable store), the slice ends early, and the caller fetches the rest from the broker.
@@ -68,7 +70,7 @@ _NO_STORE: Final = (StoreUnavailable, StoreRefused)
 
 
 class Part(NamedTuple):
-    """Adjacent batches of one slice that one window reads."""
+    """Batches of one slice that are read in one window; `pieces` are their byte ranges."""
 
     slice_index: int
     pieces: list[Piece]
@@ -118,7 +120,7 @@ def _in_memory(run: Run | None) -> Iterator[Chunk]:
 
 
 class _Store:
-    """Reader of ranges from the objects of one store; for one thread, closed by its creator."""
+    """Object store that is opened at the first read; for one thread, closed by its creator."""
 
     def __init__(
         self, url: str, options: Mapping[str, str], signed: Mapping[str, SignedRange]
@@ -142,7 +144,7 @@ class _Store:
             await self._store.close()
 
     def read(self, pieces: Sequence[Piece]) -> list[Result]:
-        """Return the bytes of each piece, or the error of reading it."""
+        """Return, for each byte range of batches, its bytes or the error of reading them."""
         plan = merge(pieces)
         ranges = [ObjectRange(part.key, part.start, part.size_bytes, -1) for part in plan.ranges]
         answers: Sequence[Result]
@@ -188,10 +190,10 @@ class _Store:
 
 
 def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
-    """Yield windows: lists of parts to read at once.
+    """Yield windows: batches of several slices to read together, limited in bytes and slices.
 
-    Slices whose index is in `done` are skipped; the caller may add to it. If a slice's extents end
-    before the slice does, its last part has no pieces.
+    Slices whose index is in `done` are skipped. The caller adds a slice whose bytes it could not
+    read. If a slice's extents end before the slice does, its last part has no pieces.
     """
     window: list[Part] = []
     left = WINDOW_BYTES

@@ -47,7 +47,7 @@ def plan(
 
     Args:
         ranges: offsets [start, end) by partition; empty ranges get no task.
-        source: source of extents; None if only the broker can be asked.
+        source: source of extents; with None, all records are fetched from the broker.
         parallelism: number of tasks that can run at the same time.
 
     Raises:
@@ -214,7 +214,10 @@ def _object_by_object(slices: Sequence[Slice], target: int) -> list[Task]:
 
 
 def _in_order(slices: Sequence[Slice]) -> Iterator[Slice]:
-    """Yield slices object by object, so that the slices of each partition are in offset order."""
+    """Yield slices grouped by object, with the slices of each partition in offset order.
+
+    One request can then read all slices of an object.
+    """
     by_object: dict[str, list[Slice]] = {}
     last_of: dict[TopicPartition, str] = {}
     order: TopologicalSorter[str] = TopologicalSorter()

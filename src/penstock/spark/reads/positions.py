@@ -45,7 +45,7 @@ class Positions:
         return None if position is None else position.offset
 
     def same_offsets(self, other: Positions) -> bool:
-        """Whether both have the same topic ids and offsets; leader epochs may differ."""
+        """Return whether two positions have the same topic ids and offsets; epochs may differ."""
         return self.topic_ids == other.topic_ids and dict(_offsets(self)) == dict(_offsets(other))
 
     def same_place(self, other: Positions) -> bool:

@@ -93,7 +93,10 @@ def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
 
 
 class TaskReader:
-    """Reader of a task's records; it connects to a broker only if files and objects lack some."""
+    """Reader of a task's records.
+
+    It connects to a broker only for records that it cannot read from files and objects.
+    """
 
     def __init__(
         self,

@@ -5,10 +5,11 @@ Spark stores a batch's range in the checkpoint before the batch runs, so a repea
 same offsets. The reader itself keeps only the target of `Trigger.AvailableNow` and the time of the
 last batch (for `maxTriggerDelay`).
 
-A query that has work at a certain time requests it in a `wakeFile`. At that time the position
-changes, and a batch runs even without records. The driver's listener
-(`penstock.spark.reads.listener`) commits the progress to a consumer group, because Spark calls the
-reader's `commit` one batch late.
+A query that needs a batch at a certain time, for example to retry records, writes the time to a
+`wakeFile`. At that time the position changes, and a batch runs even without new records.
+
+The driver's listener (`penstock.spark.reads.listener`) commits the progress to a consumer group,
+because Spark calls the reader's `commit` one batch late.
 
 A limit per trigger is divided among the partitions in proportion to their backlogs, so that their
 event times stay close together. As in Spark's Kafka source, the record limit counts offsets. That
@@ -173,7 +174,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(LONG_MAX) if self._options.limited else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the whole run at the present end of the log."""
+        """Fix the log's present end as the offset at which an `availableNow` query ends."""
         self._frozen = latest(self._log, self._options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -240,9 +241,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         PenstockStreamReader.__init__(self, state["options"], state["opening"])
 
     def _woken(self, before_ms: int) -> int:
-        """Return the wake time of the `wakeFile` if it has passed, else the previous one.
+        """Return the time in the `wakeFile` if it has passed, else `before_ms` from the position.
 
-        The new wake time is lower than the previous one if the clock was set back.
+        A changed time changes the position, so Spark runs a batch. The time may be below
+        `before_ms` if the clock was set back.
         """
         if self._options.wake_file is None:
             return before_ms
@@ -365,5 +367,8 @@ def share_bytes(
 def worth_waiting(
     start: Offsets, latest: Offsets, *, records_min: int, waited_ms: int, delay_max_ms: int
 ) -> bool:
-    """Whether to skip a trigger, because the backlog is small and the wait is not over."""
+    """Return whether to skip a trigger so that the next batch gets more records.
+
+    This is so if fewer than `records_min` are unread and `delay_max_ms` has not passed.
+    """
     return sum(backlog(start, latest).values()) < records_min and waited_ms < delay_max_ms

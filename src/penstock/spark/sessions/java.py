@@ -60,7 +60,9 @@ _LINKED: Final = ("bin", "conf", "data", "jars", "licenses", "sbin")
 
 
 def spark_home() -> Path:
-    """Return the Spark home for sessions of this machine; create it if it is missing.
+    """Return a Spark home in which Spark's Python processes start faster; create it if missing.
+
+    Its Python library is an unpacked directory, for which Python caches compiled modules.
 
     Returns:
         The installed home if SPARK_HOME is set, if Spark is not installed as a Python package, or

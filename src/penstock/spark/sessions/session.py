@@ -3,8 +3,7 @@
     session()                                        this machine, every core
     session(master="spark://host:7077")              a cluster; also yarn, k8s://…
     session(master="sc://host:15002")                a Spark Connect server
-    (`spark/sessions/session.py`) session(SparkSession.builder.…)                  any of these, by
-    a builder of your own
+    session(SparkSession.builder.…)                  any of these, with a builder of your own
 
 On a cluster, the workers need penstock in the Python that PYSPARK_PYTHON names (by default the path
 of this Python). A first task checks that, and the session then counts the cluster's slots.
@@ -119,7 +118,7 @@ class ServerSetting(InvalidError):
 
 
 def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
-    """Return a client session with every setting that a client can set.
+    """Return a session of a Spark Connect server, with the settings that a client can set.
 
     Args:
         chosen: the caller's settings. `spark.remote`, or else the variable SPARK_REMOTE, is the
@@ -226,7 +225,7 @@ def session(
     Raises:
         JavaMissing: no `java` is on the path or in JAVA_HOME.
         WorkersUnready: the cluster's workers cannot run this package, or it has no workers.
-        ConnectMissing, ServerSetting: as in `connect_session.connect`.
+        ConnectMissing, ServerSetting: as in `connect`.
     """
     chosen = _chosen(builder, master, cores) | dict(settings or {})
     chosen.setdefault("spark.app.name", application)
@@ -299,7 +298,10 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
 
 
 def _driver_settings(master: str) -> dict[str, str]:
-    """Return settings that bind the driver to the loopback address if all masters are there."""
+    """Return Spark settings that bind the driver to the loopback address.
+
+    They are returned only if all standalone masters in the URL have loopback addresses.
+    """
     if not master.startswith("spark://"):
         return {}
     hosts = {urlsplit(f"spark://{host}").hostname for host in master[len("spark://") :].split(",")}

@@ -1,4 +1,4 @@
-"""Checks of the Python workers of a cluster or a Spark Connect server, and their number.
+"""Checks of the Python workers of a cluster or a Spark Connect server; number of task slots.
 
 If a worker lacks this package, each task fails with a stack trace. A session on a cluster therefore
 first runs one small task that imports the package, and reports what is missing. The same task

@@ -60,15 +60,16 @@ Resolve = Callable[[str], Target]
 
 
 class Turns:
-    """Round-robin assignment of rows without a key, with a counter per topic."""
+    """Round-robin assignment of rows without a key to partitions, with a counter per topic."""
 
     def __init__(self, start: int) -> None:
         self._start = start
         self._taken: dict[str, int] = {}
 
     def take(self, target: Target, rows: int) -> Partitions:
-        """Return the partition of each of the next `rows` rows without a key, in runs of one
-        length.
+        """Return a partition for each of the next `rows` rows without a key.
+
+        At least `RUN_ROWS_MIN` consecutive rows get the same partition, so that batches are large.
         """
         run = max(RUN_ROWS_MIN, -(-rows // target.partitions))
         first = self._taken.get(target.name, self._start)
@@ -154,7 +155,7 @@ def _checked(partitions: Partitions, target: Target) -> Partitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Part of a blob: the records of one topic partition."""
+    """Section of a blob: location of the record batches for one topic partition."""
 
     topic: str
     topic_id: str
@@ -193,7 +194,7 @@ def blob_from_json(text: str) -> Blob:
 
 
 class BlobParts:
-    """Blob under construction: pieces of bytes, and their sections."""
+    """Blob under construction: the bytes of its record batches, and its sections so far."""
 
     def __init__(self) -> None:
         self.pieces: list[Any] = []

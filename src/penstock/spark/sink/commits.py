@@ -169,11 +169,12 @@ class Commits:
                 self._admins.unanswered = True
 
     def forget(self) -> None:
-        """Delete the broker's row of the application, after a batch that is never repeated.
+        """Delete the last batch number that the broker stores for the application.
 
-        If an earlier request may still be running at a broker, the row stays: without it, that
-        request would append the batch again. A rejected deletion is ignored, because a remaining
-        row does no harm.
+        This is for a batch write with a unique application name, which is never repeated. If an
+        earlier request may still be running at a broker, the number is kept: without it, that
+        request would append the batch again. A rejected deletion is ignored, because the number
+        does no harm.
         """
         if self._admins.unanswered:
             return

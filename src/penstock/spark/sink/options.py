@@ -221,9 +221,9 @@ def _bytes(kind: DataType) -> bool:
 
 
 def is_json_value(kind: DataType) -> bool:
-    """Whether a value of this type can be written as JSON inside a struct.
+    """Return whether `formats/json/writing.py` can write values of this type inside a struct.
 
-    The workers write it with `formats/json/writing.py`.
+    Workers write a struct in the column `value` as JSON with that module.
     """
     if isinstance(kind, StructType):
         return all(is_json_value(field.dataType) for field in kind)

@@ -164,7 +164,10 @@ def _one_commit(bins: Sequence[list[TableFile]]) -> list[list[TableFile]]:
 
 
 class _Rewriting:
-    """Rewrite of the files of one commit, based on the opened version of the table."""
+    """Writer of one compaction commit: merges the small files of each bin into a new file.
+
+    The files are those of the opened version of the table.
+    """
 
     def __init__(self, root: str, opened: DeltaTable, directory: str) -> None:
         self._opened = opened
@@ -249,9 +252,9 @@ class _Rewriting:
 
 
 def _written(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Yield the paths of the Parquet columns that get bounds.
+    """Yield the Parquet columns for which Arrow writes statistics (minimum and maximum).
 
-    Floating-point columns get none, because Arrow leaves NaN out of their bounds.
+    Floating-point columns get none, because Arrow's statistics ignore NaN.
     """
     for field in fields:
         path, kind = f"{above}{field.name}", field.type

@@ -107,7 +107,10 @@ def _same(value: Any) -> Any:
 
 
 def in_tasks(schema: StructType, *, keys: Sequence[str], order: str) -> bool:
-    """Whether Arrow and Spark select the same newest rows for columns of these types."""
+    """Return whether tasks can reduce their rows with Arrow, as `Newest` does.
+
+    This is so if Arrow selects the same newest rows as Spark for columns of these types.
+    """
     ordered = schema[order].dataType
     return (_plain(ordered) or isinstance(ordered, FractionalType)) and all(
         _plain(schema[name].dataType) for name in keys

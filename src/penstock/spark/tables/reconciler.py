@@ -32,7 +32,10 @@ location. `stopped`: an operator has to correct the cause.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTable:
-    """Topic that requests a table, and its location; `problem` says why it is impossible."""
+    """Topic that requests a table, with the table's location and settings.
+
+    `problem` is the reason why the table cannot be maintained, or None.
+    """
 
     topic: str
     topic_id: str
@@ -43,7 +46,7 @@ class WantedTable:
     problem: str | None = None
 
     def same_table(self, other: WantedTable) -> bool:
-        """Whether a query for `self` also serves `other`; only the partitions may differ."""
+        """Return whether the running query can stay: nothing but the partitions has changed."""
         return replace(self, partitions=()) == replace(other, partitions=())
 
 

@@ -114,7 +114,10 @@ def generated(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
 
 
 def completed(batch: DataFrame, table: DeltaTable | None, rules: Sequence[Rule]) -> DataFrame:
-    """Return a batch with nulls for the table's columns that it lacks; unchanged without rules."""
+    """Return a batch with a null column for each column of the table that the batch lacks.
+
+    The conditions of rules can then name every column. Without rules the batch is unchanged.
+    """
     given = set(batch.columns)
     for field in _fields(table) if rules else ():
         if field.name not in given:
@@ -234,7 +237,10 @@ def _nulls(kind: Any, value: str, depth: int = 0) -> str:
 
 
 def _part(kind: Any, value: str, nullable: bool, depth: int) -> list[str]:
-    """Return SQL conditions that a nested part is a forbidden null, or contains one."""
+    """Return SQL conditions for a forbidden null in a struct field, list item or map entry.
+
+    One is for the value itself unless it is `nullable`, the other for the values inside it.
+    """
     own = "" if nullable else f"{value} is null"
     return [part for part in (own, _nulls(kind, value, depth)) if part]
 
@@ -410,7 +416,7 @@ def _escaped(text: str) -> str:
 
 
 def texts_of(values: pa.ChunkedArray) -> list[str | None]:
-    """Return partition values as texts of the log, from the values that `deltalake` parsed."""
+    """Convert partition values that `deltalake` parsed to texts as in the table's Delta log."""
     kind = values.type
     texts: list[str | None] = values.cast(pa.string()).to_pylist()
     if pa.types.is_timestamp(kind) and kind.tz is not None:

@@ -4,7 +4,7 @@ The bounds come from the Parquet footer as physical values, so the data is not r
 written in a form that every reader of Delta tables understands. Strings are cut to `TEXT_CHARS_MAX`
 characters.
 
-A new table lists up to `COLUMNS_MAX` columns whose type has reliable bounds (`bounds.is_exact`). A
+A new table lists up to `COLUMNS_MAX` columns whose type has reliable bounds (`is_exact`). A
 file gets bounds for all columns that its table lists, or for none. It gets none if a date is
 outside of the years 1 to 9999, or if another tool's table expects bounds of floating-point columns.
 
@@ -82,7 +82,10 @@ def bounded(rows: pa.Table, table: DeltaTable | None) -> tuple[str, ...]:
 
 
 def has_features(table: DeltaTable) -> bool:
-    """Return whether the table's protocol lists features, so that its properties are fixed."""
+    """Return whether the table's protocol lists features.
+
+    This package cannot change the properties of such a table.
+    """
     return bool(table.protocol().min_writer_version >= WRITER_VERSION_FEATURES)
 
 
@@ -277,7 +280,10 @@ def _above(text: str) -> str:
 
 
 def _bound(column: pq.ColumnSchema, value: Any) -> Any:
-    """Convert a physical value to its form in statistics; None if it has none."""
+    """Convert a bound from a Parquet footer to its JSON value in Delta's file statistics.
+
+    Returns None for a type or a date that statistics cannot represent.
+    """
     logical = column.logical_type
     kind = logical.type
     if kind == "STRING":

@@ -201,8 +201,8 @@ def _ours(text: str) -> Exception:
 #
 #     Materialiser(spark, bootstrap="localhost:9092", admin_url=…, root="lake").run(stop)
 #
-# The job polls the broker for these topics and runs one streaming query for each
-# (`topic_table.py`). `reconciler.py` decides which queries to start and stop. If a query fails,
+# The job polls the broker for these topics and runs one streaming query for each.
+# `reconciler.py` decides which queries to start and stop. If a query fails,
 # only its own topic's table is affected. All state is in the tables and their checkpoints, so the
 # job may be killed at any point.
 

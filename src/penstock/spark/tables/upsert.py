@@ -280,7 +280,10 @@ class DeltaUpsert:
         return Schema([*there.fields, *added])
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
-        """Return the rows with the table's types; rows that delete a key have nulls elsewhere."""
+        """Return the rows converted to the table's types, as `deltalake` merges them.
+
+        Rows that delete a key keep only their key, order and `REMOVES`; other columns become null.
+        """
         for name in filter(None, (*self._keys, self._order_by)):
             at = rows.schema.get_field_index(name)
             rows = rows.set_column(at, name, with_one_nan(rows[name]))

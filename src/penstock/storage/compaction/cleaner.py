@@ -56,7 +56,10 @@ _BURST_SECONDS: Final = 0.1
 
 
 class Throttle:
-    """Rate limit of several threads. They share it without a lock, so it is slightly inexact."""
+    """Limit on the bytes per second that all compaction threads together read and write.
+
+    The threads share it without a lock, so it is slightly inexact.
+    """
 
     def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
@@ -146,7 +149,8 @@ class LogCleaner:
             slot.worker.attach(call_soon_threadsafe)
 
     def close(self) -> None:
-        """Stop running passes; the next start completes a swap that is decided but incomplete."""
+        """Stop running passes; the store's next start completes a swap of segments that has its
+        `.swap` file."""
         self._closed = True
         for slot in self._slots:
             slot.stop.set()
@@ -238,7 +242,8 @@ class LogCleaner:
             return None
 
     def _clean_offset(self, log: PartitionLog) -> int:
-        """Return a log's clean offset; 0 if the recorded one is above its end."""
+        """Return a log's clean offset; 0, so that the whole log is compacted again, if the recorded
+        offset is above the log's end."""
         offset = self._offsets.of(log.topic_partition)
         return offset if offset <= log.log_end_offset else 0
 
@@ -287,9 +292,11 @@ class LogCleaner:
         slot.worker.submit(first_step, partial(self._stepped, slot))
 
     def _continue(self, slot: _Slot) -> None:
-        """Start the next step of a pass.
+        """Have the slot's thread compact the next segment of its log.
 
-        Without threads, a step and its callback run at once. The loop then replaces a recursion.
+        Without threads, `submit` runs the step and its callback `_stepped` before it returns, and
+        the callback calls this method again. Such a call only sets `due`, and the loop in the
+        first call starts the step; otherwise each step would deepen the recursion.
         """
         slot.due = True
         if slot.going:
@@ -454,7 +461,7 @@ def _plan(log: PartitionLog, found: Cleanable, now_ms: int) -> PassPlan:
 
 
 def _nothing() -> None:
-    """Do nothing, as a job whose callback runs after the running step of a deleted log."""
+    """Do nothing: an empty job, whose callback runs once the thread has ended its running step."""
 
 
 def _logged(_: object, error: BaseException | None) -> None:

@@ -2,7 +2,8 @@
 
 The map stores a 128-bit hash of each key instead of the key; a secret of the pass is the key of the
 hash function. A slot has 24 bytes, and `log.cleaner.dedupe.buffer.size` bounds the map's memory.
-When the map is full, the pass ends, and the next pass continues there.
+When the map is full, the pass compacts only the log up to the last key in it; the next pass
+continues from that offset.
 
 Source: Kafka's `SkimpyOffsetMap` and `Cleaner.buildOffsetMap`.
 """
@@ -43,7 +44,11 @@ _FULL: Final = 4 / 3
 
 
 class Rows(NamedTuple):
-    """Records in the arrays of `kernels.compaction`; a piece has the bytes of adjacent batches."""
+    """Key hash, position and kind of each record of some batches, for `kernels.compaction`.
+
+    `pieces` have the bytes of the batches, decompressed where necessary; `spans` are positions in
+    the pieces.
+    """
 
     pieces: list[Piece]
     hashes: npt.NDArray[np.uint64]
@@ -52,9 +57,10 @@ class Rows(NamedTuple):
 
 
 def read_rows(view: memoryview, table: Ints, secret: Secret) -> Rows:
-    """Return the records of the batches in a table that `kernels.list_batches` has filled.
+    """Read the keys of all records in the batches that a table of `kernels.list_batches` lists.
 
-    If any batch is compressed, all positions in the table are replaced by positions in the pieces.
+    If any batch is compressed, the positions in the table, which are positions in `view`, are
+    replaced by positions in the decompressed pieces of the result.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: the records cannot be read.
@@ -106,7 +112,11 @@ class KeyMap:
         return int(self.slots.shape[0] / _FULL) - self.known
 
     def grow(self, keys: int) -> None:
-        """Replace the empty map by one for `keys` keys, so that a pass gets past one batch."""
+        """Replace the empty map by one for `keys` keys, even beyond its memory limit.
+
+        `keys` is the number of records of one batch that the map has no room for. Without a larger
+        map no pass could compact this batch.
+        """
         self._slots_max = max(self._slots_max, 1 << (int(keys * _FULL)).bit_length())
         self.slots = self._made(keys)
 
@@ -125,7 +135,10 @@ class KeyMap:
 
 
 class PassedTransactions:
-    """Transactions of one pass, which visits batches and markers in log order."""
+    """Transactions that a pass meets, while it visits batches and markers in log order.
+
+    Compaction removes the batches of aborted transactions, and markers without batches.
+    """
 
     __slots__ = ("_coming", "_open", "_seen", "index")
 
@@ -138,14 +151,15 @@ class PassedTransactions:
         """Aborted transactions whose markers were visited since the last `take_index`."""
 
     def met_batch(self, producer_id: int, last_offset: int) -> bool:
-        """Return whether a transactional batch is of an aborted transaction."""
+        """Record a transactional batch; return whether its transaction was aborted."""
         self._begin(last_offset)
         self._seen.add(producer_id)
         one = self._open.get(producer_id)
         return one is not None and last_offset < one.last_offset
 
     def met_marker(self, producer_id: int, offset: int) -> bool:
-        """Return whether a marker may be removed, because its transaction has no batch left."""
+        """Record a marker; return whether it may be removed, because its transaction has no batch
+        left in the log."""
         self._begin(offset)
         one = self._open.pop(producer_id, None)
         empty = producer_id not in self._seen
@@ -155,7 +169,8 @@ class PassedTransactions:
         return empty
 
     def take_index(self) -> bytes:
-        """Return the index entries since the last call."""
+        """Return the `.txnindex` entries of aborted transactions whose markers the pass has visited
+        since the last call."""
         index, self.index = self.index, TransactionIndex()
         return bytes(index.entries)
 
@@ -177,7 +192,10 @@ _COMPRESSED_BYTES: Final = 256 << 10
 
 
 class Chunk(NamedTuple):
-    """Adjacent complete batches of a file from byte `position` on; each is a row of the table."""
+    """Adjacent complete batches of a segment, with their bytes `view`, from byte `position` on.
+
+    `table` has a row of header fields and decisions for each batch (`kernels.compaction`).
+    """
 
     view: memoryview
     table: Ints
@@ -216,7 +234,7 @@ def chunks(
 
 
 def tables(view: memoryview, position: int = 0, *, check: bool = False) -> Iterator[Chunk]:
-    """Yield the complete batches at the beginning of `view`, which begins at byte `position`.
+    """Yield chunks of the complete batches in `view`, which begins at byte `position` of a segment.
 
     Raises:
         CorruptBatch: with `check`, a checksum is wrong.
@@ -240,7 +258,8 @@ def tables(view: memoryview, position: int = 0, *, check: bool = False) -> Itera
 
 
 def _bounded(table: Ints) -> int:
-    """Return how many of the batches may be decompressed together."""
+    """Return how many batches of a table may form one chunk, so that decompression uses a bounded
+    amount of memory."""
     if not (table[:, kernels.ATTRIBUTES] & CODEC_MASK).any():
         return len(table)
     sizes = table[:, kernels.SIZE].cumsum()

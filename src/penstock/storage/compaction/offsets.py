@@ -76,12 +76,13 @@ class CleanOffsets:
         return self._offsets.get(tp, 0)
 
     def encoded_with(self, tp: TopicPartition, offset: int) -> bytes:
-        """Record a completed pass; return the file's new content."""
+        """Record that a log is clean up to `offset`; return the file's new content for `save`."""
         self._offsets[tp] = offset
         return encode_clean_offsets(self._offsets)
 
     def encoded_without(self, tp: TopicPartition) -> bytes | None:
-        """Remove a deleted log; return the file's new content, or None if it does not change."""
+        """Remove the entry of a deleted log; return the file's new content for `save`, or None if
+        the log had no entry."""
         if self._offsets.pop(tp, None) is None:
             return None
         return encode_clean_offsets(self._offsets)

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 
 
 class Retained(NamedTuple):
-    """Records that were read, flags of the records to keep, and the rows of their batches in the
-    chunk's table."""
+    """Records of a chunk whose keys were compared with the key map, and the decisions about them.
+
+    `keep` has a flag for each record in `rows`. `opened` are the indexes of these records' batches
+    in the chunk's table.
+    """
 
     rows: Rows
     keep: Bytes
@@ -98,7 +101,7 @@ class Retention:
     ) -> tuple[Flags, Flags]:
         """Return flags of batches of aborted transactions, and of markers that may be removed.
 
-        Sets `kept` for the markers of producers that have only an epoch.
+        Sets `kept` for markers that must stay because their producer's epoch is in no batch.
         """
         aborted, idle = np.zeros((2, len(table)), np.bool_)
         transactional = table[:, kernels.ATTRIBUTES] & TRANSACTIONAL_FLAG != 0
@@ -117,7 +120,11 @@ class Retention:
         return aborted, idle
 
     def _look_inside(self, chunk: Chunk, opened: Ints, markers: Flags, dated: Flags) -> Retained:
-        """Compare the keys of the given batches with the map, and set the modes."""
+        """Decide by the key map which records of the batches `opened` to keep; set the modes.
+
+        `markers` flags the markers among these batches that get a delete horizon; `dated` flags
+        the batches that have one already.
+        """
         part = chunk.table[opened]
         part[:, kernels.MODE] = np.where(markers, kernels.WHOLE, kernels.DROP)
         rows = read_rows(chunk.view, part, self._keys.secret)
@@ -147,7 +154,9 @@ class Retention:
 def note_keys(
     chunk: Chunk, keys: KeyMap, first_dirty: int, transactions: PassedTransactions
 ) -> int:
-    """Record the keys of a chunk; return -1, or the base offset of the first batch without room.
+    """Record the keys of a chunk in the key map.
+
+    Return -1, or the base offset of the first batch whose keys the map has no room for.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.

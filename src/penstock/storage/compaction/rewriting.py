@@ -51,7 +51,8 @@ _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 def rewritten(chunk: Chunk, retained: Retained) -> list[memoryview]:
-    """Return the retained bytes of a chunk, by the modes in its table; set the new sizes there."""
+    """Return the batches of a chunk that compaction keeps, unchanged or rebuilt as the modes in the
+    chunk's table demand; set the batches' new sizes in the table."""
     table, data = chunk.table, np.frombuffer(chunk.view, np.uint8)
     mode = table[:, kernels.MODE]
     if (mode == kernels.WHOLE).all():
@@ -216,7 +217,7 @@ class CleaningPass:
         """Offset up to which the log is clean once `step` has returned None."""
 
     def step(self) -> Cleaned | None:
-        """Write the next group; return None when no group is left.
+        """Compact the next group of adjacent segments into one; return None when no group is left.
 
         Raises:
             CorruptLog: a segment is damaged.

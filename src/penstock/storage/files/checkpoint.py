@@ -198,7 +198,7 @@ class FoundCheckpoint(NamedTuple):
 
 
 def write_checkpoint(files: Files, root: str, data: bytes) -> None:
-    """Write and sync both files; raises OSError."""
+    """Write and sync the checkpoint file and its copy; raises OSError."""
     paths = [os.path.join(root, name) for name in (CHECKPOINT_FILE, CHECKPOINT_COPY_FILE)]
     for path in paths:
         write_file(files, f"{path}.tmp", data, sync=True)

@@ -98,7 +98,11 @@ class EpochHistory:
         return self._entries[-1][1] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begin an epoch, and drop obsolete entries; return whether anything changed."""
+        """Record that an epoch, if it is higher than all others, begins at `start_offset`.
+
+        Drops entries of epochs that begin at or above that offset. Returns whether anything
+        changed.
+        """
         if self._entries and epoch <= self._entries[-1][0]:
             return False
         while self._entries and self._entries[-1][1] >= start_offset:

@@ -87,7 +87,10 @@ class SparseIndex:
         return self._entry(_bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position))
 
     def position_behind(self, offset: int, size_bytes: int) -> int:
-        """Return the position of an indexed batch after the one of `offset`, or `size_bytes`."""
+        """Return a position up to which a reader of `offset` must read to get its whole batch.
+
+        It is that of an indexed batch behind the batch, or `size_bytes` if none is indexed.
+        """
         found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, offset - self.base_offset - 1)
         if (found + 2) * OFFSET_ENTRY_BYTES > len(self.offsets):
             return size_bytes
@@ -109,7 +112,10 @@ class SparseIndex:
         return Entry(self.base_offset + relative, position)
 
     def cut(self, next_offset: int, position: int) -> None:
-        """Drop entries at or beyond `position` or `next_offset`, one of which may be torn."""
+        """Drop entries of batches from byte `position` on, or with offsets from `next_offset` on.
+
+        Both limits are checked, because either field of an entry may be torn.
+        """
         last = next_offset - self.base_offset - 1
         kept = min(
             _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position - 1),

@@ -106,7 +106,7 @@ _CHECKSUM: Final = Struct(">4sI")
 
 
 class EntryHead(NamedTuple):
-    """Fixed part of an entry."""
+    """Fixed-size fields at the beginning of a journal entry."""
 
     magic: bytes
     checksum: int
@@ -120,8 +120,12 @@ class EntryHead(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Row of the table: batches of one partition, a restart, a truncation, a standing or a
-    reference. `data_at` is the position of its bytes in the entry."""
+    """Row in the table of a journal entry: one change of one log.
+
+    The change is an append of batches (in the entry, or in the segment with a `Reference` in the
+    entry), a truncation, a restart at an offset, or a new `Standing`. `data_at` is the position in
+    the entry of the bytes that belong to the row.
+    """
 
     segment_base: int
     position: int
@@ -149,7 +153,7 @@ class Row(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Description of batches that are stored in their segment instead of the entry."""
+    """Description of a large append whose batches are in their segment, not in the journal."""
 
     size_bytes: int
     leader_epoch: int
@@ -195,7 +199,11 @@ def encode_entry(
     durable_sequence: int,
     previous_checksum: int,
 ) -> tuple[bytes, int, int]:
-    """Return head and table, entry size and checksum; `rows` are pairs of `ROW` and key."""
+    """Encode a journal entry, whose payloads the caller writes behind the result.
+
+    Returns the bytes of head and table, the size of the whole entry, and its checksum. `rows` has
+    two items for each table row: the packed `ROW` and the key of the log.
+    """
     table = b"".join(rows)
     size_bytes = HEAD_BYTES + len(table) + payload_bytes
     rest = _CHECKED_HEAD.pack(
@@ -214,7 +222,10 @@ def encode_entry(
 
 
 def decode_head(buffer: Buffer, offset: int = 0) -> EntryHead | None:
-    """Decode the fixed part, without the checksum; None if no entry begins here."""
+    """Decode the fixed-size fields of the entry at `offset`; None if no entry begins there.
+
+    The checksum is not verified.
+    """
     if len(buffer) - offset < HEAD_BYTES:
         return None
     head = EntryHead._make(_HEAD.unpack_from(buffer, offset))
@@ -387,7 +398,10 @@ class Journal:
         self.durable_sequence, self.synced_bytes = sequence, total_bytes
 
     def free(self, sequence: int) -> None:
-        """Free the files whose entries all have at most `sequence`; segments hold these, synced."""
+        """Let journal files be reused: those without an entry above `sequence`.
+
+        A checkpoint has synced the content of all other entries in the segments.
+        """
         self.checkpoint_sequence = sequence
         kept: list[JournalFile] = []
         for file in self._full:

@@ -78,7 +78,11 @@ _CHECKED_FROM: Final = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """State of a producer with its last batch or, in `.batches`, one of its last batches."""
+    """Entry of a producer snapshot: the state of a producer, with one of its batches.
+
+    A `.snapshot` file has one entry per producer, with its last batch. A `.batches` file has an
+    entry for each batch by which duplicates are recognised.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -146,8 +150,11 @@ class OpenTransactions:
         self._find_first()
 
     def decided(self, first_offset: int, marker_offset: int) -> int:
-        """Record the marker of a transaction; return the offset below which all transactions are
-        decided."""
+        """Record that a transaction has its marker, so that it is committed or aborted.
+
+        Returns the offset below which every transaction has its marker: the last stable offset for
+        the index of aborted transactions.
+        """
         del self._open[first_offset]
         self._decided.append((first_offset, marker_offset))
         return next(iter(self._open), marker_offset + 1)
@@ -195,8 +202,11 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Guard | None:
-        """Return the guard that the first append of a transaction must carry; None if the
-        transaction is open already."""
+        """Begin to verify with the coordinator that a producer's transaction has this partition.
+
+        Returns the guard that the transaction's first append must carry: `check` rejects the append
+        if a marker was written meanwhile. Returns None if the transaction is open already.
+        """
         if self._is_open(producer_id, epoch):
             return None
         guard = self._guards.get(producer_id)
@@ -210,7 +220,9 @@ class ProducerStates:
         return producer is not None and producer.epoch == epoch and producer.txn_first_offset >= 0
 
     def check(self, header: BatchHeader, guard: Guard | None = UNGUARDED) -> ProducerBatch | None:
-        """Return the original if the batch is a duplicate, None if it may be appended.
+        """Check whether a producer's batch may be appended next.
+
+        Returns the batch that is already in the log if this one is a duplicate, otherwise None.
 
         Raises:
             InvalidProducerEpoch, OutOfOrderSequence, InvalidTxnState: see `records.idempotence`.

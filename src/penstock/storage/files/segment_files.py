@@ -517,7 +517,7 @@ class SegmentFiles:
         return self._counted(data, next_offset)
 
     def piece(self, segment: Segment, start: int, end: int, next_offset: int) -> Read:
-        """Return the bytes [start, end), whose batches a survey found intact.
+        """Read the bytes [start, end) of a segment, whose batches `survey` has found intact.
 
         Raises:
             CorruptLog: the file is missing.

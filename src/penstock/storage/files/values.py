@@ -45,7 +45,7 @@ class Standing(NamedTuple):
 
 
 class Later(NamedTuple):
-    """Request for bytes that must be loaded before they can be read.
+    """Result of a read whose records are in object storage or an archive and are not loaded yet.
 
     The caller collects the `want`s of one fetch request, and calls `load` with them and the maximum
     total bytes. Fetch requests that wait for the partition are woken when the bytes are loaded.
@@ -56,7 +56,10 @@ class Later(NamedTuple):
 
 
 class LogOwner(Protocol):
-    """Owner of a log: the partition, which determines what durable batches consumers may read."""
+    """Owner of a log: the object for its partition.
+
+    The log notifies it of changes; it determines up to which offset consumers may read.
+    """
 
     def became_durable(self, offset: int) -> bool:
         """Record that everything below `offset` is durable; return whether consumers may read
@@ -64,7 +67,7 @@ class LogOwner(Protocol):
         ...
 
     def log_moved(self) -> None:
-        """Handle a new log start offset or leader epoch."""
+        """Handle a change of the log's start offset or leader epoch."""
         ...
 
 

@@ -27,7 +27,7 @@ from penstock.storage.files.values import Buffer
 # and that offsets rise. The checksum covers neither leader epoch nor base offset. A wrong base
 # offset is detected because it contradicts the next batch.
 #
-# After a mismatch a survey (`files/walk.py`) searches behind the damage for the next complete batch
+# After a mismatch a survey searches behind the damage for the next complete batch
 # with valid offsets. The damage is then a range of bytes and of offsets, and only reads of that
 # range fail. If a file is truncated or missing, the damage has offsets but no bytes: the segments
 # of a log are contiguous, except where compaction removed batches.

@@ -159,7 +159,7 @@ Kind = Literal[
 
 
 class Finding(NamedTuple):
-    """Location and reason of a finding; an offset of -1 is unknown."""
+    """Error or irregularity in stored files: its location and reason; unknown offsets are -1."""
 
     partition: TopicPartition | None
     base_offset: int

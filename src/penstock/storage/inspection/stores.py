@@ -197,7 +197,10 @@ def _compare_journal(
 def _look_up(
     root: str, entry: Entry, waiting: dict[TopicPartition, int], checkpoint: Checkpoint
 ) -> None:
-    """Add the number of bytes of an entry that segments lack to `waiting`, by partition."""
+    """Compare the batches of a journal entry with the segments that they belong to.
+
+    Adds the size of batches that are not in their segment to `waiting`, by partition.
+    """
     with opened(entry.path) as file:
         size = entry.head.size_bytes
         data = memoryview(read_range(MACHINE_FILES, file, size, entry.position))

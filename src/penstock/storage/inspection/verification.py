@@ -181,7 +181,10 @@ Advance = Callable[[int], object]
 
 
 class Synced(NamedTuple):
-    """Position up to which a partition's files must be intact; a start recovers the rest."""
+    """Position, in a segment, up to which a partition's files are synced, and so must be intact.
+
+    When the store starts, it restores the bytes after that position from the journal.
+    """
 
     segment_base: int
     position: int
@@ -204,9 +207,10 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def next_batch(path: str, base_offset: int, after: int, above: int) -> int | None:
-    """Return the position of the next valid batch in the index that is behind position `after`.
+    """Return the position of the next readable batch behind unreadable bytes, by the offset index.
 
-    Its offsets are not below `above`. Returns None if there is none.
+    The batch begins behind position `after`, its last offset is not below `above`, and its header
+    matches the index entry. Returns None if the index has no such batch.
     """
     data = read_if_there(path[: -len(LOG)] + INDEX) or b""
     for offset, position in entries_of(data, OFFSET_ENTRIES).tolist():

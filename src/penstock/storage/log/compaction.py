@@ -67,7 +67,11 @@ class Source(NamedTuple):
 
 
 class Live(NamedTuple):
-    """Producers whose state a log keeps: last offsets of their batches, epochs of those without."""
+    """Producers whose state must survive compaction, so that their next batches can be checked.
+
+    `last_offsets` are those of each producer's last batch. `epochs` has the epochs of producers
+    without batches, by producer id; only a marker in the log has such an epoch.
+    """
 
     last_offsets: Sequence[int]
     epochs: Mapping[int, int]
@@ -89,7 +93,7 @@ class PassPlan(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """Compacted segment that replaces the segments with these base offsets."""
+    """Size of a compacted segment, and base offsets `bases` of the segments that it replaces."""
 
     bases: list[int]
     size_bytes: int
@@ -213,7 +217,7 @@ class Compaction:
         return Path(self._state.directory, offset_name(base_offset, LOG))
 
     def live_producers(self) -> Live:
-        """Return the producers that compaction must keep, by last offset or epoch."""
+        """Return the producers whose last batches or epochs compaction must keep in the log."""
         last_offsets, epochs = list[int](), dict[int, int]()
         for producer_id, producer in self._state.producer_states.states().items():
             if producer.batches:
@@ -237,7 +241,10 @@ class Compaction:
         return True
 
     def note_holes(self) -> None:
-        """Record for the next checkpoint that offsets may lack a batch."""
+        """Record that compaction may leave offset gaps in the log, also for the next checkpoint.
+
+        A gap then does not count as damage.
+        """
         state = self._state
         state.has_holes = True
         point = state.recovery_point
@@ -256,7 +263,8 @@ class Compaction:
         self._drop_tail(state.segments[place + 1].base_offset)
 
     def _drop_tail(self, offset: int) -> None:
-        """Evict appends below an offset from the tail, so that readers use the compacted files."""
+        """Evict written appends that begin below an offset from memory, so that reads return the
+        compacted batches in the files."""
         tail, tails = self._state.tail, self._state.parts.tails
         while len(tail) and tail.written and (first := tail.first_offset) is not None:
             if first >= offset:

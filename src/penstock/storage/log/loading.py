@@ -246,7 +246,7 @@ def mend_transactions(
 
 
 class _Loading:
-    """State that the steps of one load share."""
+    """Loading of one log, step by step, and the state that the steps share."""
 
     def __init__(
         self,
@@ -337,8 +337,11 @@ class _Loading:
         return self._with_missing([self._segment(base) for base in bases])
 
     def _with_missing(self, segments: list[Segment]) -> list[Segment]:
-        """Add the segment of the recovery point, and the one at the log's start, if they have no
-        file."""
+        """Add empty segments where the recovery point states a segment that has no file.
+
+        These are the segment of the recovery point and the first segment of the log. Reads of the
+        latter then report the missing records.
+        """
         point = self.recovery_point
         bases = [segment.base_offset for segment in segments]
         if not segments or (point.position == 0 and point.segment_base not in bases):

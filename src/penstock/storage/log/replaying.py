@@ -143,7 +143,7 @@ class Cut(NamedTuple):
 
 
 class LogReplay:
-    """Journal rows of one log, in journal order."""
+    """Journal rows of one log, in journal order, which `perform` replays into the log's files."""
 
     __slots__ = (
         "_read", "_rows", "begun", "cut", "cut_end", "end_offset", "leader_epoch", "least_end",
@@ -177,7 +177,10 @@ class LogReplay:
         """Whether some batches belong to transactions."""
 
     def add(self, row: Row, file: int, position: int) -> None:
-        """Add a row without batches, from an entry at a position of a journal file."""
+        """Add a journal row without batches: a truncation, a restart or a standing.
+
+        Its entry is at byte `position` of the journal file number `file`.
+        """
         if row.is_standing:
             self.standing = Standing(row.base_offset, row.next_offset, bool(row.position))
             return
@@ -191,7 +194,7 @@ class LogReplay:
         self.leader_epoch = -1
 
     def add_batches(self, row: Row, file: int, position: int, data: bytes) -> None:
-        """Add a row whose batches are in `data`, the bytes of the entry."""
+        """Add a journal row of an append whose batches are in its journal entry, `data`."""
         self._note(file, position, row)
         self.cut_end = 0
         _, _, _, _, size_bytes, _, at = row
@@ -203,9 +206,10 @@ class LogReplay:
             self.transactional = has_transactions(data, at, at + size_bytes)
 
     def add_reference(self, row: Row, file: int, position: int, data: bytes) -> None:
-        """Add a row for a large append, whose batches are in the segment, not in the journal.
+        """Add a journal row of a large append, whose batches were written to the segment only.
 
-        The journal entry has a reference to them: their sizes and their leader epoch.
+        Instead of the batches, the journal entry `data` has a `Reference`: their size, their leader
+        epoch, and whether they are transactional.
         """
         self._note(file, position, row)
         there = decode_reference(data, row)
@@ -214,7 +218,10 @@ class LogReplay:
         self.transactional = self.transactional or bool(there.transactional)
 
     def keep_above(self, offset: int) -> None:
-        """Keep only rows with batches above an offset; drop truncations and restarts."""
+        """Drop truncations, restarts, and appends that end at or below an offset.
+
+        Used if the journal may be older than the log's files, which end at this offset.
+        """
         kept = [row for row in self._rows if row[5] > offset and row[4] != STARTS and row[2]]
         self._rows = kept
         self.cut = self.begun = None
@@ -223,7 +230,10 @@ class LogReplay:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """Base offset of the segment, and position in it, where the last batches end; or None."""
+        """End of the last batches in the journal: base offset of their segment, and position in it.
+
+        None if the journal has no batches of the log.
+        """
         for _, _, size_bytes, segment_base, target, _ in reversed(self._rows):
             if target >= 0 and size_bytes:
                 return segment_base, target + size_bytes
@@ -238,7 +248,11 @@ class LogReplay:
 
     @property
     def simple(self) -> bool:
-        """Whether the log's state is known without its files, and replay is fast."""
+        """Whether the replay can wait until the log is used.
+
+        It can if it is short and only appends batches without transactions: then the rows state
+        the log's end, and no file is needed.
+        """
         plain = self.cut is None and self.begun is None and not self.transactional
         return plain and self.size_bytes <= LAZY_REPLAY_BYTES_MAX
 
@@ -264,7 +278,11 @@ class LogReplay:
         return point
 
     def perform(self, files: Files, descriptors: Descriptors, directory: str) -> set[int]:
-        """Replay into the log's files; return the segments to sync; raises StorageError."""
+        """Apply the journal rows to the log's files; return base offsets of the segments to sync.
+
+        Raises:
+            StorageError: a file cannot be changed.
+        """
         writing = _Writing(files, descriptors, directory)
         try:
             for file, position, size_bytes, segment_base, target, next_offset in self._rows:
@@ -286,7 +304,7 @@ class LogReplay:
 
 
 class _Writing:
-    """Writer that combines adjacent rows into one write."""
+    """Writer that applies journal rows to segment files; it writes adjacent batches in one call."""
 
     def __init__(self, files: Files, descriptors: Descriptors, directory: str) -> None:
         self._files = files
@@ -340,7 +358,7 @@ class _Writing:
 
 
 class Replays:
-    """Journal rows of all logs, by journal key."""
+    """Journal rows after the checkpoint, sorted by log: a `LogReplay` for each journal key."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -351,7 +369,10 @@ class Replays:
         self._descriptors = descriptors
 
     def add(self, rows: Sequence[Row], file: int, position: int, data: bytes) -> None:
-        """Add the rows of an entry, with its journal file, position and bytes."""
+        """Add each row of a journal entry to the replay of its log.
+
+        The entry has the bytes `data` at byte `position` of the journal file number `file`.
+        """
         logs = self.logs
         for row in rows:
             log = logs.get(row.key)

@@ -125,9 +125,10 @@ class LogReplica:
     def _hold_begin(
         self, headers: list[BatchHeader], config: LogConfig, epochs: Sequence[tuple[int, int]]
     ) -> None:
-        """Append an empty batch to an empty segment if the next batch is too far above it.
+        """Append an empty batch if the active segment is empty and cannot hold the given batches.
 
-        The batch keeps the segment, and with it the start of the log.
+        It cannot if their offsets are too far above its base offset, so that a new segment
+        begins. The empty batch keeps the old segment, and with it the start of the log.
         """
         state = self._state
         segment, end, first = state.segments[-1], state.log_end_offset, headers[0]
@@ -329,8 +330,11 @@ class LogReplica:
         return offset if header is None or header.is_filler else min(offset, base_offset)
 
     def _is_idle(self) -> bool:
-        """Return True if the whole log is in its files; otherwise wait for running work and return
-        False."""
+        """Write the log to its files if it is durable and no truncation or swap is running.
+
+        Returns True if so. Otherwise waits until the store's running writes have ended, and returns
+        False: the caller must check again.
+        """
         state = self._state
         if state.durable_offset == state.log_end_offset and state.may_swap:
             state.write_segments()

@@ -234,7 +234,11 @@ class StoreCalls(NamedTuple):
 
 
 class Before(NamedTuple):
-    """State of a log before a truncation that its files do not have yet."""
+    """State of a log before a truncation that is done in memory, but not yet in the log's files.
+
+    It is restored if the truncation cannot be written to the journal. Until the files are
+    truncated, checkpoints save it.
+    """
 
     segments: list[Segment]
     epochs: EpochHistory
@@ -330,7 +334,11 @@ class LogState:
     # -- appends ---------------------------------------------------------------------------------
 
     def refuse(self) -> None:
-        """Raise the error that prevents appends. Without one, the log's end is damaged: skip it."""
+        """Raise the error that makes the log reject appends.
+
+        Without such an error the reason is that the log's end is lost: then continue at the former
+        end offset (`skip_lost_end`), and return.
+        """
         error = self.closed or self.queue.failed or self.fence
         if error is not None:
             raise error
@@ -485,7 +493,8 @@ class LogState:
             self.parts.changes.directories.add(self.directory)
 
     def recovers(self, replay: LogReplay) -> None:
-        """Set the journal rows that `load` replays, and take over the end offset they state."""
+        """Set the journal rows that `load` will replay; use the end offset that they state until
+        then."""
         self.replay = replay
         self.leader_epoch = max(self.leader_epoch, replay.leader_epoch)
         self.written_bytes_total += replay.size_bytes
@@ -678,7 +687,10 @@ class LogState:
         )
 
     def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
-        """Return the first offset that is not in a segment, the producers at it, and the epochs."""
+        """Return the state that the segment files have, for snapshots of a checkpoint.
+
+        It consists of the end offset of the files, the producer states at it, and the epochs.
+        """
         before = self.before
         if before is not None:
             return before.end_offset, before.producers, before.epochs

@@ -48,7 +48,7 @@ def discard(files: Files, directory: str, base_offset: int) -> None:
 
 
 def decide(files: Files, directory: str, base_offset: int) -> None:
-    """Perform step 2 of a swap: make the `.swap` names.
+    """Decide a swap (step 2 above): give the new segment's files their `.swap` names.
 
     Raises:
         OSError: the step failed; nothing has changed.
@@ -84,7 +84,7 @@ def _name_again(files: Files, directory: str, base_offset: int, suffix: str) -> 
 
 
 def put_in_place(files: Files, directory: str, bases: Sequence[int]) -> list[str]:
-    """Perform step 3 of a swap: replace the segments with these base offsets.
+    """Replace the segments with these base offsets by the new segment (step 3 above).
 
     The new segment takes the name of the first one. Returns the files to remove when no reader has
     them open.
@@ -116,7 +116,7 @@ def _replace(files: Files, source: str, target: str) -> None:
 
 
 def release(files: Files, directory: str, base_offset: int) -> None:
-    """Perform step 4 of a swap: remove the `.swap` names.
+    """End a swap (step 4 above): remove the `.swap` names, so that no start repeats the swap.
 
     Raises:
         StorageFailed: the step failed; the next start completes it.
@@ -162,7 +162,7 @@ def finish_swaps(
 
 
 def _put_again(files: Files, path: str, forget: Callable[[str], object]) -> None:
-    """Perform step 3 for one file, unless that was done before a crash."""
+    """Rename one file of a decided swap to its final name, unless that was done before a crash."""
     try:
         files.size_of(path + SWAP)
     except FileNotFoundError:

@@ -197,7 +197,14 @@ def validate_batches(
 
 
 def _takes_long(batches: memoryview, config: LogConfig, *, looked: bool) -> bool:
-    """Return whether validation takes long; raises CorruptBatch, InvalidRecord."""
+    """Return whether validation could block the event loop, and so belongs in another thread.
+
+    That is so if batches must be recompressed, or if records must be read from compressed or many
+    bytes. `looked` states whether records are checked at all.
+
+    Raises:
+        CorruptBatch, InvalidRecord: the batches cannot be separated.
+    """
     headers = split_batches(batches)
     demanded = _CODECS.get(config.compression_type)
     if demanded is not None and any(header.codec != demanded for header in headers):

@@ -53,7 +53,7 @@ Then = Callable[[StorageError | None], None]
 
 
 class Plan(NamedTuple):
-    """Work of step 2 of a checkpoint, determined on the event loop's thread."""
+    """Files that a worker writes and syncs in a checkpoint, listed on the event loop's thread."""
 
     sequence: int
     changes: Changes
@@ -345,11 +345,11 @@ class Checkpointer:
 
 
 def _nothing() -> None:
-    """Do nothing, for callers that only save recovery points."""
+    """Do nothing after the recovery points are saved."""
 
 
 def perform(files: Files, root: str, plan: Plan) -> None:
-    """Perform step 2 of a checkpoint, on any thread."""
+    """Write and sync all files of a planned checkpoint, the checkpoint last; on any thread."""
     for target, position, data in plan.appends:
         with _opened(files, target, create=True) as descriptor:
             write_all(files, descriptor, position, [data])

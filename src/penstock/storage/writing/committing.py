@@ -301,9 +301,10 @@ class Committer:
     def _perform_controls(
         self, group: Group
     ) -> tuple[list[Appended[LogState]], StorageError | None]:
-        """Perform the controls of a group; return its appends, and the error of a failed control.
+        """Perform the controls of a group that is now in the journal, such as truncations of files.
 
-        A control changes only what was appended before it.
+        Returns the group's appends, which are written to segments afterwards, and the error of a
+        failed control or None.
         """
         appends: list[Appended[LogState]] = []
         for item in group.items:

@@ -188,7 +188,11 @@ def _probe(files: Files, file: JournalFile, position: int) -> EntryHead | None:
 
 
 class _Candidate(NamedTuple):
-    """Possible journal entry. Of several with the same sequence, the best one compares greatest."""
+    """Possible journal entry, found behind the end of the chain and perhaps damaged.
+
+    Candidates with the same sequence are compared as tuples; the greatest is used. So a whole
+    entry wins over a damaged one, then a later generation over an earlier one.
+    """
 
     whole: bool
     generation: int
@@ -263,7 +267,11 @@ class _Reader:
         return True
 
     def find_rot(self) -> CorruptLog | None:
-        """Return the error if an entry beyond the end proves that a missing one was synced."""
+        """Check whether the disk has lost a synced entry; return the error, or None if it has not.
+
+        The proof is a whole entry behind the end of the chain that states that the missing entry
+        was synced. Without one, the chain ends at a torn entry, which was never acknowledged.
+        """
         lost: CorruptLog | None = None
         for number, file in enumerate(self._journal_files):
             if file.last_sequence == 0 and file.generation and file.generation < self.generation:

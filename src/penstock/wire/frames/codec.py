@@ -181,6 +181,8 @@ def decode_parts(
 ) -> tuple[tuple[memoryview, memoryview], int] | tuple[None, int]:
     """Read a frame as `decode` does, but return the bytes of its header without decoding them.
 
+    Replication links use this, because their headers are not Protobuf.
+
     Raises:
         MalformedFrame: the frame is invalid, so the stream must be closed.
     """

@@ -1,7 +1,7 @@
-"""Core of classic groups: handles their requests, and the reports about their saves.
+"""Core of classic groups: handles requests of clients, and the runtime's reports on saved rows.
 
 A heartbeat takes a few microseconds, however many groups there are: all deadlines are in one heap
-(`timers.py`), and postponing a deadline is one assignment.
+(`Timers` in `groups/runtime/core.py`), and postponing a deadline is one assignment.
 
 Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, classic protocol.
 """

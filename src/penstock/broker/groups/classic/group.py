@@ -48,7 +48,7 @@ _LENGTH: Final = struct.Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """Return the topics of a subscription; None if it is not one of the consumer protocol."""
+    """Return the topics in a member's subscription; None if the bytes are no valid subscription."""
     try:
         version, count = _PREFIX.unpack_from(metadata, 0)
         if version < 0 or count < 0 or count * _LENGTH.size > len(metadata):
@@ -78,10 +78,10 @@ class Purpose(Enum):
 
 
 class SaveWaiter(Struct, frozen=True, kw_only=True):
-    """Purpose of a save, to be fulfilled once the save is durable.
+    """Reason for saving a group, with what its responses need once the save is durable.
 
-    The last three fields are for the return of a static member: its new member id, the leader
-    before its return, and whether its client can skip the assignment (KIP-814).
+    The last three fields are only for the reason `REJOIN`: the new id of the returning static
+    member, the leader before its return, and whether its client can skip the assignment (KIP-814).
     """
 
     purpose: Purpose
@@ -259,7 +259,7 @@ class Group:
     # -- members ----------------------------------------------------------------------------
 
     def validate(self, member_id: str, group_instance_id: str | None) -> str:
-        """Return the error of a request with these ids; empty if they identify a member."""
+        """Return the error for this member id and instance id; empty if they identify a member."""
         if group_instance_id is not None:
             owner = self.static.get(group_instance_id)
             if owner is None:
@@ -416,7 +416,10 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member of this generation may read a topic; true if that is unknown."""
+        """Whether a member reads a topic, whose offsets must then be kept.
+
+        True if a subscription cannot be decoded, or while no protocol is selected.
+        """
         if not self.is_consumer or not self.members:
             return False
         if not self.protocol:
@@ -469,7 +472,10 @@ FORMAT_OF_ONE_ROW: Final = 1
 
 
 def encode_group(group: Group) -> dict[str, bytes]:
-    """Return the rows of a group by member id; during a rebalance with the proposed assignments."""
+    """Return the rows to save, by member id.
+
+    They contain the assignments that the leader has just proposed, if these are not yet in effect.
+    """
     proposed = group.proposed or {}
     completing = group.state is GroupState.COMPLETING_REBALANCE
     rows = {
@@ -502,9 +508,10 @@ def _row(**fields: Any) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes], *, epoch: int, now_ms: int) -> Group:
-    """Return the group of stored rows, without running sessions.
+    """Return the group of stored rows; the session timers of its members are not started.
 
-    Its next generation is above all generations that were used in earlier broker epochs.
+    Its next generation is above all that an earlier coordinator may have sent to members without
+    saving them (`GENERATIONS_PER_EPOCH`).
 
     Raises:
         CorruptGroup: the rows do not have the format above.

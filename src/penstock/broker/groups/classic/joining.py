@@ -129,8 +129,8 @@ def _refuse(limits: GroupLimits, group: Group, event: JoinGroup) -> Refused | No
 def _has_room(limits: GroupLimits, group: Group, event: JoinGroup) -> bool:
     """Whether `group_max_size` allows a JoinGroup.
 
-    During a rebalance, the first `group_max_size` members to join are allowed. At other times
-    members of the group are always allowed.
+    During a rebalance, only the first `group_max_size` members to join are allowed. At other times
+    a JoinGroup of a present member is always allowed.
     """
     most = limits.group_max_size
     if not event.member_id and len(group.pending) >= most:

@@ -73,7 +73,11 @@ def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:
 
 
 def save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
-    """Handle a save or removal that failed or whose outcome is unknown."""
+    """Handle a failed save or removal of a group, or one whose outcome is unknown.
+
+    Waiting requests get COORDINATOR_NOT_AVAILABLE. If an assignment was to be saved, the group
+    rebalances again. The save of an empty group is retried later.
+    """
     group = rebalancer.groups.get(event.key)
     if group is None or not group.store_busy:
         return

@@ -277,7 +277,7 @@ class Rebalancer:
         self.start_save(group)
 
     def start_save(self, group: Group) -> None:
-        """Start the next save of a group if it still has a purpose and no save is under way."""
+        """Save a group if a requested save is still needed, and no other save is under way."""
         waiters = [waiter for waiter in group.next_waiters if group.is_current(waiter)]
         if group.store_busy:
             group.next_waiters = waiters
@@ -311,10 +311,10 @@ class Rebalancer:
             self.forget(group)
 
     def take_over(self, group: Group, *, handed_out: int) -> None:
-        """Add a stored group, and restart the sessions of its members.
+        """Add a group loaded from its stored rows, and restart the sessions of its members.
 
-        Its next generation is above `handed_out`, the last generation that this broker used for the
-        group before; 0 without one.
+        `handed_out` is the last generation that this broker sent to members when it coordinated the
+        group earlier, 0 if it did not. The next generation is higher, so that no number is reused.
         """
         gap = handed_out + GENERATIONS_PER_EPOCH - group.generation
         if handed_out:

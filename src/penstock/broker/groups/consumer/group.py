@@ -73,10 +73,11 @@ def reconcile(
     owned: Partitions | None,
     taken: Taken,
 ) -> Current:
-    """Return the state of a member after a heartbeat.
+    """Return a member's next state on the way to its target, after a heartbeat.
 
+    The member first revokes partitions outside of the target, then gets those that are free.
     `owned` are the partitions that the heartbeat reports; None if it reports none. `taken` returns
-    those of the given partitions that belong to a member.
+    those of the given partitions that still belong to a member.
     """
     if current.state is MemberState.STABLE:
         if current.epoch == target_epoch:

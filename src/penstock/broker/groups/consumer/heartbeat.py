@@ -105,7 +105,7 @@ def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Re
 
 
 def _missing(event: ConsumerHeartbeat) -> str:
-    """Return the error of a field that is missing or invalid for the epoch; empty without one."""
+    """Return the error if a field that the epoch requires is missing or invalid; else empty."""
     if event.epoch < LEAVE_FOR_A_WHILE:
         return f"MemberEpoch {event.epoch} is invalid."
     if event.epoch == LEAVE_FOR_A_WHILE and event.instance_id is None:

@@ -94,7 +94,9 @@ def _current(member: ConsumerMember) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGroup, str]:
-    """Return the group of stored rows, without running timers, and the fingerprint of its topics.
+    """Return the group of stored rows, and the fingerprint that its topics had when it was saved.
+
+    The timers of its members are not started.
 
     Raises:
         CorruptGroup: the rows do not have the format above.
@@ -172,10 +174,10 @@ class Regexes:
         topics: Callable[[], Collection[str]],
         resolved: Callable[[ConsumerGroup, str | None], None],
     ) -> None:
-        """Create the resolver; `topics` returns the names of all topics.
+        """Create the resolver, which finds the topics that match members' regular expressions.
 
-        `resolved` is called after a resolution, with the group and the fingerprint that its topics
-        had before.
+        `topics` returns the names of all topics. `resolved` is called when the matches of a group
+        are known, with the group and the former fingerprint of its topics.
         """
         self._turn = turn
         self._refresh_ms = refresh_ms
@@ -190,7 +192,7 @@ class Regexes:
         return self.in_use(group) <= group.resolved.keys()
 
     def look(self, group: ConsumerGroup) -> None:
-        """Resolve new expressions, and drop unused ones, after subscriptions changed."""
+        """Find the topics of new expressions, and drop unused ones, after subscriptions changed."""
         if not group.resolved and not any(m.regex for m in group.members.values()):
             return
         used = self.in_use(group)
@@ -202,14 +204,14 @@ class Regexes:
     def seen_by(self, group: ConsumerGroup, visible: Callable[[str], bool]) -> None:
         """Limit the matches of a group to topics that the requesting member may describe.
 
-        After a load no limit is known. Expressions that were resolved then are resolved again.
+        No limit is known after the group was loaded; matches found since then are computed again.
         """
         unasked, group.visible = group.visible is None, visible
         if unasked:
             self.refresh(group)
 
     def refresh(self, group: ConsumerGroup) -> None:
-        """Resolve all expressions again: now, or `REGEX_RETRY_MS` after the last resolution."""
+        """Match all expressions again, at the earliest `REGEX_RETRY_MS` after the last time."""
         if group.regex_ticket:
             group.regex_stale = True
         elif not group.resolved:

@@ -105,11 +105,11 @@ class ModernGroups(ABC, Generic[G, M]):
 
     @abstractmethod
     def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[G, str]:
-        """Return the group of stored rows, without timers, and the fingerprint of its topics."""
+        """Return the group of stored rows, and the fingerprint that its topics had when saved."""
 
     @abstractmethod
     def watch(self, group: G, member: M) -> None:
-        """Start the timers of a loaded member."""
+        """Start the timers of a member that was loaded from its row, such as its session."""
 
     @abstractmethod
     def state(self, group: G) -> str:
@@ -124,11 +124,11 @@ class ModernGroups(ABC, Generic[G, M]):
         """Answer a waiting heartbeat whose target has been computed."""
 
     def ready(self, group: G) -> bool:
-        """Whether all inputs of a target are known."""
+        """Whether a target can be computed: for example, the topics of all regexes are known."""
         return True
 
     def prepare(self, group: G) -> None:
-        """Start to obtain the inputs of a target that are not known."""
+        """Start to find what a target still needs, for example the topics of new regexes."""
 
     # -- changes ----------------------------------------------------------------------------
 

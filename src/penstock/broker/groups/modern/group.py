@@ -51,7 +51,10 @@ def idle() -> None:
 
 
 class ModernMember:
-    """Member of a group. `rows` caches the encoded parts of its row; changed parts are removed."""
+    """Member of a consumer or share group.
+
+    `rows` caches the encoded parts of its stored row; a part is removed when it changes.
+    """
 
     __slots__ = (
         "client_host",
@@ -368,7 +371,10 @@ class GroupSaver(Generic[G]):
                 group.pending_responses.append(pending)
 
     def failed(self, group: G, reason: str) -> None:
-        """Handle a save that failed or whose outcome is unknown."""
+        """Handle a failed save or removal of a group, or one whose outcome is unknown.
+
+        Waiting requests are refused; a save is retried after `SAVE_RETRY_MS`.
+        """
         done, group.saving = group.saving, None
         if done == _REMOVAL:
             tokens, group.removal_tokens = group.removal_tokens or [], None
@@ -410,7 +416,7 @@ def outdate(member: ModernMember, part: str) -> None:
 # Stored rows of consumer and share groups.
 #
 # A group has one row for itself and one for each member. The row of a member has three parts, which
-# `broker/groups/consumer/state.py` and `share/record.py` define.
+# `broker/groups/consumer/state.py` and `groups/share.py` define.
 
 
 def row_of(fields: Mapping[str, Any]) -> bytes:

@@ -134,7 +134,7 @@ Partition = tuple[bytes, int]
 
 
 def assign_simply(group: GroupSpec) -> Mapping[str, Partitions]:
-    """Return the partitions of each member, by member id."""
+    """Assign the partitions of a share group; return the partitions of each member, by id."""
     together: dict[frozenset[bytes], list[MemberSpec]] = {}
     for member in sorted(group.members, key=lambda member: member.member_id):
         together.setdefault(member.topics.intersection(group.partitions), []).append(member)
@@ -264,7 +264,7 @@ class _Free:
 
 
 def _kept(member: MemberSpec, free: _Free, group: GroupSpec, most: int) -> _Held:
-    """Return the partitions of its last assignment that a member keeps: at most `most`."""
+    """Return the partitions that a member keeps from its last assignment: at most `most`."""
     has: _Held = {}
     for topic in sorted(member.assigned.keys() & member.topics & group.partitions.keys()):
         numbers = has[topic] = set()
@@ -383,7 +383,10 @@ def _deal(
 
 
 def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[int]) -> int:
-    """Move partitions of a topic from readers with more to readers with fewer; count the moves."""
+    """Balance the numbers of partitions of the members that read a topic; return the moves.
+
+    Partitions of the topic move from members with more partitions to members with fewer.
+    """
     poor = [(sizes[index], index) for index in readers]
     rich = [(-sizes[index], index) for index in readers if held[index].get(topic)]
     heapify(poor)

@@ -46,7 +46,10 @@ class Save(Struct, frozen=True, kw_only=True):
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """Effect of one kind of core only. The core's shell performs it and reports by an event."""
+    """Base of effects that only one kind of core has, such as writing transaction markers.
+
+    The core's shell performs such an effect and reports its outcome by an event.
+    """
 
 
 class Work(Protocol):

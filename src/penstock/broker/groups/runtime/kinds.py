@@ -219,7 +219,7 @@ class CorruptGroup(CorruptError):
 
 
 class Kind(Protocol):
-    """Core of the groups of one kind; the methods have the same meaning as those of `Core`."""
+    """Core of the groups of one kind; methods named as in `Core` have the same meaning."""
 
     name: ClassVar[str]
 

@@ -6,9 +6,9 @@ the saver (`broker/groups/runtime/saving.py`) and computations to the `Worker`. 
 report back; only then does the core send the responses that depend on them.
 
 Each key belongs to one registered broker (`broker/groups/runtime/saving.py`). When brokers join or
-leave, the runtime drops the keys of other brokers and begins a new round of loading
-(`broker/groups/runtime/saving.py`). A request waits only until its own key is loaded. A key that
-another broker owned meanwhile is loaded again, because its rows have other versions.
+leave, the runtime drops the keys of other brokers and loads its own keys again (`Loads` in the same
+file). A request waits only until its own key is loaded. A key that another broker owned meanwhile
+is read again, because its rows have other versions.
 
 Source: Kafka's `CoordinatorRuntime`, which keeps its state in an internal log; see decision 0022.
 """
@@ -97,7 +97,10 @@ class Ticker:
         self._timer = asyncio.get_running_loop().call_later(delay_seconds, self.ring)
 
     def ring(self) -> None:
-        """Tick; if the process was suspended, first wait until queued requests have been read."""
+        """Tick; if the process was suspended, first wait until queued requests have been read.
+
+        Otherwise members whose heartbeats are in that queue would expire.
+        """
         self._timer = None
         now_ms = self.now_ms()
         if now_ms - self._deadline_ms < HELD_UP_SECONDS * 1000:
@@ -174,7 +177,7 @@ class Runtime:
     ) -> None:
         """Create the runtime.
 
-        `make_core` is called at first use, `loaded` after each complete round of loading. `act`
+        `make_core` is called at first use, `loaded` each time when all keys are loaded. `act`
         performs the `Act` effects, if the core has any.
         """
         self._kind = kind
@@ -230,7 +233,7 @@ class Runtime:
             self._waiting.pop(token, None)
 
     def ask(self, event: Any, key: str) -> Any | None:
-        """Return the immediate response to a query; None if the key is not loaded."""
+        """Return the core's response to a query without waiting; None if the key is not loaded."""
         if not self._loads.ready(key):
             return None
         refused = self._refusal()

@@ -54,7 +54,11 @@ class Recognised(Enum):
 
 
 class KeyRows:
-    """Rows of one key. `saving` counts the saves under way."""
+    """Version and hashes of the rows that a key has in the control plane, as far as known.
+
+    They show which rows a save must change, and who wrote rows that are found after a failure.
+    `saving` counts the saves under way.
+    """
 
     __slots__ = ("_doubtful", "_hashes", "key", "saving", "version")
 
@@ -98,9 +102,9 @@ class KeyRows:
         self._doubtful = _hashes(save.rows)
 
     def recognise(self, found: Iterable[CoordinationRecord], save: Save) -> Recognised:
-        """Return who wrote the rows that were found after a failed save.
+        """Return who wrote the rows `found` in the control plane after `save` failed.
 
-        They become the known rows, unless another coordinator wrote them.
+        Unless another coordinator wrote them, they become the known rows of the key.
         """
         version, hashes = _known(found)
         if version != self.version and hashes == _hashes(save.rows):
@@ -457,8 +461,8 @@ class Loads:
 
         `owns(key)` returns whether this broker owns a key; `known()` returns the keys of the core.
         Before a read, `before(keys)` returns the version of each known key. After it,
-        `take(key, found, version)` receives the rows that were read. `completed()` is called after
-        each round.
+        `take(key, found, version)` receives the rows that were read. `completed()` is called each
+        time when all keys are loaded.
         """
         self._source = source
         self._owns = owns
@@ -480,7 +484,7 @@ class Loads:
         return self._complete or key in self._loaded
 
     def begin(self) -> None:
-        """Begin a new round, because other brokers may have owned the loaded keys."""
+        """Begin to load all keys again, because other brokers may have owned them meanwhile."""
         self._round += 1
         self._complete = False
         self._loaded.clear()
@@ -524,7 +528,7 @@ class Loads:
         return future
 
     def start(self) -> None:
-        """Resume the round unless it is complete. Idempotent."""
+        """Continue to load keys unless all are loaded. Idempotent."""
         if self._task is None and not self._complete:
             self._task = asyncio.get_running_loop().create_task(self._run())
 

@@ -357,7 +357,7 @@ class DeadLetters:
         self._table = str(PipelinePaths(spec).replays)
 
     def look(self, wanted: Filters) -> Found:
-        """Return the dead letters that `replay` would write; `limit` applies to all groups."""
+        """Count the dead letters that `replay` would write; `limit` is for all groups together."""
         replay = self._decide(wanted, by="", batch=0, owner="")
         frame = self._marked(replay).persist()
         try:
@@ -450,7 +450,7 @@ class DeadLetters:
 
     @contextmanager
     def _put_aside_when_refused(self, replay: Replay) -> Iterator[None]:
-        """Complete a replay that the log rejects, so that it does not block later replays."""
+        """Close a replay as rejected if the log rejects it, so that later replays can begin."""
         try:
             yield
         except (InvalidRows, UnknownTopics, CommitRefused, SinkOwnerChanged) as error:

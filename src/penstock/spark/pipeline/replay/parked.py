@@ -85,7 +85,7 @@ def ask(
         dead_letter: dead-letter the records instead of retrying them.
 
     Returns:
-        The ids of the requests, by query; only queries with such records have one.
+        The ids of the requests, by query; queries without matching records get no request.
 
     Raises:
         NothingParked: no parked record matches, there are too many keys, or `dead_letter` is set
