@@ -312,8 +312,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--offline",
         is_flag=True,
-        help="Open the cluster's database instead of connecting to a broker, which must be"
-        " stopped.",
+        help="Write to the cluster's database, not through a broker. All brokers must be stopped.",
     )
     @path_option("--config file", "With --offline: the broker's TOML file of settings.")
     @click.option(

@@ -80,7 +80,10 @@ class Choice(NamedTuple):
 
 
 def choose(page: Sequence[Extent], *, rules: Rules, now_ms: int, last: bool) -> Choice:
-    """Return the first run of a page of extents. `last` means that no extents follow the page."""
+    """Return the first adjacent extents of a page that may become one segment.
+
+    `last` means that no extents follow the page.
+    """
     first = next((place for place, extent in enumerate(page) if extent.kind == "wal"), len(page))
     if first == len(page):
         end = page[-1].next_offset if page else 0
@@ -354,7 +357,10 @@ class ConsolidationCounters(Metrics, prefix="penstock_diskless_consolidation_"):
     races = counter(
         "races_lost_total", "Discarded segments: the extents had changed, or the key was swept."
     )
-    failures = counter("failures_total", "Segments that failed at a damaged or missing object.")
+    failures = counter(
+        "failures_total",
+        "Segments that could not be made, because a source object is damaged or missing.",
+    )
     passes_failed = counter("passes_failed_total", "Passes that ended with an error.")
 
 

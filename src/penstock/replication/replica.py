@@ -13,14 +13,14 @@ covers is then acknowledged. A fence is answered after the sync of a token that 
 So an append before a promise is either reported in the answer, or never acknowledged.
 
 **Start.** Records that the leader has deleted were committed. A log that ends below the leader's
-start restarts there, empty; this is durable before any append to it is acknowledged. The start is
-acknowledged and reported to claimants as an end, so that no epoch ends below it when all records
-are deleted.
+start restarts there, empty; this is durable before any append to it is acknowledged. To a
+broker that claims leadership, an empty log reports its start offset as its end, so that no epoch
+ends below the deleted records.
 
 **Limbo.** A replica that may have lost durable records reports this. The records that it has count
-as present, but those that it lacks do not count as absent. The leader reports the log end offset
-that it had after it knew this incarnation; nothing above it was ever acknowledged here. Limbo ends
-when everything up to that offset is durable.
+as present, but those that it lacks do not count as absent. The leader sends the log end offset
+that it had when it learned of this start of the replica; the replica has acknowledged nothing above
+that offset. Limbo ends when everything up to it is durable.
 
 Counters and offsets are plain values in slots, so that an append costs little more than the effects
 that it returns.

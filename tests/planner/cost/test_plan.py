@@ -108,15 +108,21 @@ def test_a_limit_that_ends_an_option_is_reported() -> None:
 def test_what_is_too_slow_or_delivers_files_does_not_fit() -> None:
     found = plan(latency_p99="50ms", per_record=True, rate=1e9)
     assert found.value("cheapest_option") not in ("diskless", "s3-direct", "outbox-fsx-tiering")
-    slow = about(found, "diskless does not fit")
+    slow = about(found, "diskless does not meet the requirements")
     assert slow.severity == "warn"
     assert "is up to 500 ms at p99, but latency-p99 is 50 ms" in slow.cause
-    assert "delivers files" in about(found, "outbox, EFS Elastic does not fit").cause
-    assert "at most 200 MB/s" in about(found, "MSK, Serverless does not fit").cause
+    assert (
+        "delivers files" in about(found, "outbox, EFS Elastic does not meet the requirements").cause
+    )
+    assert (
+        "at most 200 MB/s" in about(found, "MSK, Serverless does not meet the requirements").cause
+    )
     long = plan(retention=400)
-    assert "at most 365 d" in about(long, "Kinesis, on demand does not fit").cause
+    assert "at most 365 d" in about(long, "Kinesis, on demand does not meet the requirements").cause
     wide = plan(rate=100e9)
-    assert "at most 10,240 MB/s" in about(wide, "outbox, FSx SSD does not fit").cause
+    assert (
+        "at most 10,240 MB/s" in about(wide, "outbox, FSx SSD does not meet the requirements").cause
+    )
     assert (
         "at most 20,000 MB/s" in about(wide, "outbox, FSx Intelligent-Tiering does not fit").cause
     )

@@ -104,8 +104,9 @@ def failures(answers: Bodies) -> list[str]:
 
 
 def metrics(answers: Mapping[int, bytes | None], own: Iterable[Sample] = ()) -> bytes:
-    """Merge the metrics of brokers, with the label `broker` on every sample, and samples of its
-    `own`.
+    """Merge the metrics of brokers, with the label `broker` on every sample.
+
+    `own` are samples of the front itself, which get no such label.
 
     All samples of a metric follow its HELP and TYPE lines, as the exposition format requires.
     """

@@ -127,8 +127,8 @@ def target_of(
 #
 # The broker is a client of the dead letter topic, even for partitions that it leads
 # (`topics/audit_topic.py`). A share partition has at most one task; at most `DEAD_LETTER_TASKS_MAX`
-# tasks write concurrently. Waiting records count toward the lock limit of their share partition, which
-# limits their number.
+# tasks write concurrently. Waiting records count toward the lock limit of their share partition,
+# which limits their number.
 
 
 DEAD_LETTER_TASKS_MAX: Final = 8

@@ -146,7 +146,10 @@ class Listener:
 
 
 class WatermarkPublisher:
-    """Sends the newest watermarks of partitions to other brokers, after their commits."""
+    """Sender of watermarks: tells other brokers of the new ones after a commit of diskless batches.
+
+    Watermarks that wait are merged, so that one notice has the newest of each partition.
+    """
 
     def __init__(self, connections: Connections, *, channel: str, sender: str) -> None:
         self._connections = connections

@@ -108,7 +108,8 @@ def frame_bytes_max(message_bytes_max: int) -> int:
     room -= _LONG_OVERHEAD_BYTES * (room // _LONG_VALUE_BYTES + 1)
     if room <= 0:
         raise InvalidRecord(
-            f"batches of {message_bytes_max} bytes are too small for a frame of {chunks} chunks"
+            f"message.max.bytes is {message_bytes_max}, too small for a frame of {chunks} chunks;"
+            " set a higher limit"
         )
     return room
 

@@ -154,7 +154,7 @@ def _unfit(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Finding]:
     fix = "its cost is shown, but it cannot be the cheapest"
     against = [(option, reasons_against(option, inputs)) for option in options]
     return [
-        warn(f"{option.label} does not fit", "; ".join(reasons), fix)
+        warn(f"{option.label} does not meet the requirements", "; ".join(reasons), fix)
         for option, reasons in against
         if reasons
     ]

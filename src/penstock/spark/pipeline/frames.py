@@ -1,9 +1,10 @@
 """Views as data frames: reads topics, decodes values, and runs steps.
 
 Streams and batches use the same functions. A source's view has the fields of its value and the
-column `_record` (see `spec.py`). A stateful query drops rejected records, because a record query
-handles them. The views of a stateful query are built twice: over streams, to run the query, and
-over the records of a batch, to find the late rows that Spark drops (`late.py`).
+column `_record` (see `spec.py`). A stateful query drops rejected records: the query that processes
+the records of the same topic one by one writes their dead letters. The views of a stateful query
+are built twice: over streams, to run the query, and over the records of a batch, to find the late
+rows that Spark drops (`late.py`).
 """
 
 from __future__ import annotations

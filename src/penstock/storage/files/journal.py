@@ -502,7 +502,7 @@ class Journal:
             self._scrub(active, position)
 
     def _scrub(self, file: JournalFile, position: int) -> None:
-        """Clear the first block of an undone entry, so that a crash does not restore its group.
+        """Clear the first block of a failed entry, so that a restart does not restore it.
 
         Errors are ignored.
         """
