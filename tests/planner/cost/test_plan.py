@@ -124,7 +124,8 @@ def test_what_is_too_slow_or_delivers_files_does_not_fit() -> None:
         "at most 10,240 MB/s" in about(wide, "outbox, FSx SSD does not meet the requirements").cause
     )
     assert (
-        "at most 20,000 MB/s" in about(wide, "outbox, FSx Intelligent-Tiering does not fit").cause
+        "at most 20,000 MB/s"
+        in about(wide, "outbox, FSx Intelligent-Tiering does not meet the requirements").cause
     )
 
 
