@@ -72,7 +72,7 @@ def test_a_log_that_is_compacted_no_further_is_named(bare: Run) -> None:
 
         assert until(compacted)
         status, cause, _ = examined(bare, *words)[1]["compaction"]
-        assert (status, cause[:20]) == ("ok", "1 compacted logs, th")
+        assert (status, cause[:20]) == ("ok", "1 compacted logs, hi")
         first = min(path for path in directory.glob("*.log") if path.stat().st_size)
         with first.open("r+b") as file:
             file.seek(30)

@@ -91,7 +91,7 @@ def test_settings_of_apache_kafka_are_accepted_with_a_note(tmp_path: Path) -> No
     )
     found = configure(file=file, environment={}, flags={})
     assert len(found.notes) == 3
-    first = "setting zookeeper.connect = 'localhost:2181': it has no effect: metadata is kept in"
+    first = "setting zookeeper.connect = 'localhost:2181': it has no effect: metadata is stored in"
     assert found.notes[0].startswith(first)
     assert found.notes[0].endswith(f"({file}, line 1)")
 

@@ -204,13 +204,15 @@ def test_topics_and_brokers_that_are_not_there(
 def test_without_java(write: Callable[[str], Path]) -> None:
     ran = penstock("validate", write(PIPELINE), PATH="/nowhere", JAVA_HOME="")
     assert ran.returncode == 1
-    assert ran.stderr.startswith("penstock: Spark needs a Java runtime")
+    assert ran.stderr.startswith(
+        "penstock: no `java` is on the path, but Spark needs a Java runtime"
+    )
     assert "--static" in ran.stderr
     assert penstock("validate", write(PIPELINE), "--static", PATH="/nowhere").returncode == 0
     ran = penstock("validate", write("naem = 3\n" + PIPELINE), PATH="/nowhere", JAVA_HOME="")
     assert ran.returncode == 1
     assert "naem: is not known here" in ran.stdout
-    assert "skipped Spark's checks: Spark needs a Java runtime" in ran.stderr
+    assert "skipped Spark's checks: no `java` is on the path" in ran.stderr
 
 
 # Processes

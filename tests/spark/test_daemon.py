@@ -105,7 +105,7 @@ def test_a_process_beside_a_stream_that_was_left(folder: Path, source: type, tol
 @pytest.mark.parametrize(
     ("loaded", "spared"),
     [
-        ("spark.source", {"numba", "pyarrow.compute", "penstock.spark.reads.reading"}),
+        ("spark.sessions.source", {"numba", "pyarrow.compute", "penstock.spark.reads.reading"}),
         ("spark.formats.decoders", {"numba", "penstock.spark.reads.reading"}),
     ],
 )

@@ -212,7 +212,7 @@ def test_the_sweeper_learns_what_a_query_has_read(
 
 
 def test_records_without_headers_are_refused(topic: Topic, shelf: Shelf) -> None:
-    with pytest.raises(InvalidOption, match="no column headers"):
+    with pytest.raises(InvalidOption, match="the column headers is missing"):
         read_outbox(topic.batch(), shelf.root)
 
 

@@ -138,7 +138,7 @@ def _next_item(
 
 @kernel("UniTuple(int64, 2)(int64, int64, int64)", inlined=True)
 def _checked(operation: int, value: int, count: int) -> tuple[int, int]:
-    """Return the number to store for an operation, and a problem or 0."""
+    """Check an integer's range, and convert milliseconds; return the number, and a problem or 0."""
     if operation == INT and (value > _INT_MAX or value < -_INT_MAX - 1):
         return 0, NO_INT
     if operation == MILLIS:
@@ -180,9 +180,10 @@ def _put_sized(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, step: int,
     data: Any, at: int, end: int,
 ) -> int:  # fmt: skip
-    """Append bytes; return the position after them, or the negative number of a problem.
+    """Read a step's text, bytes, UUID or decimal into its column; return the position after it.
 
-    Their size is FIRST of the step; if that is 0, the data has it before the bytes.
+    The result is negative if there is a problem. The size is FIRST of the step; if that is 0, the
+    size is encoded before the bytes.
     """
     operation, column = program[step, OPERATION], program[step, COLUMN]
     size = program[step, FIRST]
@@ -274,10 +275,10 @@ def read_avro(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
     data: Any, starts: Any, ends: Any, problems: Any, row: int, left: Any,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read values from number `row` on; return the next number, and the column that is full.
+    """Read the values from row `row` on into columns; return the row to continue at, and a column.
 
-    The next number is smaller than the number of values only if a column is full. A value with an
-    earlier or a new problem is null.
+    If a column is full, both name where to continue after the caller has enlarged it. Otherwise the
+    row is the number of values. A value with an earlier or a new problem is null.
     """
     while row < starts.size:
         if problems[row] == 0:

@@ -113,7 +113,10 @@ def put_items(table: Any, valid: Any, words: Any, column: int) -> None:
 def set_text(
     table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int, size: int
 ) -> bool:
-    """Write bytes as the next entry without counting it; return False if there is no room."""
+    """Write bytes as the next entry of a TEXT column; return False if there is no room.
+
+    COUNT does not change, so a later value of the same field can replace the entry.
+    """
     count = table[column, COUNT]
     entry = table[column, AT] + count
     start = words[entry]

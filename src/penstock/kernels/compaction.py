@@ -378,7 +378,7 @@ def put_header(data: Any, table: Any, batch: Any, target: Any, at: Any, size: An
 def rewrite(
     data: Any, table: Any, low: Any, high: Any, spans: Any, keep: Any, target: Any, at: Any
 ) -> Any:
-    """Write the batches `low` to `high` by their modes; return the position after them.
+    """Write the batches `low` to `high` (copied whole, rebuilt or dropped); return the end.
 
     `data` has the records of rebuilt batches uncompressed. The caller computes checksums.
     """

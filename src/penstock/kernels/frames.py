@@ -40,7 +40,7 @@ def skip_frames(
 
     Args:
         indexes: the message indexes that the header must have; empty if the format has none.
-        place: added to the number of a problem with the indexes.
+        place: added to the number of a problem with the indexes, to name the part of the schema.
     """
     for row in range(starts.size):
         if problems[row] != 0:

@@ -458,7 +458,7 @@ def wide_digits(data: Any, at: int, whole: int, behind: int, scale: int, up: int
     """Return a number's digits, with `scale` of them after the point, as high and low word.
 
     The digits before the point are at `at` to `whole`; those after it end at `behind`. `up` is
-    added.
+    added to the last digit: 1 to round up, else 0.
     """
     high, low = np.uint64(0), np.uint64(0)
     for step in range(at, whole):
@@ -489,7 +489,7 @@ def put_wide(
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64, int64, int64)", inlined=True)
 def narrow_digits(data: Any, at: int, whole: int, behind: int, scale: int) -> Any:
-    """Return a number's digits, with `scale` of them after the point; and 1 if the rest rounds up.
+    """Return a number's digits, with `scale` of them after the point; and 1 to round up, else 0.
 
     The digits before the point are at `at` to `whole`; those after it end at `behind`.
     """
@@ -555,7 +555,7 @@ def read_decimal(
 def put_mark(
     word: int, start: int, stop: int, row: int, single: bool, marks: Any, state: Any
 ) -> Any:  # fmt: skip
-    """Mark a number, which the caller converts exactly; return the position after it, or ROOM."""
+    """Mark a number for exact conversion by Arrow; return its end, or ROOM if `marks` is full."""
     mark = state[MARKS]
     if mark == marks.shape[0]:
         state[LACKING] = -1

@@ -3,7 +3,8 @@
 A value is read once, from its first byte to its last, with open objects, lists and maps on a stack.
 The name of the next field in the schema is compared first, so fields in the order of the schema are
 found at once. Names outside the schema are noted while their object is open, because a name must
-not occur twice.
+not occur twice. A function returns LOOK if the slow reader must read the value, and ROOM if an
+array is full.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def find_field(
 def note_name(
     data: Any, at: int, size: int, noted: Any, stack: Any, depth: int, state: Any
 ) -> Any:  # fmt: skip
-    """Note a name of the open object; return LOOK if it occurred before or too many are open."""
+    """Store a name of the open object; return LOOK if it is a duplicate or `noted` is full."""
     count = state[NOTED]
     if count == noted.shape[0]:
         return LOOK
@@ -169,7 +170,7 @@ def read_slot(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, levels: Any, stack: Any,
     depth: int, noted: Any, words: Any, flags: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Return the start of the next value (or LOOK or ROOM), its node, and its column index."""
+    """Find the next member or item: return its position (or LOOK or ROOM), node and index."""
     node, index, target = stack[depth, OPEN], stack[depth, INDEX], int64(SKIPPED)
     listed = node >= 0 and nodes[node, KIND] != RECORD
     if listed:
@@ -320,7 +321,7 @@ def read_row(
 
 @kernel(f"void(int64, {TABLE}, {TABLE}, int64[::1], int64[::1], uint8[::1])")
 def forget(row: int, columns: Any, levels: Any, state: Any, words: Any, flags: Any) -> None:
-    """Reset all values of a row to null."""
+    """Reset a row to nulls and remove its items, because reading it failed or an array is full."""
     for column in range(columns.shape[0]):
         level = columns[column, 0]
         first, stop = (row, row + 1) if level == 0 else (levels[level, SAVED], levels[level, COUNT])
@@ -345,7 +346,7 @@ def read_values(
 ) -> Any:  # fmt: skip
     """Read the values from number `first` on into their rows; return the number of read values.
 
-    It is smaller than the number of all values only if an array is full, which `state` names.
+    If an array is full, reading ends early, and `state` names the array.
     """
     for row in range(first, starts.size):
         if status[row] != GOOD:
@@ -372,7 +373,7 @@ def read_values(
 
 @kernel(f"void({READ}, uint8[::1], int64[::1], int32[::1], uint8[::1])")
 def gather_texts(data: Any, heap: Any, words: Any, offsets: Any, target: Any) -> None:
-    """Copy the texts that words point to into one buffer."""
+    """Copy texts into one buffer, from the positions and sizes in `words`."""
     for number in range(words.size):
         word = words[number]
         start, size = (word & ~HEAP_BIT) >> START_SHIFT, word & SIZE_MASK

@@ -100,9 +100,10 @@ def _find(messages: Any, fields: Any, message: int, number: int, expected: int) 
 
 @kernel(f"UniTuple(int64, 3)({READ}, int64, int64, int64)", inlined=True)
 def _step(data: Any, at: int, end: int, wire: int) -> tuple[int, int, int]:
-    """Return a value if it is a number, the start of its bytes, and the position after it.
+    """Find the value at `at`, of a known wire type; return its number, its start and its end.
 
-    The position is the negative number of a problem, if there is one.
+    The number is 0 if the value is not a number. The end is the negative number of a problem if
+    there is one.
     """
     if wire == VARINT:
         value, behind = read_varint(data, at, end)
@@ -142,7 +143,10 @@ def _set(
     fields: Any, table: Any, valid: Any, words: Any, octets: Any, field: int,
     data: Any, value: int, start: int, behind: int,
 ) -> int:  # fmt: skip
-    """Write a scalar as the next entry of its column without counting it; return a problem or 0."""
+    """Write a scalar as the next entry of its field's column; return a problem or 0.
+
+    COUNT does not change, so a later value of the same field can replace the entry.
+    """
     kind, column = fields[field, KIND], fields[field, TARGET]
     count = table[column, COUNT]
     if count >= table[column, ROOM]:
@@ -167,9 +171,9 @@ def _unpack(
     fields: Any, table: Any, valid: Any, words: Any, octets: Any, field: int,
     data: Any, at: int, end: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Append the packed numbers from `at` to `end`; return a problem or 0, and a flag.
+    """Append the numbers of a packed field, at `at` to `end`; return a problem or 0, and a flag.
 
-    The flag is 1 if an item has the problem, and 0 if the field has it.
+    The flag is 1 if the problem is in an item, and 0 if it is in the field as a whole.
     """
     wire = fields[field, WIRE]
     size = 8 if wire == FIXED_64 else 4 if wire == FIXED_32 else 1
@@ -271,7 +275,7 @@ def _take(
     last: Any, frames: Any, depth: int, field: int,
     data: Any, wire: int, value: int, start: int, behind: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write a value of a field, or enter its message; return a problem or 0, and its place."""
+    """Write a scalar of a field, or open its message; return a problem or 0, and its place."""
     flags, inner = fields[field, FLAGS], fields[field, INNER]
     place = PLACES + messages.shape[0] + 2 * field
     if fields[field, ONEOF] >= 0:
@@ -306,9 +310,10 @@ def _piece(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, seen: Any,
     last: Any, frames: Any, depth: int, data: Any, at: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Read a tag and its value; return a problem or 0, its place, the next position, and a flag.
+    """Read one field of the open message: a tag and its value.
 
-    The flag is 1 if the value is a message that is now open, else 0.
+    Return a problem or 0, the place of the problem, the next position, and 1 if the value is a
+    message that is now open, else 0.
     """
     message, end = frames[depth, _OPEN], frames[depth, _END]
     tag, at = read_varint(data, at, end)
@@ -384,10 +389,10 @@ def read_protobuf(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
     seen: Any, last: Any, frames: Any, data: Any, starts: Any, ends: Any, problems: Any, row: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read values from number `row` on; return the next number, and the column that is full.
+    """Read the values from row `row` on into columns; return the row to continue at, and a column.
 
-    The next number is smaller than the number of values only if a column is full. A value with an
-    earlier or a new problem is null.
+    If a column is full, both name where to continue after the caller has enlarged it. Otherwise the
+    row is the number of values. A value with an earlier or a new problem is null.
     """
     while row < starts.size:
         if problems[row] == 0:

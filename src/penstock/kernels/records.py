@@ -250,7 +250,7 @@ def _put(
 def _put_headers(
     data: Any, at: Any, end: Any, count: Any, row: Any, bounds: Any, positions: Any, state: Any
 ) -> Any:
-    """Write the position of a row's headers, if there is room for it; return a problem or 0."""
+    """Check a row's headers; write their position if it is requested; return a problem or 0."""
     if bounds.size:
         bounds[2, row + 1] = bounds[2, row] + count
     if count == 0:
@@ -291,7 +291,7 @@ def _read_any(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
 
 @kernel(f"Tuple((int64, int64, uint64))({READ}, int64)", inlined=True)
 def _peek_varint(data: Any, at: Any) -> tuple[Any, Any, Any]:
-    """Return a varint of at most three bytes, the position after it, and 0 if it is complete."""
+    """Return a varint of up to three bytes, the position after it, and nonzero if it is longer."""
     word = peek_word(data, at)
     raw, size, long = word & np.uint64(0x7F), 1, np.uint64(0)
     if word & np.uint64(0x80):
@@ -426,7 +426,7 @@ def read_records(
 
 @kernel(f"void(uint8[::1], {_INTS}, {READ}, {_INTS}, int64, int64)")
 def gather(target: Any, bounds: Any, data: Any, positions: Any, low: Any, high: Any) -> None:
-    """Copy the bytes of the rows `low` to `high` from `positions` in `data` to `bounds`."""
+    """Copy the rows `low` to `high` into `target`: from `positions` in `data`, to `bounds`."""
     bound = np.int64(bounds[low])
     for row in range(low, high):
         after = np.int64(bounds[row + 1])

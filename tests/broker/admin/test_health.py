@@ -144,7 +144,7 @@ async def test_a_data_directory_that_is_gone_is_named(
 def test_too_little_space_is_reported_with_both_numbers(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     check_disk(str(tmp_path), free // 2)
-    with pytest.raises(OSError, match=f"at least {free * 2} are needed"):
+    with pytest.raises(OSError, match=f"needs at least {free * 2}"):
         check_disk(str(tmp_path), free * 2)
 
 

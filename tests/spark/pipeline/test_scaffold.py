@@ -136,7 +136,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_a_template_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UnknownTemplate, match="did you mean quickstart"):
         init(tmp_path, "quick-start")
-    with pytest.raises(UnknownTemplate, match="there are aggregate, cdc, quickstart, relay"):
+    with pytest.raises(UnknownTemplate, match="write aggregate, cdc, quickstart or relay"):
         init(tmp_path, "zzz")
 
 

@@ -39,7 +39,7 @@ STEPS: Final = ("staged", "committed")
 # of the workers.
 DEADLY: Final = '''
 import os, signal, sys
-from penstock.spark import daemon
+from penstock.spark.reads import daemon
 from penstock.spark.sink import staging
 from penstock.spark.sink.commits import Commits
 from penstock.spark.sink.blobs import BlobStore

@@ -133,5 +133,5 @@ def test_dead_letters_need_a_topic(pipeline: Pipeline) -> None:
     topic = pipeline.topic("rows")
     text = TEXT.format(number=pipeline.number, topic=topic, dead="x").split("[errors]")[0]
     spec = pipeline.write(text + '[errors]\non_invalid = "drop"\n')
-    with pytest.raises(NothingParked, match=r"needs errors\.dead_letters"):
+    with pytest.raises(NothingParked, match=r"set errors\.dead_letters in the file"):
         ask(spec, by="ada", keys=None, dead_letter=True)

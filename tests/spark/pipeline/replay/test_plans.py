@@ -97,7 +97,7 @@ on_invalid = "drop"
         ("newest", None),
         ("loose", None),
         ("last", "without order_by older rows would replace"),
-        ("changes", "keys that were deleted since"),
+        ("changes", "keys that were deleted after the sink was added"),
         ("strict", "it is ordered"),
         ("screen", "it writes to the console"),
         ("nothing", "unknown sink nothing; the file has plain, last"),
