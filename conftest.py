@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections import defaultdict
@@ -45,6 +46,16 @@ class RunReport:
             "seconds": {test: round(seconds, 3) for test, seconds in slowest_first},
         }
         self._path.write_text(json.dumps(found, indent=1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests without garbage collection: almost all objects of a collection stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ there, also where it is imported late.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
     }
 
 
+@cache
 def imports_in(root: Path) -> dict[str, set[str]]:
     modules = modules_in(root)
     return {module: imports_of(module, modules) for module in modules}

@@ -22,11 +22,11 @@ FUNCTION_LINES_MAX = 60
 FILES_MAX = 700
 """Largest number of files in the product."""
 LINES_MAX = {
-    "apps": 18_400, "archive": 1_000, "base": 2_000, "broker": 35_200, "client": 9_000,
-    "control": 11_000, "diskless": 6_800, "formats": 3_500, "host": 9_600, "kernels": 3_700,
-    "objects": 2_800, "outbox": 6_300, "partitions": 2_800, "planner": 10_300, "records": 3_500,
-    "replication": 4_500, "security": 6_300, "spark": 21_300, "storage": 13_900, "testing": 600,
-    "wire": 2_600,
+    "apps": 18_500, "archive": 1_100, "base": 2_100, "broker": 35_500, "client": 9_100,
+    "control": 11_100, "diskless": 6_900, "formats": 3_500, "host": 9_700, "kernels": 3_700,
+    "objects": 2_800, "outbox": 6_300, "partitions": 2_800, "planner": 10_400, "records":
+    3_500, "replication": 4_600, "security": 6_400, "spark": 21_400, "storage": 14_100,
+    "testing": 600, "wire": 2_600,
 }  # fmt: skip
 """Budget of each room's lines. A commit that raises one states the reason in its body."""
 LINES_SLACK = 300

@@ -121,6 +121,7 @@ def test_an_idle_stream_makes_no_batches(topic: Topic, run: Run) -> None:
         query.stop()
 
 
+@pytest.mark.long
 def test_a_time_that_was_asked_for_is_a_batch_once_it_has_come(
     topic: Topic, run: Run, tmp_path: Path
 ) -> None:

@@ -112,7 +112,9 @@ def no_list_is_empty(broker: Broker, client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "frozen", [pytest.param(False, marks=pytest.mark.long), True], ids=["stopped", "frozen"]
+    "frozen",
+    [pytest.param(frozen, marks=pytest.mark.long) for frozen in (False, True)],
+    ids=["stopped", "frozen"],
 )
 def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen: bool) -> None:
     places = {"control.url": server.schema(), "diskless.storage.url": tmp_path.as_uri()}

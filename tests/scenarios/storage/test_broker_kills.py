@@ -196,6 +196,7 @@ def round_of(broker: PenstockProcess, load: Load, fault: str) -> bool:
     return died
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_broker_is_killed_at_a_call(tmp_path: Path) -> None:
     load = Load()

@@ -146,7 +146,7 @@ class Listener:
 
 
 class WatermarkPublisher:
-    """Sender of watermarks: tells other brokers of the new ones after a commit of diskless batches.
+    """Sender of watermarks to other brokers, after a commit of diskless batches.
 
     Watermarks that wait are merged, so that one notice has the newest of each partition.
     """

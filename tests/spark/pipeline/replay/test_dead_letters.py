@@ -225,6 +225,7 @@ def test_an_interrupted_replay_is_finished_first(
     assert by["bob"] == second.records == (3 if where == "before the log" else 3 + 6)
 
 
+@pytest.mark.long
 def test_what_cannot_go_back_is_refused_and_stands_in_nobodys_way(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
     dead_letters = shop.dead_letters()
