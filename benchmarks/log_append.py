@@ -23,11 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
+import pyarrow as pa
+
 from benchmarks.harness import Row
 from penstock.apps.loads.figures import interleaved
 from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.records import BatchHeader, encode_header, seal
+from penstock.records.columnar import encode_batches
 from penstock.storage import LogConfig, LogStore, StorageError, StorageSettings
 
 CONFIG = LogConfig(retention_ms=-1, max_message_bytes=2 << 20)
@@ -40,12 +42,10 @@ CONNECTIONS = 64
 
 
 def batch(size_bytes: int) -> bytes:
-    """One batch of one record's worth of filler."""
-    body = os.urandom(size_bytes)
-    header = BatchHeader(0, 49 + size_bytes, -1, 2, 0, 0, 0, 1000, 1000, -1, -1, -1, 1)
-    data = bytearray(encode_header(header) + body)
-    seal(data)
-    return bytes(data)
+    """Return a batch of one record, whose value has `size_bytes` random bytes."""
+    table = pa.table({"value": pa.array([os.urandom(size_bytes)], pa.binary())})
+    (encoded,) = encode_batches(table, now_ms=1000, max_batch_bytes=CONFIG.max_message_bytes)
+    return bytes(encoded.data)
 
 
 PAYLOAD = batch(LARGE_BYTES)
