@@ -10,7 +10,7 @@ import pyspark
 import pytest
 
 from penstock.spark.sessions import java as module
-from penstock.spark.sessions.java import FOLDER_VARIABLE, HOME_VARIABLE, spark_home
+from penstock.spark.sessions.java import HOME_VARIABLE, HOMES_VARIABLE, spark_home
 
 INSTALLED = Path(pyspark.__file__).parent
 LIBRARY = Path("python/lib/pyspark.zip")
@@ -23,7 +23,7 @@ FOUND = (
 @pytest.fixture(autouse=True)
 def none_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HOME_VARIABLE, raising=False)
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "homes"))
+    monkeypatch.setenv(HOMES_VARIABLE, str(tmp_path / "homes"))
     module._unpacked.cache_clear()
 
 
@@ -59,5 +59,5 @@ def test_the_installed_home_stays_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(HOMES_VARIABLE, str(tmp_path / "file"))
     assert spark_home() == INSTALLED

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane
 
 
-# Command group `penstock acl`: lists, adds and removes entries of access control lists.
-
-
 COLUMNS: Final = (
     "permission", "principal", "operation", "resource=resource_type", "name",
     "pattern=pattern_type", "host",

@@ -228,9 +228,6 @@ def _ranges(
     return tuple(ranges)
 
 
-# Reader of a write-ahead object's footer from a store.
-
-
 FOOTER_TAIL_BYTES: Final = 64 << 10
 """Bytes at the end of an object that are read first; a longer footer needs a second read."""
 

@@ -331,9 +331,6 @@ def write_durably(path: Path, data: bytes) -> None:
     replace_file(MACHINE_FILES, path, data)
 
 
-# Cache folders for files that can be computed again, shared by all processes of a machine.
-
-
 def folders(variable: str, package: Path, name: str) -> tuple[Path, ...]:
     """Return the folders of a cache, the preferred one first.
 

@@ -59,9 +59,6 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 
-# Preloading of the schemas of common requests after start, one in each turn of the event loop.
-
-
 logger = logging.getLogger(__name__)
 
 USUAL: Final[dict[str, tuple[int, ...]]] = {
@@ -102,9 +99,6 @@ def _step(loop: asyncio.AbstractEventLoop, steps: Iterator[tuple[str, int]]) -> 
     except PenstockError:
         logger.exception("could not load the schema of %s version %d", name, version)
     loop.call_later(0.001, _step, loop, steps)
-
-
-# Binding of a broker's listeners, with or without TLS.
 
 
 _LINKS_BACKLOG: Final = 128

@@ -188,9 +188,6 @@ def _join(batches: list[Any]) -> Any:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-# Decoding of fetched batches to Arrow record batches with the requested columns.
-
-
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")

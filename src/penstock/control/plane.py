@@ -70,9 +70,6 @@ class ControlPlane(
         """
 
 
-# The secret that all brokers of a cluster share, stored in the control plane.
-
-
 _NAME = ""
 _KEY = "key"
 

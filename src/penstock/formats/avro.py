@@ -304,9 +304,6 @@ def _refused(where: str, reason: str) -> InvalidFormat:
     return InvalidFormat("schema_file", f"field {where}" if where else "the schema", reason)
 
 
-# Conversion of Avro schemas to column trees.
-
-
 _TYPES: Final = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(),
     "float": pa.float32(), "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),

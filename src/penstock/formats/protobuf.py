@@ -186,9 +186,6 @@ def _refused(where: str, reason: str) -> InvalidFormat:
     return InvalidFormat("schema_file", f"field {where}", reason)
 
 
-# Conversion of Protobuf messages to column trees.
-
-
 _UINT64: Final = pa.decimal128(20, 0)
 _TYPES: Final = {
     "int32": pa.int32(), "sint32": pa.int32(), "sfixed32": pa.int32(),
@@ -198,7 +195,7 @@ _TYPES: Final = {
     "bool": pa.bool_(), "float": pa.float32(), "double": pa.float64(),
     "string": pa.string(), "bytes": pa.binary(),
 }  # fmt: skip
-_COLUMNS_SPECIAL: Final = {"timestamp": TIMESTAMP, "duration": pa.int64()}
+_SPECIAL_TYPES: Final = {"timestamp": TIMESTAMP, "duration": pa.int64()}
 
 
 def column_of_message(message: Message) -> Column:
@@ -209,7 +206,7 @@ def column_of_message(message: Message) -> Column:
     columns = tuple(column for _, column in parts)
     if message.special == "wrapper":
         return Column(type=columns[0].type, parts=columns)
-    return Column(type=_COLUMNS_SPECIAL[message.special], parts=columns)
+    return Column(type=_SPECIAL_TYPES[message.special], parts=columns)
 
 
 def column_of_field(field: Field) -> Column:

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Final, Literal
 
 from penstock.base.errors import InvalidError
 
-# Errors of value formats with unusable settings or schemas.
-
 
 class InvalidFormat(InvalidError):
     """Value format that is incomplete, or whose schema is malformed or not supported.
@@ -116,9 +114,6 @@ def _check_needs(value_format: ValueFormat) -> None:
         )
 
 
-# Limits of decoded values.
-
-
 DEPTH_MAX: Final = 32
 """Deepest nesting of a schema."""
 BATCH_BYTES_MAX: Final = (1 << 31) - (1 << 16)
@@ -127,9 +122,6 @@ JSON_DEPTH_MAX: Final = 500
 """Deepest nesting of objects and arrays of a JSON value."""
 JSON_DIGITS_MAX: Final = 1_000
 """Most digits of a number in a JSON value."""
-
-
-# Schema files of bounded size, read as bytes or as JSON.
 
 
 SCHEMA_FILE_BYTES_MAX: Final = 16 << 20

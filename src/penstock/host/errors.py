@@ -109,9 +109,6 @@ class CreditBug(BugError):
     """Credit became negative, or exceeded the granted credit."""
 
 
-# Limits of host ingest that are not settings.
-
-
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
 """Lowest and highest supported version of the protocol."""

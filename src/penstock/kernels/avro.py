@@ -43,9 +43,6 @@ from penstock.kernels.numbers import ENDS_EARLY, load_half, read_decimal, read_z
 from penstock.kernels.types import READ, int64
 from penstock.kernels.utf8 import is_utf8
 
-# Conversion of binary UUIDs to text.
-
-
 _BYTES: Final = 16
 _TEXT_BYTES: Final = 36
 

@@ -247,7 +247,7 @@ def scan_number(data: Any, at: int, end: int) -> Any:
 
 
 _DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
-_TENS = np.array([10**power for power in range(7)], np.int64)
+_TENS = np.array([10**power for power in range(19)], np.int64)
 
 
 @kernel(f"int64({READ}, int64)", inlined=True)
@@ -365,7 +365,6 @@ def read_time(data: Any, at: int, end: int, exact: bool) -> Any:
     return at + 1, (days * 86_400 + seconds) * 1_000_000 + micros, east
 
 
-_JSON_LEAVES_TENS = np.array([10**power for power in range(19)], np.int64)
 _POWERS = np.array([10.0**power for power in range(23)])
 _EXACT = 1 << 53
 _EXACT_SINGLE = 1 << 24
@@ -497,7 +496,7 @@ def narrow_digits(data: Any, at: int, whole: int, behind: int, scale: int) -> An
     kept = min(scale, max(0, behind - whole - 1))
     part, _ = digit_run(data, whole + 1, whole + 1 + kept)
     up = behind - whole - 1 > scale and data[whole + 1 + scale] >= 53
-    return (value * _JSON_LEAVES_TENS[kept] + part) * _JSON_LEAVES_TENS[scale - kept], int64(up)
+    return (value * _TENS[kept] + part) * _TENS[scale - kept], int64(up)
 
 
 @kernel(
@@ -587,7 +586,7 @@ def read_real(
     places = max(0, behind - whole - 1)
     part, _ = digit_run(data, whole + 1, behind)
     short = behind - at <= 18 and last == behind
-    value = value * _JSON_LEAVES_TENS[places] + part if short else int64(0)
+    value = value * _TENS[places] + part if short else int64(0)
     hard = value >= _EXACT
     if single:
         hard = value >= _EXACT_SINGLE or places > _EXACT_SINGLE_POWER

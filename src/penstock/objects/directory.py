@@ -361,9 +361,6 @@ class DirectoryStore:
         return kind(f"{what}: {reason}")
 
 
-# Object store in memory, for tests, simulations and trials.
-
-
 class MemoryStore:
     """A dictionary with the interface of a store. All users of an instance share its objects."""
 

@@ -94,9 +94,6 @@ class Hedging:
         return True
 
 
-# Limit of running and waiting requests: a pool without threads.
-
-
 J = TypeVar("J")
 
 

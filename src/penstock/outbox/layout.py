@@ -55,7 +55,7 @@ RESOLVE_BENEATH: Final = 0x08
 _RESOLVE: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 _SYS_OPENAT2: Final = 437  # the same on every architecture
 _ALWAYS: Final = os.O_CLOEXEC | os.O_NOCTTY
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _NO_OPENAT2: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.E2BIG})
 _ESCAPES: Final = frozenset({errno.ELOOP, errno.EXDEV})
 _INTERRUPTED: Final = frozenset({errno.EINTR, errno.EAGAIN})
@@ -129,7 +129,7 @@ def walk_beneath(root_fd: int, relative: str, flags: int) -> int:
     above = root_fd
     try:
         for part in parts[:-1]:
-            below = open_no_follow(above, part, _DIRECTORY)
+            below = open_no_follow(above, part, _OPEN_DIRECTORY)
             if above != root_fd:
                 os.close(above)
             above = below
@@ -147,7 +147,7 @@ def _openat2_works(root_fd: int) -> bool:
     global _works
     if _works is None:
         try:
-            os.close(_openat2(root_fd, ".", _DIRECTORY))
+            os.close(_openat2(root_fd, ".", _OPEN_DIRECTORY))
             _works = True
         except OSError as error:
             if error.errno not in _NO_OPENAT2:
@@ -197,7 +197,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9]{1,32}", re.ASCII)
 _TEMPORARY: Final = re.compile(
     r"data\.bin\.tmp\.(?P<token>[A-Za-z0-9]{1,32})\.(?P<attempt>[0-9]{1,9})", re.ASCII
 )
-_LAYOUT_DIRECTORY: Final = re.compile(
+_BATCH_DIRECTORY: Final = re.compile(
     rf"(?P<partition>{PARTITION_PATTERN})"
     r"/year=(?P<year>\d{4})/month=(?P<month>\d{2})/day=(?P<day>\d{2})/hour=(?P<hour>\d{2})"
     rf"/batch-(?P<batch>{BATCH_PATTERN})",
@@ -316,7 +316,7 @@ def parse_directory(relative: str) -> PayloadLocation:
         raise InvalidPath(
             relative, f"has {len(relative)} characters; the limit is {PATH_CHARS_MAX}"
         )
-    found = _LAYOUT_DIRECTORY.fullmatch(relative)
+    found = _BATCH_DIRECTORY.fullmatch(relative)
     if found is None:
         raise InvalidPath(relative, "is not <partition>/year=/month=/day=/hour=/batch-<id>")
     year, month, day, hour = (int(found[name]) for name in ("year", "month", "day", "hour"))

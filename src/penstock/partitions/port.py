@@ -227,9 +227,6 @@ class Partition(Protocol):
         ...
 
 
-# Lookup of start and end offsets, with one request for all partitions of a kind.
-
-
 async def look_up_watermarks(partitions: Iterable[Partition | None]) -> None:
     """Update the offsets of partitions that depend on a lookup; skip None.
 

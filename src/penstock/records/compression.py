@@ -636,9 +636,6 @@ _PORTABLE: Final[dict[Codec, Callable[[Readable, int], Readable]]] = {
 }
 
 
-# Limit on the decompressed bytes of all batches of one request.
-
-
 OPENED_REQUEST_BYTES_MAX: Final = 512 << 20
 """Most decompressed bytes that a broker validates for all batches of one produce request."""
 

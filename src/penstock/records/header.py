@@ -494,9 +494,6 @@ def _legacy(magic: int, offset: int) -> LegacyBatch:
     )
 
 
-# Default limits of this package; callers may pass other values.
-
-
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 256 << 20
 """Most decompressed bytes of one batch."""
 

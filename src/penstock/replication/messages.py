@@ -248,9 +248,6 @@ class Stopped(NamedTuple):
     end: int
 
 
-# Errors of replicated partitions, as clients see them.
-
-
 class LeadershipOver(FencedError):
     """This broker no longer leads the partition; the outcome of appends in flight is unknown."""
 

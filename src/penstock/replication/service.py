@@ -132,9 +132,6 @@ class Calls(Generic[K, V, A]):
                     logger.exception("%s: handling a response failed", self._what)
 
 
-# Register of leader epochs in the control plane, changed by compare-and-set.
-
-
 class Owner(Protocol):
     """Partition object of the broker, which serves a replicated partition to clients."""
 

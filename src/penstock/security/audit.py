@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock
 
 
-# Settings of the audit log.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
     """Settings of the audit log: its file, its topic, and limits."""
@@ -167,9 +164,6 @@ def _time(now_ms: int) -> str:
 def cut(text: str) -> str:
     """Return the first `TEXT_CHARS_MAX` characters of a text, with lone surrogates replaced."""
     return text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
-
-
-# Audit log of a process: converts events to lines, passes them to sinks, and counts them.
 
 
 KINDS: Final[Sequence[EventKind]] = ("authentication", "denial", "change")

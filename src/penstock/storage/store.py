@@ -72,8 +72,6 @@ from penstock.storage.writing.committing import Committer, OnDurable
 from penstock.storage.writing.recovery import Directories, continue_log, last_whole, read_journal
 from penstock.storage.writing.segment_writing import SegmentWriter
 
-# Metrics of the storage, computed from its counters at scrape time.
-
 
 def _counter(name: str, doc: str) -> Metric:
     return Metric(name=f"penstock_storage_{name}", kind="counter", doc=doc)

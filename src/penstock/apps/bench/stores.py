@@ -180,9 +180,6 @@ async def _objects(
     return puts[1:], gets[1:]
 
 
-# Benchmark of commits of diskless objects, in a temporary SQLite file or PostgreSQL schema.
-
-
 if TYPE_CHECKING:
     from uuid import UUID
 

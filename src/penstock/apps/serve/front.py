@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from penstock.broker.net.security_settings import Security
 
 
-# Merging of several brokers' answers into one, for the shared admin address.
-
-
 Bodies = Mapping[int, Any]
 """Bodies of answers by node.id; None for a broker that did not answer."""
 

@@ -260,9 +260,6 @@ def _position(offset: CommittedOffset, end: int | None) -> dict[str, Any]:
     }
 
 
-# State of this broker's logs: damage, compaction and tiering, from memory.
-
-
 ROWS_MAX: Final = 1_000
 """Largest number of partitions of each kind, and of files, in one response with their total."""
 TIERED_ROWS_MAX: Final = 10_000

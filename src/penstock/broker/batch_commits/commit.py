@@ -285,9 +285,6 @@ def runs_to_verify(manifest: Manifest) -> list[Run]:
     ]
 
 
-# Dependencies of the exactly-once sink.
-
-
 class SinkContext(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     control: ControlPlane
@@ -301,9 +298,6 @@ class SinkContext(Struct, frozen=True, kw_only=True):
     identity: Identity
     diskless: DisklessService | None
     stopping: asyncio.Event
-
-
-# Metrics of the exactly-once sink.
 
 
 class SinkCounters(Metrics, prefix="penstock_sink_"):

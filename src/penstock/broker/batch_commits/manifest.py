@@ -36,8 +36,6 @@ from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.control.values.errors import SINK_TARGETS_MAX
 from penstock.records import HEADER_BYTES
 
-# Errors of the exactly-once sink.
-
 
 class InvalidCommit(InvalidError):
     code: ClassVar[str] = "invalid_request"

@@ -1,4 +1,6 @@
-"""ApiVersions: the supported APIs and versions, from the table of API keys.
+"""ApiVersions, and the telemetry APIs GetTelemetrySubscriptions and PushTelemetry (KIP-714).
+
+ApiVersions returns the supported APIs and versions, from the table of API keys.
 
 The telemetry APIs are omitted while no subscription to client metrics exists, because clients send
 telemetry requests as soon as a broker supports them.
@@ -74,9 +76,6 @@ def answer_body(version: int, error_code: int, *, telemetry: bool = False) -> by
             ],
         }
     )
-
-
-# GetTelemetrySubscriptions and PushTelemetry (KIP-714); `broker/telemetry/` has the logic.
 
 
 class ClientTelemetry(Struct, frozen=True, kw_only=True):

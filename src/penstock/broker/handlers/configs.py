@@ -470,7 +470,7 @@ class ClientQuotas(Struct, frozen=True, kw_only=True):
         return {
             "entries": [
                 {
-                    "entity": _quotas_named(entity),
+                    "entity": _entity_parts(entity),
                     "values": [{"key": key, "value": value} for key, value in values.items()],
                 }
                 for entity, values in found
@@ -524,5 +524,5 @@ def _altered(entity: Entity, current: Any, entry: Any) -> dict[str, str]:
     return altered(entity, current, changes)
 
 
-def _quotas_named(entity: Entity) -> list[Answer]:
+def _entity_parts(entity: Entity) -> list[Answer]:
     return [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]

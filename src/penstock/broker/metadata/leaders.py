@@ -1,4 +1,4 @@
-"""Diskless topics: their configurations, and the brokers that clients see as leaders.
+"""Leaders as clients see them: brokers of diskless partitions, and checks of leader epochs.
 
 A topic is diskless if its own `diskless.enable` is true, from its creation or later (`migration`).
 The broker setting `log.diskless.enable` is only the default for new topics.
@@ -9,7 +9,7 @@ with `diskless_az=<rack>` in its client id gets leaders in that rack. Rendezvous
 that this broker caches the partition's newest objects. A consumer with `client.rack` gets the
 broker of its rack as preferred read replica.
 
-Source: Inkless (`diskless_az`, `InklessTopicMetadataTransformer`); KIP-392.
+Source: Inkless (`diskless_az`, `InklessTopicMetadataTransformer`); KIP-320, KIP-392, KIP-595.
 """
 
 from __future__ import annotations
@@ -157,9 +157,6 @@ def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, in
     if not near:
         return -1
     return Placement(near, rack).replicas(*key)[0]
-
-
-# Checks of the leader epoch in a request against the epoch of the partition (KIP-320, KIP-595).
 
 
 def serving_epoch(topic: Topic, row: PartitionRow) -> int:

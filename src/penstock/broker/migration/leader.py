@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from penstock.control.values.diskless import ParticipantState
 
 
-# Retries of steps whose outcome must be known while a topic is fenced.
-
-
 SWITCH_PAUSE_SECONDS: Final = 0.5
 """Pause before a commit of unknown outcome is retried."""
 

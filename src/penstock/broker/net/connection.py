@@ -531,9 +531,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-# Rate-limited warnings about client addresses: one per address and kind in `WARNING_SECONDS`.
-
-
 WARNING_SECONDS: Final = 60.0
 """Time between two warnings of a kind about the same address."""
 WARNED_ADDRESSES_MAX: Final = 1024

@@ -246,9 +246,6 @@ def _default(field: Field) -> Any:
     return -1 if field.kind in _NUMBERS else _ZERO.get(field.kind, 0)
 
 
-# Errors of administrative requests, each with its Kafka error code.
-
-
 class BadRequest(InvalidError):
     code: ClassVar[str] = "invalid_request"
 

@@ -159,9 +159,6 @@ def _parse(setting: str, text: str) -> Listener:
     return Listener(name=name.upper(), host=host.removeprefix("[").removesuffix("]"), port=number)
 
 
-# Identity of this broker, and the addresses of brokers that clients get.
-
-
 class Identity:
     """Broker id and advertised addresses of this broker; complete once its listeners are bound."""
 

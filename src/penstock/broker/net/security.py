@@ -64,9 +64,6 @@ if TYPE_CHECKING:
     from penstock.security.tls import TlsFiles, TlsOptions
 
 
-# Credentials of a listener's users: of brokers, from a file, and from the control plane.
-
-
 Lookup = Callable[[], Credentials]
 """Function that returns the current credentials of one source."""
 
@@ -105,9 +102,6 @@ class PeerCredentials:
 
     def shapes(self, mechanism: str) -> Mapping[Shape, int]:
         return self._users.shapes(mechanism)
-
-
-# TLS files, users and token keys of one listener, and its SASL exchanges.
 
 
 USERS_BYTES_MAX: Final = 32 << 20

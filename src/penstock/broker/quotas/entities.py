@@ -76,9 +76,6 @@ def shown(entity: Entity) -> str:
     return ", ".join(f"{kind} {name or '(default)'}" for kind, name in entity.items())
 
 
-# Kinds of quotas, and their valid values, as in Kafka's `QuotaConfig`.
-
-
 PRODUCER: Final = "producer_byte_rate"
 CONSUMER: Final = "consumer_byte_rate"
 REQUEST: Final = "request_percentage"

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from penstock.control.values.topics import EntityConfigs
 
 
-# Measurement of the event-loop time of a coroutine: its own turns, without its waiting time.
-
-
 T = TypeVar("T")
 
 

@@ -168,7 +168,7 @@ CLIENTS_MAX: Final = 10_000
 """Maximum number of pairs of user and client id whose meters are cached."""
 
 ALL: Final = "\0"
-"""Placeholder for a dimension that a quota does not name: all users, or all client ids."""
+"""Name of all users, or of all client ids, where a quota does not name one."""
 
 Scope = tuple[str | None, str | None]
 """User and client id of a quota: a name, None for the default, or `ALL`."""
@@ -329,9 +329,6 @@ def _scope(entity: Mapping[str, str | None]) -> Scope:
     if IP in entity:
         return ALL, entity[IP]
     return entity.get(USER, ALL), entity.get(CLIENT_ID, ALL)
-
-
-# Metrics of quotas.
 
 
 SERIES_MAX: Final = 100

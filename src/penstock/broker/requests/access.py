@@ -268,7 +268,7 @@ def _is_change(check: Check) -> bool:
 CHANGES: Final = frozenset(
     api.key for api in APIS.values() if any(_is_change(check) for check in api.checks)
 )
-AUDITING_NAMES: Final = (
+AUDITED_NAMES: Final = (
     "name", "topic", "topic_id", "group_id", "transactional_id", "resource_name", "entity_type",
     "entity_name", "principal",
 )  # fmt: skip
@@ -339,7 +339,7 @@ def named(value: Any) -> Iterator[str]:
         for item in value:
             yield from named(item)
     elif is_dataclass(value):
-        own = [str(found) for name in AUDITING_NAMES if (found := getattr(value, name, None))]
+        own = [str(found) for name in AUDITED_NAMES if (found := getattr(value, name, None))]
         if own:
             yield " ".join(own)
             return

@@ -123,9 +123,6 @@ class InvalidAcknowledgement(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
-# Settings of a share group, as its share partitions use them.
-
-
 class ShareSettings(Struct, frozen=True, kw_only=True):
     """Settings of one share group.
 

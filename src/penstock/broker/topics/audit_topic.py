@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from penstock.security.audit import Line
 
 
-# Client with which the broker appends its own records, on the same path as other clients.
-
-
 FIRST_EPOCH: Final = 0
 """Producer epoch of every new producer of the broker, because each gets a new producer id."""
 

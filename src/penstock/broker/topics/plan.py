@@ -34,8 +34,6 @@ from penstock.control.rules.diskless import DISKLESS_CONFIG
 from penstock.control.values.topics import PERSISTENCE
 from penstock.replication.placement import Replicas, Site, place, placed_again
 
-# Pure checks of replication factors and replica assignments against the registered brokers.
-
 
 def check_factor(replication_factor: int, brokers: Sized, excluded: Collection[int] = ()) -> int:
     """Return `replication_factor` if `brokers` are enough for it; raises InvalidReplicationFactor.

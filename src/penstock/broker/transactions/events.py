@@ -111,9 +111,6 @@ TransactionRequest = (
 Event = TransactionRequest | ListTransactions | MarkersWritten | Saved | SaveFailed | Tick
 
 
-# Responses and additional effects of the core of transactions.
-
-
 class ProducerIdNeeded(Struct, frozen=True, kw_only=True):
     """Response that asks the caller to repeat the request with an unused producer id."""
 

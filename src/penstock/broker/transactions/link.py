@@ -287,9 +287,6 @@ def _answer(question: _Question, answers: Answers) -> None:
         question.answers.set_result(answers)
 
 
-# End offsets of partitions, from this broker or by ListOffsets requests to other leaders.
-
-
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 3.0

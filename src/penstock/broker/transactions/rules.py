@@ -63,9 +63,6 @@ from penstock.broker.transactions.metadata import (
 )
 from penstock.control import OffsetsEnd
 
-# State of one transactional id at its coordinator: metadata, pending change, waiting requests.
-
-
 COMPLETION_LINGER_MS: Final = 100
 """Delay of the save which records that all markers are written.
 

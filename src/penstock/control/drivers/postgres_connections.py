@@ -531,9 +531,6 @@ async def _within(seconds: float, work: Awaitable[Any]) -> None:
         await asyncio.wait_for(work, seconds)
 
 
-# Wait of a starting broker for a database that does not answer, with log lines.
-
-
 logger = logging.getLogger(__name__)
 
 

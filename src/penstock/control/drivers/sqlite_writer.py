@@ -56,9 +56,6 @@ from penstock.control.values.errors import (
     StaleClusterEpoch,
 )
 
-# Execution of operations on a SQLite connection.
-
-
 T = TypeVar("T")
 
 sqlite3.register_adapter(UUID, lambda value: value.bytes)

@@ -47,8 +47,7 @@ from penstock.control.drivers.statements import (
 )
 from penstock.control.operations import diskless_tables
 from penstock.control.operations.metadata import Metadata
-from penstock.control.rules import commits as commit_rules
-from penstock.control.rules import commits as sink_rules
+from penstock.control.rules import commits as rules
 from penstock.control.rules import diskless
 from penstock.control.rules.commits import SinkAnswer, check_sink_commit, check_sink_version
 from penstock.control.values.diskless import (
@@ -167,9 +166,6 @@ def decode_targets(data: bytes) -> tuple[SinkTarget, ...]:
             next_offset,
         ) in json.loads(zlib.decompress(data))
     )  # fmt: skip
-
-
-# Methods of the control plane for sink commits, and operations that other methods share.
 
 
 class SinkCommits(OverDatabase):
@@ -335,7 +331,7 @@ class DisklessObjects(Metadata):
             TooLarge: the object has more than `OBJECT_ENTRIES_MAX` entries.
             InvalidCommit: the entries overlap, or contradict their layouts or the object's size.
         """
-        commit_rules.check_commit(commit)
+        rules.check_commit(commit)
 
         def place() -> Operation[CommitAnswer]:
             object_id = commit.object_id
@@ -345,16 +341,16 @@ class DisklessObjects(Metadata):
                 state = found and found.state
                 return decode_answer(diskless.first_answer(object_id, state, kept.get(object_id)))
             topic_of = (yield from self._images.at(found.stamp)).topic
-            partition_keys, producer_keys = commit_rules.commit_keys(commit)
+            partition_keys, producer_keys = rules.commit_keys(commit)
             rows = yield from _partitions(partition_keys, topic_of)
-            plan = commit_rules.plan_commit(
+            plan = rules.plan_commit(
                 commit,
                 found.lease,
                 topic_of=topic_of,
                 partitions=rows,
                 producers=(yield from diskless_tables.producers(rows, producer_keys)),
                 now_ms=found.now_ms,
-                begun=(yield from diskless_tables.open_in(rows, commit_rules.marked_keys(commit))),
+                begun=(yield from diskless_tables.open_in(rows, rules.marked_keys(commit))),
             )
             yield from _write_plan(commit, plan)
             return plan.answer
@@ -380,12 +376,12 @@ class DisklessObjects(Metadata):
             InvalidCommit: no object, entries of an idempotent producer, or an error of
                 `commit_object`.
         """
-        sink_rules.check_sink_objects(record, commits)
+        rules.check_sink_objects(record, commits)
         ids = [commit.object_id for commit in commits]
 
         def place() -> Operation[SinkAnswer]:
             row = yield from lock(record.query_id)
-            if row is not None and sink_rules.is_repeated(record, row, expected=expected_version):
+            if row is not None and rules.is_repeated(record, row, expected=expected_version):
                 kept = yield from diskless_tables.answers(ids)
                 if len(kept) == len(ids):
                     again = yield from read(record.query_id)
@@ -394,10 +390,10 @@ class DisklessObjects(Metadata):
                     )
             check_sink_version(record.query_id, found=row, expected=expected_version)
             found = yield from diskless_tables.lock(ids)
-            locked = [sink_rules.pending(object_id, found.get(object_id)) for object_id in ids]
+            locked = [rules.pending(object_id, found.get(object_id)) for object_id in ids]
             topic_of = (yield from self._images.at(locked[0].stamp)).topic
-            rows = yield from _partitions(sink_rules.sink_keys(commits), topic_of)
-            plans = sink_rules.plan_sink_objects(
+            rows = yield from _partitions(rules.sink_keys(commits), topic_of)
+            plans = rules.plan_sink_objects(
                 commits,
                 [object_row.lease for object_row in locked],
                 topic_of=topic_of,
@@ -407,7 +403,7 @@ class DisklessObjects(Metadata):
             for commit, plan in zip(commits, plans, strict=True):
                 yield from _write_plan(commit, plan)
             answers = tuple([plan.answer for plan in plans])
-            placed = sink_rules.with_offsets(record, commits, answers)
+            placed = rules.with_offsets(record, commits, answers)
             version = yield from save_over(placed, row, expected_version=expected_version)
             return SinkAnswer(replace(placed, version=version), answers)
 
@@ -472,7 +468,7 @@ def _partitions(
     return (yield from diskless_tables.lock_or_add(wanted))
 
 
-def _write_plan(commit: ObjectCommit, plan: commit_rules.CommitPlan) -> Operation[None]:
+def _write_plan(commit: ObjectCommit, plan: rules.CommitPlan) -> Operation[None]:
     rows, object_id = plan.partitions, commit.object_id
     written = yield _write(
         list(rows.values()),

@@ -23,14 +23,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from penstock.control.drivers.statements import Call, Lock, Operation, operation, query, uuid_of
-from penstock.control.operations import commits as sinks
-from penstock.control.operations import diskless_tables, epochs
+from penstock.control.operations import commits, diskless_tables, epochs
 from penstock.control.operations.commits import DisklessObjects
 from penstock.control.operations.images import Images, StampedImage, image_operation
 from penstock.control.operations.metadata import Metadata
-from penstock.control.rules import diskless
-from penstock.control.rules import migrations as migration_rules
-from penstock.control.rules import migrations as replicating_rules
+from penstock.control.rules import diskless, migrations
 from penstock.control.rules.diskless import EMPTY, TopicOf, write_refusal
 from penstock.control.rules.migrations import Targets
 from penstock.control.values.diskless import (
@@ -91,12 +88,12 @@ class TopicMigrations(Metadata):
         found = yield from diskless_tables.lock_request(request.topic_id)
         if found == request:
             return found, known
-        first = migration_rules.check_request(known.image, request, found, diskless=bool(targets))
+        first = migrations.check_request(known.image, request, found, diskless=bool(targets))
         if first is not None:
             return first, known
         yield diskless_tables.delete_request(request.topic_id)
         yield diskless_tables.write_request(*request)
-        image = replicating_rules.order(known.image, request, targets) if targets else known.image
+        image = migrations.order(known.image, request, targets) if targets else known.image
         return request, (yield from self._images.store(known, image))
 
     @operation(lock=Lock.SNAPSHOT)
@@ -116,7 +113,7 @@ class TopicMigrations(Metadata):
                 partitions.
         """
         found = yield from diskless_tables.lock_request(request.topic_id)
-        migration_rules.check_participant(request, found, participant)
+        migrations.check_participant(request, found, participant)
         yield diskless_tables.write_participant(request.topic_id, participant)
 
     @image_operation
@@ -129,7 +126,7 @@ class TopicMigrations(Metadata):
         if (yield from diskless_tables.lock_request(request.topic_id)) != request:
             return None, known
         yield diskless_tables.delete_request(request.topic_id)
-        image = replicating_rules.without_order(known.image, request)
+        image = migrations.without_order(known.image, request)
         return None, (yield from self._images.store(known, image))
 
     async def migrate_topic(self, migration: TopicMigration) -> Topic:
@@ -151,27 +148,27 @@ class TopicMigrations(Metadata):
                 rows would be stored, or a participating broker was restarted.
             InvalidCommit: the extents of a partition do not cover its log.
         """
-        migration_rules.check_partitions(migration.topic_id, migration.partitions)
+        migrations.check_partitions(migration.topic_id, migration.partitions)
 
         def migrate() -> Operation[tuple[Topic, StampedImage]]:
             known = yield from self._images.locked()
             reserved = yield from _highest_reserved(known.topic(migration.topic_id))
-            participants = migration_rules.all_participants(
+            participants = migrations.all_participants(
                 migration,
                 (yield from diskless_tables.lock_request(migration.topic_id)),
                 (yield from diskless_tables.participants(migration.topic_id)),
             )
             parts = [part for participant in participants for part in participant.partitions]
-            written = migration_rules.objects_of(parts or migration.partitions)
+            written = migrations.objects_of(parts or migration.partitions)
             found = yield from diskless_tables.lock(
                 [written_object.object_id for written_object in written]
             )
-            plan = migration_rules.plan_migration(
+            plan = migrations.plan_migration(
                 known.image,
                 migration,
                 participants,
                 states={object_id: object_row.state for object_id, object_row in found.items()},
-                sinks=(yield from sinks.read_all()),
+                sinks=(yield from commits.read_all()),
                 reserved=reserved,
             )
             if plan.is_made:
@@ -196,7 +193,7 @@ class TopicMigrations(Metadata):
         """
         known = yield from self._images.locked()
         found = yield from diskless_tables.lock_request(request.topic_id)
-        image = replicating_rules.fence(known.image, request, found, (yield from sinks.read_all()))
+        image = migrations.fence(known.image, request, found, (yield from commits.read_all()))
         return None, (yield from self._images.store(known, image))
 
     @image_operation
@@ -219,12 +216,12 @@ class TopicMigrations(Metadata):
             InvalidQuorum: `min.insync.replicas` is above the number of replicas.
         """
         known = yield from self._images.locked()
-        plan = replicating_rules.plan_replication(
+        plan = migrations.plan_replication(
             known.image,
             replication,
             (yield from diskless_tables.lock_request(replication.topic_id)),
             (yield from diskless_tables.participants(replication.topic_id)),
-            (yield from sinks.read_all()),
+            (yield from commits.read_all()),
         )
         if not plan.epochs:
             return plan.topic, known
@@ -244,7 +241,7 @@ def _highest_reserved(topic: Topic | None) -> Operation[dict[int, int]]:
     return {index: reservation.reserved for (_, index), reservation in found.items()}
 
 
-def _write(plan: migration_rules.MigrationPlan) -> Operation[None]:
+def _write(plan: migrations.MigrationPlan) -> Operation[None]:
     yield diskless_tables.write_committed(
         [
             (object_id, "committed", "segment", size_bytes, references)

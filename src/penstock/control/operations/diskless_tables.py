@@ -191,9 +191,6 @@ def store() -> Operation[StoreIdentity | None]:
     return None if found is None else StoreIdentity(uuid_of(found[0]), found[1])
 
 
-# Rows of diskless partitions, and of their idempotent producers.
-
-
 ROW: Final = (
     "p.partition_id, p.log_start_offset, p.high_watermark, p.size_bytes, p.wal_extents,"
     " p.wal_bytes, p.open_offset, p.aborted_offset"
@@ -369,9 +366,6 @@ def producer_row(partition_id: int, producer_id: int, state: Producer) -> tuple[
         partition_id, producer_id, epoch, seen_ms, encode_batches(batches), coordinator_epoch,
         txn_first_offset, guard_offset,
     )  # fmt: skip
-
-
-# SQL statements for the extents of diskless partitions, and conversion of their rows.
 
 
 _EXTENT: Final = (
@@ -593,9 +587,6 @@ def aborted_rows_of(
         )
         for transaction in transactions
     ]
-
-
-# Rows of topic migrations: requests and participants.
 
 
 _REQUEST: Final = "SELECT topic_id, switch_id, broker_id, incarnation FROM diskless_switches"

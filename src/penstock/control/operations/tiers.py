@@ -38,9 +38,6 @@ from penstock.control.values.diskless import ObjectLease, PartitionKey
 from penstock.control.values.errors import NotTiered, ObjectLeaseLost, StaleEpoch, UnknownTopic
 from penstock.control.values.tiers import SUFFIXES, TierBounds, TierLease, TiersDropped, TierSegment
 
-# Statements for the tables of tiered storage: one row per partition, and one per segment.
-
-
 _MARKS: Final = "p.log_start_offset, p.tiered_offset, p.size_bytes, p.segments"
 _SEGMENT: Final = (
     "s.base_offset, s.next_offset, s.leader_epoch, s.max_timestamp, s.object_id, s.stem,"

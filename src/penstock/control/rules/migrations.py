@@ -172,7 +172,7 @@ def plan_replication(
         raise StaleTopic(topic.name, "the config", dict(replication.expected), dict(topic.configs))
     check_sinks(topic, sinks)
     _check_copies(topic, {replication.broker_id, *_holders(image, participants)})
-    rows = tuple([_switched(row) for row in topic.partitions])
+    rows = tuple([_made_replicated(row) for row in topic.partitions])
     changed = replace(topic, configs=dict(replication.configs), partitions=rows)
     epochs = {
         (topic.topic_id, row.index): first_epoch(image, row, replication.min_insync_replicas)
@@ -181,7 +181,7 @@ def plan_replication(
     return ReplicationPlan(with_topics(image, [changed]), changed, epochs)
 
 
-def _switched(row: Partition) -> Partition:
+def _made_replicated(row: Partition) -> Partition:
     return replace(
         row,
         leader=row.target[0],
@@ -416,14 +416,14 @@ def plan_migration(
         topic,
         configs=dict(migration.configs),
         partitions=tuple(
-            [_migration_rules_switched(row, reserved.get(row.index, 0)) for row in topic.partitions]
+            [_made_diskless(row, reserved.get(row.index, 0)) for row in topic.partitions]
         ),
     )
     rows = {(topic.topic_id, part.partition): _row(part) for part in partitions}
     return MigrationPlan(with_topics(image, [changed]), changed, rows, partitions)
 
 
-def _migration_rules_switched(row: Partition, reserved: int) -> Partition:
+def _made_diskless(row: Partition, reserved: int) -> Partition:
     epoch = max(row.leader_epoch, reserved) + 1
     return replace(row, leader_epoch=epoch, target=(), move=0)
 

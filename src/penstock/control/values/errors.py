@@ -8,9 +8,6 @@ from uuid import UUID
 from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
 from penstock.base.retry import Backoff
 
-# Limits of the control plane.
-
-
 CHANGES_KNOWN_MAX: Final = 64
 """Recent topic changes that an image records.
 

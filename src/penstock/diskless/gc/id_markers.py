@@ -84,9 +84,6 @@ def decode_mark(data: bytes) -> Mark:
         raise CorruptObject(f"the cluster id in a marker is not UTF-8: {error}") from None
 
 
-# Metrics of garbage collection.
-
-
 class CollectionCounters(Metrics, prefix="penstock_diskless_"):
     swept_objects = counter("swept_objects_total", "Objects deleted by the sweeper.")
     swept_bytes = counter("swept_bytes_total", "Bytes of objects deleted by the sweeper.")

@@ -72,9 +72,6 @@ class Loads(Generic[Wanted]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# Budget of bytes that may be loaded at once. Waiting loads get their bytes in order of arrival.
-
-
 class ByteBudget:
     """A number of bytes shared by loads. Belongs to one event loop.
 

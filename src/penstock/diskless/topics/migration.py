@@ -462,9 +462,6 @@ class TopicFilling:
         await durable
 
 
-# A broker's part in migrations of topics: its copies, requests, participants and commits.
-
-
 class MigrationPart:
     """Creates the copies, requests and commits of this broker process.
 

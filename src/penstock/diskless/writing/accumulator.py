@@ -70,8 +70,6 @@ from penstock.objects import ObjectExists
 from penstock.objects.port import Buffer
 from penstock.records.appends import Outcome
 
-# Effects that the writer's core requests from its shell. The shell performs them in order.
-
 
 class LeaseKeys(NamedTuple):
     """Reserve `wanted` keys, then call `leased` or `lease_failed`.

@@ -38,7 +38,7 @@ from penstock.formats.value_format import JSON_DEPTH_MAX, JSON_DIGITS_MAX
 # Source: `stringToTimestamp` and `stringToDate` of Spark's SparkDateTimeUtils; java.time.ZoneId.
 
 
-_BLANKS: Final = "".join(map(chr, [*range(33), 127]))
+_TIME_BLANKS: Final = "".join(map(chr, [*range(33), 127]))
 _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?=[Tt \n\r\x85\u2028\u2029]|\Z)")
 _DAY: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:\r\n|[\n\r])?")
 _TIME: Final = re.compile(
@@ -80,13 +80,13 @@ def micros_of(text: str, zone: str | None) -> int | None:
     """
     date = _DATE.match(text)
     days = None if date is None else _days(*map(int, date.groups()))
-    time = _time(text[10:].rstrip(_BLANKS))
+    time = _time(text[10:].rstrip(_TIME_BLANKS))
     if days is None or time is None:
         return None
     micros, said = time
     shown = days * 86_400_000_000 + micros
     try:
-        offset = 0 if said is None else _offset(said.strip(_BLANKS), shown)
+        offset = 0 if said is None else _offset(said.strip(_TIME_BLANKS), shown)
         if zone is None:
             return shown
         if said is None:
@@ -98,7 +98,7 @@ def micros_of(text: str, zone: str | None) -> int | None:
 
 def is_finer(text: str) -> bool:
     """Whether a text that `micros_of` reads has a fraction finer than microseconds."""
-    found = _TIME.fullmatch(text[10:].rstrip(_BLANKS))
+    found = _TIME.fullmatch(text[10:].rstrip(_TIME_BLANKS))
     return found is not None and (found[4] or "")[6:].strip("0") != ""
 
 
@@ -180,7 +180,7 @@ _EXACT: Final = Context(prec=2 * JSON_DIGITS_MAX, Emax=10**10, Emin=-(10**10), t
 """Decimal arithmetic that keeps all digits of a number."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUMERAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
-_PLAIN_BLANKS: Final = "".join(map(chr, range(33)))
+_BLANKS: Final = "".join(map(chr, range(33)))
 _MISSING: Final = object()
 _INTEGERS: Final = {
     data_type: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -433,7 +433,7 @@ def _as_decimal(kind: Any, value: Any, text_too: bool, exactly: bool) -> Decimal
         return _fitted(_exact(value), kind.precision, kind.scale, exactly)
     if type(value) is not str or not text_too:
         return None
-    text = value.strip(_PLAIN_BLANKS)
+    text = value.strip(_BLANKS)
     if len(text) > 2 * JSON_DIGITS_MAX or _NUMERAL.fullmatch(text) is None:
         return None
     return _fitted(_exact(text), kind.precision, kind.scale, exactly)

@@ -36,7 +36,7 @@ def json_rows(rows: pa.StructArray) -> pa.StringArray:
             structs, lists and maps (with text keys) of these.
 
     Raises:
-        pa.ArrowNotImplementedError: a column has another type.
+        pa.ArrowException: a column has another type.
     """
     parts: list[Any] = []
     columns = rows.flatten()

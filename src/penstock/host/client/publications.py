@@ -117,9 +117,6 @@ class Turns:
         return turn
 
 
-# Facts about a producer that both clients read from their core.
-
-
 class ProducerFacts:
     """Properties that both clients have: identity, credit and partitions of their producer."""
 

@@ -145,9 +145,6 @@ class CreditBudget:
         return Credit(-(-slots * size // whole), -(-events * size // whole), size)
 
 
-# Metrics of the host agent.
-
-
 class Totals(Metrics, prefix="penstock_host_"):
     """Metrics of one agent since its start; counters of open connections are added when read."""
 

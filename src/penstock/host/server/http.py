@@ -223,9 +223,6 @@ class HttpAccess:
         )
 
 
-# Status of an agent, for people and programs.
-
-
 PRODUCERS_SHOWN_MAX: Final = 200
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.base.errors import FencedError, PenstockError, RetriableError, UnavailableError
-from penstock.host import errors as host_limits
+from penstock.host.errors import REASON_CHARS_MAX
 from penstock.host.port import Accepted, Chunks, Failed, FinalVerdict
 
 
@@ -71,12 +71,9 @@ def retryable(error: PenstockError) -> bool:
 def failure(error: PenstockError, *, retry_after_ms: int = 0) -> Failed:
     """Return the verdict for an error."""
     again = retryable(error)
-    reason = str(error)[: host_limits.REASON_CHARS_MAX]
+    reason = str(error)[:REASON_CHARS_MAX]
     fenced = isinstance(error, FencedError) and not again
     return Failed(reason, again, retry_after_ms if again else 0, fenced)
-
-
-# Limits of the sinks; each is the default of a parameter or option.
 
 
 FRAME_BYTES_MAX: Final = 16 << 20

@@ -38,8 +38,7 @@ from penstock.client.appender import Appender
 from penstock.client.errors import RETRY, ClientClosed, UnknownTopic
 from penstock.client.producer_partitions import Pieces, ProducerPartition
 from penstock.client.replicas import SHORT_CALLS, outage
-from penstock.host import errors as host_limits
-from penstock.host.errors import SinkUnavailable
+from penstock.host.errors import CHUNKS_PER_FRAME_MAX, LOG_SEQUENCES, SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
     NO_LOG_SEQUENCE,
@@ -103,7 +102,7 @@ def frame_bytes_max(message_bytes_max: int) -> int:
     Raises:
         InvalidRecord: no frame would fit.
     """
-    chunks = host_limits.CHUNKS_PER_FRAME_MAX
+    chunks = CHUNKS_PER_FRAME_MAX
     room = message_bytes_max - HEADER_BYTES - chunks * _RECORD_OVERHEAD_BYTES
     room -= _LONG_OVERHEAD_BYTES * (room // _LONG_VALUE_BYTES + 1)
     if room <= 0:
@@ -164,7 +163,7 @@ def stamp_batches(chunks: Chunks, *, message_bytes_max: int) -> list[Pieces]:
         pieces.append(_stamped(batch, header, chunks, sequence))
         records += header.record_count
         if sequence != NO_LOG_SEQUENCE:
-            sequence = (chunks.log_sequence + records) % host_limits.LOG_SEQUENCES
+            sequence = (chunks.log_sequence + records) % LOG_SEQUENCES
     if records != chunks.event_count:
         raise InvalidRecord(
             f"a frame of {chunks.event_count} events has {records} records; both numbers"

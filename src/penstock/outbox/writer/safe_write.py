@@ -66,9 +66,6 @@ from penstock.outbox.errors import (
 )
 from penstock.outbox.layout import BATCH_PREFIX, DATA_FILE
 
-# Payloads as views of any number of buffers, without a copy.
-
-
 PAYLOAD_BUFFERS_MAX: Final = 1 << 20
 """Buffers of one payload."""
 

@@ -399,9 +399,6 @@ def _without_doubt(segment: TierSegment, suffix: str, index: IndexT, doubt: str 
     return index
 
 
-# Interface of a partition for reads of its archived part; `TieredPart` implements it.
-
-
 class TierSource(Protocol):
     """Partition with archived records; the offsets are those that the control plane sent last."""
 

@@ -63,9 +63,6 @@ from penstock.planner.results import (
     warn,
 )
 
-# Findings of a receive path plan, from constraints and from several figures together.
-
-
 CROSS_ZONE_RTT_US: Final = 200.0
 """Minimum round-trip time between zones, in microseconds."""
 PACKET_CHARGE_BYTES: Final = 768

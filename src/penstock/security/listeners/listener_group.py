@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.base.http_listener import BACKLOG
 from penstock.base.metrics import Metrics, Sample, counters, gauges
@@ -55,22 +55,6 @@ _PAUSE_SECONDS: Final = 0.5
 """Pause before accepting again after an error, such as too many open files."""
 
 
-class TlsServerGate(Protocol):
-    """Port through which a `TlsServer` applies the limits by address.
-
-    `admitted` and `crowded` check the limits, `entered` and `left` count an unauthenticated
-    connection, and the delays are seconds that a handshake must wait (None: close the connection).
-    """
-
-    def admitted(self, address: str) -> bool: ...
-    def crowded(self, address: str) -> bool: ...
-    def entered(self, address: str) -> None: ...
-    def left(self, address: str) -> None: ...
-    def handshake_delay(self, address: str) -> float | None: ...
-    def turn_delay(self) -> float | None: ...
-    def handshake_failed(self, address: str) -> None: ...
-
-
 class TlsServer:
     """Server of a TLS listener; it belongs to the event loop."""
 
@@ -79,7 +63,7 @@ class TlsServer:
         *,
         protocol: Callable[[], asyncio.BaseProtocol],
         context: Callable[[], ssl.SSLContext],
-        gate: TlsServerGate,
+        gate: Gate,
         displaces: bool = False,
     ) -> None:
         """Create the server without binding.
@@ -413,9 +397,10 @@ class ListenerGroup(Generic[L]):
 
 
 class Gate:
-    """Limits and failure counters for the connections of one listener.
+    """Limits by address, and failure counters, for the connections of one listener.
 
-    It implements the port `TlsServerGate`.
+    `admitted` and `crowded` check the limits; `entered` and `left` count an unauthenticated
+    connection. The delays are seconds that a handshake must wait; None: close the connection.
     """
 
     def __init__(self, listener_group: ListenerGroup[L], listener: str) -> None:

@@ -41,9 +41,6 @@ from penstock.formats.json.json_schema import Field, Items, Leaf, Named, Record,
 from penstock.formats.value_format import INFER, InvalidFormat
 from penstock.spark.schema import quoted
 
-# Spark's types for the Arrow types of value formats, and the reverse.
-
-
 SPARK_TYPES: Final[dict[Any, DataType]] = {
     pa.null(): NullType(),
     pa.bool_(): BooleanType(),
@@ -153,9 +150,6 @@ def _leaf(data_type: DataType) -> Leaf | None:
         return Leaf()
     found = None if isinstance(data_type, NullType) else ARROW_TYPES.get(data_type)
     return None if found is None else Leaf(data_type=found)
-
-
-# Schema inference: finds the schema of JSON values from a sample of them.
 
 
 def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str:

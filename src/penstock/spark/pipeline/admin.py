@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 
-# Metrics of a running pipeline; values are read from its queries' states at each scrape.
-
-
 MILLISECONDS: Final = 1_000
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 

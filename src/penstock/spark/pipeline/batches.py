@@ -37,7 +37,6 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, joining, late, schemas
-from penstock.spark.pipeline import work as blocking
 from penstock.spark.pipeline.causes import cause_of, has_java_trace, interruption, is_lasting
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Definitions, Entry, Journal, with_present_sinks
@@ -53,7 +52,7 @@ from penstock.spark.pipeline.retry_store import (
 )
 from penstock.spark.pipeline.spec import HOLDING, PipelineSpec
 from penstock.spark.pipeline.state import PipelinePaths
-from penstock.spark.pipeline.work import Work, holds_rows
+from penstock.spark.pipeline.work import Work, blocking_offsets, holds_rows
 from penstock.spark.reads import stream
 from penstock.spark.schema import VALUE
 from penstock.spark.sessions.workers import ship
@@ -311,8 +310,8 @@ class RecordJob(BatchJob):
         found = work.rejects(limit)
         waiting = SCHEMA.empty_table()
         if found.num_rows or (staying.num_rows and keep_order):
-            blocking_offsets = blocking.blocking_offsets(found, staying, keep_order=keep_order)
-            waiting = work.hold_back(blocking_offsets, limit)
+            blocking = blocking_offsets(found, staying, keep_order=keep_order)
+            waiting = work.hold_back(blocking, limit)
         held = pa.concat_tables([staying, waiting])
         if held.num_rows > limit:
             raise TooManyHeld(self.plan.name, held.num_rows, limit)

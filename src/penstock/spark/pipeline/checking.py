@@ -17,9 +17,14 @@ from typing import Any, Final
 from penstock.base.settings import by_name
 from penstock.security.data.masks import KINDS as MASKS
 from penstock.security.data.masks import InvalidTokenForm, TokenForm
-from penstock.spark.pipeline import draft as files
 from penstock.spark.pipeline.document import Key, Problem, in_order
-from penstock.spark.pipeline.draft import NAME_CHARS_MAX, Draft, Section
+from penstock.spark.pipeline.draft import (
+    NAME_CHARS_MAX,
+    Draft,
+    Section,
+    check_files,
+    sql_text,
+)
 from penstock.spark.pipeline.kinds import nearest
 from penstock.spark.pipeline.spec import (
     KEEPING,
@@ -91,7 +96,7 @@ def check(draft: Draft) -> tuple[Problem, ...]:
         _sink(draft, sink)
     _retries(draft)
     _protections(draft)
-    files.check(draft)
+    check_files(draft)
     _connections(draft)
     return in_order(draft.problems, draft.document.file)
 
@@ -403,7 +408,7 @@ def _step_reads(draft: Draft, step: Section) -> Iterator[_Read]:
         return
     from penstock.spark.pipeline.sql_views import views_read  # its parser takes half a second
 
-    text = files.sql_text(draft, step)
+    text = sql_text(draft, step)
     for read in views_read(text or ""):
         yield _Read(read.name, *document.sql_place(step.name, read.line))
 

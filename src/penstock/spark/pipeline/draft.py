@@ -226,7 +226,7 @@ def _names(keys: Iterable[SettingInfo]) -> tuple[str, ...]:
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def check(draft: Draft) -> None:
+def check_files(draft: Draft) -> None:
     for source in draft.sources.values():
         if source.get("schema_file"):
             _exists(draft, (*source.key, "schema_file"), source.get("schema_file"))
@@ -282,7 +282,7 @@ def _python(draft: Draft, step: Section) -> None:
             Problem(file=file, line=line, where=dotted(key), message=said, fix="fix the syntax")
         )
         return
-    names = _files_names(tree)
+    names = _defined_names(tree)
     if function not in names:
         close = nearest(function, tuple(names))
         given = step.raw["python"].rpartition(":")[0]
@@ -294,7 +294,7 @@ def _python(draft: Draft, step: Section) -> None:
         _parameters(draft, step, found, len(inputs))
 
 
-def _files_names(tree: ast.Module) -> dict[str, ast.stmt]:
+def _defined_names(tree: ast.Module) -> dict[str, ast.stmt]:
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, _FUNCTIONS):

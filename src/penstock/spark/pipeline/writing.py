@@ -188,7 +188,7 @@ def check_sink(spec: PipelineSpec, query: str, sink: Sink, view: DataFrame) -> N
     if isinstance(sink.to, TopicSink):
         _log_sink(spec, sink.to, name).check(topic_rows(view, sink.to))
     elif isinstance(sink.to, TableSink) and sink.to.mode == "append":
-        _append(sink.to, name).check(_writing_rows(view))
+        _append(sink.to, name).check(_without_record(view))
     elif isinstance(sink.to, TableSink):
         _upsert(sink.to, name).check(view)
 
@@ -208,7 +208,7 @@ def _table_writer(to: TableSink, name: str) -> Stage:
     if to.mode != "append":
         return _upsert(to, name).stage
     table = _append(to, name)
-    return lambda frame, batch_id: table.stage(_writing_rows(frame), batch_id)
+    return lambda frame, batch_id: table.stage(_without_record(frame), batch_id)
 
 
 def _append(to: TableSink, name: str) -> DeltaSink:
@@ -251,7 +251,7 @@ def _log_sink(spec: PipelineSpec, to: TopicSink, name: str) -> LogSink:
     )
 
 
-def _writing_rows(frame: DataFrame) -> DataFrame:
+def _without_record(frame: DataFrame) -> DataFrame:
     return frame.drop(RECORD) if RECORD in frame.columns else frame
 
 
@@ -280,7 +280,7 @@ def _row(schema: StructType) -> Column:
 
 def _console_stage(name: str, to: ConsoleSink) -> Stage:
     def stage(frame: DataFrame, batch_id: int) -> Staged[None]:
-        shown = _writing_rows(frame)
+        shown = _without_record(frame)
         count = shown.count()
 
         def show() -> None:

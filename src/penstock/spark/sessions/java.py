@@ -53,7 +53,7 @@ from penstock.base.files import can_write, folders
 # is used unchanged.
 
 
-FOLDER_VARIABLE: Final = "PENSTOCK_SPARK_HOMES"
+HOMES_VARIABLE: Final = "PENSTOCK_SPARK_HOMES"
 HOME_VARIABLE: Final = "SPARK_HOME"
 _ARCHIVE: Final = "pyspark.zip"
 _LINKED: Final = ("bin", "conf", "data", "jars", "licenses", "sbin")
@@ -79,7 +79,7 @@ def spark_home() -> Path:
 def _unpacked(package: Path) -> Path | None:
     name = hashlib.sha256(f"{package} {pyspark.__version__}".encode()).hexdigest()[:16]
     candidates = [
-        folder / name for folder in folders(FOLDER_VARIABLE, Path(__file__).parent, "spark")
+        folder / name for folder in folders(HOMES_VARIABLE, Path(__file__).parent, "spark")
     ]
     found = next((place for place in candidates if place.exists()), None)
     if found is not None:
@@ -105,7 +105,7 @@ def _unpacked(package: Path) -> Path | None:
 
 
 STDERR: Final = 2
-JAVA_FOLDER_VARIABLE: Final = "PENSTOCK_JAVA_CLASSES"
+CLASSES_VARIABLE: Final = "PENSTOCK_JAVA_CLASSES"
 _OWN: Final = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit")
 _SILENT: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """Options that suppress Java's warning for each class that it cannot archive."""
@@ -222,7 +222,7 @@ def destination() -> Path:
 
 
 def _candidates() -> list[Path]:
-    found = folders(JAVA_FOLDER_VARIABLE, Path(__file__).parent, "java")
+    found = folders(CLASSES_VARIABLE, Path(__file__).parent, "java")
     return [folder / f"{_classes()}.jsa" for folder in found]
 
 

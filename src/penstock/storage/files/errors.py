@@ -143,9 +143,6 @@ class TopicIdMismatch(InvalidError):
     code: ClassVar[str] = "inconsistent_topic_id"
 
 
-# Limits of this package that are not settings.
-
-
 INLINE_COMMIT_BYTES_MAX: Final = 128 << 10
 """Maximum bytes of a lone group that the event loop's thread writes and syncs itself, because a
 thread switch costs more than the wait (158 against 226 µs, measured)."""

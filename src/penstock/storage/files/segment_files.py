@@ -38,8 +38,6 @@ from penstock.storage.files.values import INDEX, SEGMENT_SUFFIXES, TIME_INDEX, T
 from penstock.storage.files.walk import RELATIVE_OFFSET_MAX, Damage, Survey, walk, whole_batches
 from penstock.storage.files.worker import Counters
 
-# Bounded cache of open files.
-
 
 class Handle:
     """Open file. A thread other than the event loop's may use it only while it is pinned (`users`

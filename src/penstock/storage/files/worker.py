@@ -120,9 +120,6 @@ def _run(job: Job) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-# Counters of a store: plain integers, read at scrape time.
-
-
 class Counters(Struct):
     checkpoints: int = 0
     compaction_kept_records: int = 0

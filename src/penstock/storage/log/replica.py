@@ -55,7 +55,7 @@ if callbacks append."""
 
 
 NOWHERE: Final = Segment("", -1)
-"""Placeholder for the segment of control rows that concern no segment, such as promises."""
+"""Segment of journal rows that concern no segment, such as promises."""
 
 
 class LogReplica:

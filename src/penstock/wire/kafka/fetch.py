@@ -396,10 +396,8 @@ class ResponseWriter:
 # Source: `ShareFetchResponse.json`; KIP-932, KIP-951 (endpoints).
 
 
-_SHARE_FETCH_HEAD: Final = struct.Struct(">ih")
-_SHARE_FETCH_I32: Final = struct.Struct(">i")
+_SHARE_HEAD: Final = struct.Struct(">ih")
 _PARTITION: Final = struct.Struct(">ih")
-_SHARE_FETCH_I16: Final = struct.Struct(">h")
 _LEADER: Final = struct.Struct(">iix")
 _ACQUIRED: Final = struct.Struct(">qqhx")
 
@@ -430,9 +428,9 @@ def encode_response(
     """Return the buffers of a response body of version 1 or 2; records are not copied."""
     pieces: list[Buffer] = []
     pending = [
-        _SHARE_FETCH_HEAD.pack(0, 0),
+        _SHARE_HEAD.pack(0, 0),
         b"\0",
-        _SHARE_FETCH_I32.pack(lock_timeout_ms),
+        _I32.pack(lock_timeout_ms),
         uvarint(len(topics) + 1),
     ]
     for topic_id, partitions in topics:
@@ -441,7 +439,7 @@ def encode_response(
             pending += (
                 _PARTITION.pack(partition.index, partition.error),
                 compact_text(partition.message),
-                _SHARE_FETCH_I16.pack(partition.acknowledge_error),
+                _I16.pack(partition.acknowledge_error),
                 compact_text(partition.acknowledge_message),
                 _LEADER.pack(*partition.leader),
                 uvarint(partition.size_bytes + 1),

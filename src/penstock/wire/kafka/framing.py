@@ -29,9 +29,6 @@ from penstock.wire.kafka.apis import APIS
 #            another byte follows; at most 5 bytes for the lengths and tags of the protocol
 
 
-# Errors of the wire protocol: malformed frames, and values that cannot be encoded.
-
-
 class MalformedRequest(InvalidError):
     """Message whose bytes do not follow its schema."""
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from penstock.broker.groups.classic import joining, membership
-from penstock.broker.groups.classic import membership as saving
 from penstock.broker.groups.classic.group import Group, decode_group
 from penstock.broker.groups.classic.rebalance import GroupLimits, Rebalancer
 from penstock.broker.groups.classic.states import (
@@ -163,8 +162,8 @@ _HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
     DescribeGroup: describe,
     DeleteGroup: delete,
     OffsetDeleteCheck: check_offset_delete,
-    Saved: saving.saved,
-    SaveFailed: saving.save_failed,
+    Saved: membership.saved,
+    SaveFailed: membership.save_failed,
 }
 
 

@@ -125,9 +125,6 @@ REJOIN: Final[Mapping[GroupState, OnRejoin]] = {
 }
 
 
-# Requests of members of classic groups.
-
-
 class Protocol(Struct, frozen=True, kw_only=True):
     """Assignment strategy that a member supports; `metadata` is its encoded subscription."""
 
@@ -198,9 +195,6 @@ class LeaveGroup(Struct, frozen=True, kw_only=True):
 
 
 Request = JoinGroup | SyncGroup | Heartbeat | LeaveGroup
-
-
-# Responses to members of classic groups.
 
 
 class JoinedMember(Struct, frozen=True, kw_only=True):

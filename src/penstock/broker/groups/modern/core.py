@@ -357,9 +357,6 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.saver.remove(group, [])
 
 
-# Special heartbeat epochs, and the heartbeat response, of consumer and share groups.
-
-
 JOIN: Final = 0
 LEAVE: Final = -1
 """Epochs in the heartbeats of a member that joins (`JOIN`) or leaves (`LEAVE`)."""

@@ -248,9 +248,6 @@ class ModernGroup(Generic[M]):
         return GroupSpec(members=members, partitions=partitions, racks=replica_racks)
 
 
-# Computation of a target: the partitions that each member of a group is to get.
-
-
 def encode_partitions(partitions: Partitions) -> bytes:
     """Encode partitions as JSON: sorted numbers by topic id in hexadecimal."""
     numbers = {topic.hex(): sorted(partitions[topic]) for topic in sorted(partitions)}

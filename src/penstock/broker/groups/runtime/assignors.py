@@ -47,9 +47,6 @@ def within(one: Partitions, other: Partitions) -> bool:
     return all(numbers <= other.get(topic, frozenset()) for topic, numbers in one.items())
 
 
-# Input of an assignor. The values are immutable, so that an assignor can run on any thread.
-
-
 class MemberSpec(Struct, frozen=True, kw_only=True):
     """Member of a group: ids of its subscribed topics, its last assignment, and its rack."""
 

@@ -137,9 +137,6 @@ class OffsetsDeletable(Struct, frozen=True, kw_only=True):
     subscribed: frozenset[str]
 
 
-# Shared state of the cores of all kinds of groups: timers, time, and the effects of one event.
-
-
 class Turn:
     """Effects and time of the event being handled, and the timers of all groups."""
 
@@ -165,9 +162,6 @@ class Turn:
 
 def _none() -> int:
     return 0
-
-
-# Topics of the cluster, as inputs of targets, and their fingerprint.
 
 
 HASH_BYTES = 16

@@ -376,9 +376,6 @@ class Runtime:
         await self._loads.stop()
 
 
-# Base class of the coordinators: a core and its runtime, for the keys that this broker owns.
-
-
 class Coordinator:
     """Coordinator of one kind of keys: group ids, or transactional ids. Runs on the event loop."""
 

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.frames import Ranges
 
 
-# Division of offsets into chunks; each chunk has the same share of every partition.
-
-
 def records_in(ranges: Ranges) -> int:
     return sum(end - first for partitions in ranges.values() for first, end in partitions.values())
 

@@ -237,9 +237,6 @@ def _within(one: OffsetRange) -> Column:
     return here & (offset >= one.first) & (offset <= one.last)
 
 
-# File lock that is released when its process ends.
-
-
 class Busy(InvalidError):
     """Lock of a file that another process holds."""
 

@@ -94,9 +94,6 @@ def check_sink(spec: PipelineSpec, name: str) -> None:
         raise CannotBackfill(f"sink {name} cannot be backfilled: {reason}")
 
 
-# Start of a backfill: converts the option `--from` to offsets.
-
-
 EARLIEST: Final = "earliest"
 
 
