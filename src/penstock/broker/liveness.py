@@ -1,5 +1,7 @@
 """Liveness of a broker: renews its registration every `broker.heartbeat.interval.ms`.
 
+The file also has the record of the metadata database that the broker has used.
+
 | result of the renewal                  | action of this broker                                  |
 |----------------------------------------|--------------------------------------------------------|
 | success                                | expires brokers without a renewal for a session        |

@@ -1,4 +1,4 @@
-"""The control plane in one SQLite file, for a single broker process.
+"""The control plane in SQLite: in a file for one process, or for several, or in memory for tests.
 
 The file has one owner: the writer's thread (`drivers/sqlite_writer.py`). It publishes an image
 after the sync of its commit. Brokers that are registered in the file when it is opened belong to

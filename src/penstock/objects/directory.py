@@ -1,4 +1,4 @@
-"""Object store in a directory, local to one broker or shared by all of them.
+"""Object stores in a directory, local to one broker or shared by all, and in memory, for tests.
 
 A put writes `.partial/<name>` and syncs it. It then links the file to the path of its key, and
 syncs the directory of the link. Directories above it are synced once each. An object is therefore

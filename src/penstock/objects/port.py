@@ -1,5 +1,7 @@
 """Interface of an object store: immutable objects under keys, written whole, read in ranges.
 
+The errors of stores, and the rules for keys, are here too.
+
 Keys are relative paths of parts of `[A-Za-z0-9._=-]`, separated by `/`. Each key is used for one
 write only, because a write that timed out may still take effect. One contract suite
 (`tests/objects/`) tests all implementations: memory, a directory, S3.

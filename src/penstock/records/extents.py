@@ -1,4 +1,4 @@
-"""Extents: adjacent batches of one partition in a file or an object.
+"""Extents (adjacent batches of one partition in a file or an object), and positions of ListOffsets.
 
 For objects, the batch index knows the size of each batch (`layout`); for files it is unknown.
 """

@@ -1,4 +1,4 @@
-"""Extents: byte ranges of files and objects with the records of an offset range.
+"""Extents (byte ranges with the records of an offset range), and consolidation by remote workers.
 
 Spark reads the records there, without the broker.
 

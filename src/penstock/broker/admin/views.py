@@ -1,4 +1,4 @@
-"""State of the cluster, topics, partitions and groups as JSON, without reading files."""
+"""State of the cluster, topics, groups, logs and queues as JSON, without reading files."""
 
 from __future__ import annotations
 

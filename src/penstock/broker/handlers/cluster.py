@@ -1,4 +1,4 @@
-"""DescribeCluster and DescribeTopicPartitions, from the metadata image; UnregisterBroker.
+"""DescribeCluster, DescribeTopicPartitions and UnregisterBroker, from the image; DescribeLogDirs.
 
 DescribeTopicPartitions returns pages of up to `max.request.partition.size.limit` partitions, in the
 order of topic names.

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources; client quotas.
 
 A change is computed from the stored configurations and written by compare-and-set. If they have
 changed meanwhile, it is computed again, up to `ATTEMPTS_MAX` times. Changes of a topic's

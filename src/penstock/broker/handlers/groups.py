@@ -1,4 +1,4 @@
-"""FindCoordinator and the requests of classic groups: join, sync, heartbeat, leave, describe.
+"""FindCoordinator, and the requests of classic, consumer and share groups.
 
 The core in `broker/groups/classic/` handles the requests. This module translates the requests and
 responses of all versions to and from the core's events.

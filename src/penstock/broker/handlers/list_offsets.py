@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: look-ups of offsets by timestamp and by leader epoch.
+"""ListOffsets, OffsetForLeaderEpoch and DescribeProducers.
 
 Timestamps below 0 have special meanings (`records/extents.py`). If the version of the request
 does not include such a timestamp, the partition returns UNSUPPORTED_VERSION, as in Kafka.

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: delivery of records to members of share groups.
+"""ShareFetch and ShareAcknowledge; DescribeShareGroupOffsets, AlterShareGroupOffsets, and deletion.
 
 Source: `ShareFetchRequest.json`, `ShareAcknowledgeRequest.json`; KIP-932, KIP-1206, KIP-1222.
 """

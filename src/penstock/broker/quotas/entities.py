@@ -1,4 +1,4 @@
-"""Quota entities: a user, a client id, both, or an address; by name or default.
+"""Quota entities (a user, a client id, both, or an address), kinds of quotas, and their changes.
 
 An entity is a mapping from entity type to name; None is the default entity of the type. The control
 plane stores it as JSON, sorted by type:

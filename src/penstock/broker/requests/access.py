@@ -1,4 +1,6 @@
-"""Authorisation of requests: removes elements that the caller may not use before the handler runs.
+"""Authorisation of requests, before the handler runs, and their audit log.
+
+Elements that the caller may not use are removed from the request.
 
 `wire/kafka/apis.py` lists the permissions that each API requires, each with a scope:
 

@@ -1,4 +1,4 @@
-"""Subscriptions to client metrics: the metrics that clients push, how often, and which clients.
+"""Subscriptions to client metrics (which metrics, how often, which clients), and client instances.
 
 A subscription is a config resource (CLIENT_METRICS, 16) with a name. It exists if it has a
 configuration. A client pushes the metrics of all matching subscriptions, at the shortest of their

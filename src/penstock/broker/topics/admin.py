@@ -1,4 +1,4 @@
-"""Creation of topics that `broker/topics/plan.py` has planned.
+"""Creation of topics that `broker/topics/plan.py` has planned, and checks of their tiers.
 
 Topics of one call are written concurrently, so that the control plane batches them; one refresh of
 the image opens their logs. The caller waits for the leaders of partitions with several replicas,

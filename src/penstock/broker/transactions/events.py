@@ -1,4 +1,4 @@
-"""Events of the core of transactions: requests, and reports of its shell.
+"""Events of the core of transactions, its responses, and the stored rows of a transactional id.
 
 Requests are already decoded and authorised. The core answers a request with a `Reply` effect, which
 contains the token that was passed with the request.

@@ -1,4 +1,4 @@
-"""Metadata of a transactional id: an immutable value with methods that return the next value.
+"""Metadata of a transactional id: an immutable value with methods for the next one; its states.
 
 A `ProducerIdentity` consists of a producer id and an epoch. `last` is the previous identity of the
 present producer: a request with it is a retry, and gets the same response again. `last` is

@@ -1,4 +1,6 @@
-"""Methods of the control plane for the objects of diskless topics: leases, commits and deletion.
+"""Methods of the control plane for sink commits and for the objects of diskless topics.
+
+Those for objects are leases, commits and deletion.
 
 An object's row goes PENDING → COMMITTED → DELETING → gone, or PENDING → DELETING → gone. Keys are
 never reused. The age of a row is measured by the database's clock; SQLite uses the broker's.

@@ -1,4 +1,4 @@
-"""Methods of the control plane for the batch index of diskless topics.
+"""Methods of the control plane for the batch index, and for migrations of topics.
 
 Every change is one transaction and a compare-and-set. After `ControlUnavailable` it is unknown
 whether the change took effect. Every method may then be repeated; a repeated commit of an object

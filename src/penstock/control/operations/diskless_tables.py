@@ -1,4 +1,7 @@
-"""Rows of objects, of the stored results of commits, and of the object store's identity."""
+"""Tables of diskless topics: objects, extents, partitions, transactions and migrations.
+
+The rows of objects include the stored results of commits, and the object store's identity.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata image: how operations load the newest one and store its successor.
+"""The metadata image: how operations load the newest one and store its successor, and its tables.
 
 The image is stored in rows of the database, and each process caches it in memory. A *stamp* is a
 UUID that is generated for each new version of the image. One row has the stamp of the newest image.

@@ -1,4 +1,5 @@
-"""Rules of object commits: pure functions from an object's entries to new rows and results.
+"""Rules of object commits and of sink commits: pure functions from an object's entries to new rows
+and results.
 
 All implementations of the control plane share them.
 

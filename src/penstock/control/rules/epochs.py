@@ -1,4 +1,6 @@
-"""Rules of leader epochs: effects and rejections of claims and openings. Pure functions.
+"""Rules of leader epochs, and of restored databases: pure functions.
+
+The rules of epochs are the effects and rejections of claims and openings.
 
 A replicated partition has one row with its highest reserved epoch and its claimant, and one row for
 each opened epoch. The partition is in one of two states:

@@ -1,4 +1,5 @@
-"""Rules by which a topic becomes diskless: pure functions from copied logs to rows and an image.
+"""Rules by which a topic becomes diskless or replicated: pure functions from copied logs to rows
+and an image.
 
 All implementations of the control plane share them.
 

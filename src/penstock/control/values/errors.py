@@ -1,4 +1,4 @@
-"""Errors of the control plane."""
+"""Errors and limits of the control plane."""
 
 from __future__ import annotations
 

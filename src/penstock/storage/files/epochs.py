@@ -1,4 +1,4 @@
-"""History of leader epochs by start offset: a pure core over the checkpoint's entries.
+"""History of leader epochs by start offset, a pure core, and its checkpoint file.
 
 Source: Kafka's `LeaderEpochFileCache`; KIP-101, KIP-279.
 """

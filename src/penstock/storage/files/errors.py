@@ -1,4 +1,4 @@
-"""Errors of stored logs, each with Kafka's error name."""
+"""Errors of stored logs, each with Kafka's error name, and limits that are not settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of a partition's idempotent producers, and its open transactions: a pure core.
+"""State of a partition's idempotent producers and transactions, a pure core, and its snapshots.
 
 The rules for one producer's next batch are in `records.idempotence`. A producer's state is an
 immutable value that each append replaces, so that restoring the old value undoes an append that did

@@ -1,4 +1,4 @@
-"""Settings of the broker's files: journal, flushing, caches, checkpoints.
+"""Settings of the broker's files (journal, flushing, caches, checkpoints), and of a topic's log.
 
 Settings that Kafka has, too, have Kafka's names; the other names follow its style.
 """

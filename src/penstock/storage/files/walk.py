@@ -1,4 +1,4 @@
-"""Walk over the batches of a segment, which loading, index rebuilds, verification and repair use.
+"""Walk over the batches of a segment, for loading, rebuilds, verification and repair; damage.
 
 `walk` reads headers in order and stops at the first bytes that are not a batch. `Survey` verifies
 every batch, and continues behind damage at the next intact batch with valid offsets.

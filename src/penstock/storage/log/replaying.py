@@ -1,4 +1,4 @@
-"""Replay of journal rows into a log's files when the log is loaded.
+"""Replay of journal rows into a log's files when the log is loaded, and truncation of files.
 
 After a crash the journal is read once, and only the rows of its entries are kept in memory. A row
 states where batches are in the journal, and where they belong in a segment. No segment is touched,

@@ -1,4 +1,5 @@
-"""Hand-written codec of Fetch. Responses are lists of buffers, so that records are never copied.
+"""Hand-written codecs of Fetch and ShareFetch. Responses are lists of buffers, so that records are
+never copied.
 
     request    [replica id i32 (-14)] max wait i32, min bytes i32, max bytes i32, isolation i8,
                session id i32 (7+), session epoch i32 (7+), [topic [partition]],

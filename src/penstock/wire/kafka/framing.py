@@ -1,4 +1,4 @@
-"""Frames and headers of the Kafka protocol.
+"""Frames, headers and primitive types of the Kafka protocol, and its errors.
 
     frame      length i32 | header | body             length counts the bytes after it
     request    key i16 | version i16 | correlation id i32 | client id (i16 length, -1 = null)

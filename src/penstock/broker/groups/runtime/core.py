@@ -1,4 +1,4 @@
-"""Port of a coordinator core, which decides without I/O, clock or randomness.
+"""Port of a coordinator core, which decides without I/O, clock or randomness; timers of cores.
 
 A core handles one kind of keys: group ids, or transactional ids. It receives events and stored
 rows. It returns effects, which the runtime performs in order: responses to requests, and saves of a

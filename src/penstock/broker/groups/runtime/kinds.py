@@ -1,4 +1,4 @@
-"""Dispatcher of events to the kinds of groups: classic, consumer and share.
+"""Dispatcher of events to the kinds of groups (classic, consumer, share), and what they share.
 
 All kinds share one set of group ids; a group has one kind at a time.
 

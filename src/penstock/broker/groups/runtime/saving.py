@@ -1,4 +1,6 @@
-"""Saver that writes all saves of one event-loop turn as one transaction of the control plane.
+"""Rows of coordinators: the keys that a broker owns, their loading, and their saver.
+
+The saver writes all saves of one turn of the event loop as one transaction.
 
 Only one transaction is under way at a time; later saves wait for the next one. If the control plane
 rejects a key because another coordinator has saved it, only the save of that key fails.
