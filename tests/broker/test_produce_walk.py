@@ -6,15 +6,13 @@ import os
 import re
 import sys
 from collections.abc import Collection
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import penstock
 from penstock.broker.server import BrokerServer
+from tests.broker.walks import SOURCE, name_of
 from tests.broker.wire_client import WireClient, batch
 
-SOURCE = Path(penstock.__file__).parent
 FILES_MAX = 14
 
 
@@ -43,24 +41,18 @@ class Trace:
         if event == "c_call" and argument is os.fdatasync:
             self.on_disk = True
         if event == "call" and not self.on_disk:
-            name, caller = _name(frame), _name(frame.f_back)
+            name, caller = name_of(frame), name_of(frame.f_back)
             if name and _first(frame) in self._walk:
                 self.files.add(name)
                 if caller and caller != name:
                     self.calls.add((caller, name))
 
 
-def _name(frame: FrameType | None) -> str:
-    path = "" if frame is None else frame.f_code.co_filename
-    inside = path.startswith(f"{SOURCE}{os.sep}")
-    return Path(path).relative_to(SOURCE).as_posix() if inside else ""
-
-
 def _first(frame: FrameType | None) -> str:
     """The file of the package by which the loop began what runs."""
     first = ""
     while frame is not None:
-        first = _name(frame) or first
+        first = name_of(frame) or first
         frame = frame.f_back
     return first
 

@@ -31,7 +31,7 @@ async def walk_of(
         files: set[str] = set()
 
         def trace(frame: FrameType, event: str, argument: Any, files: set[str] = files) -> None:
-            name = _name(frame)
+            name = name_of(frame)
             if event == "call" and name and not _by_client(frame):
                 files.add(name)
 
@@ -44,8 +44,9 @@ async def walk_of(
     return min(walks, key=len)
 
 
-def _name(frame: FrameType) -> str:
-    path = frame.f_code.co_filename
+def name_of(frame: FrameType | None) -> str:
+    """Return the file of a frame, relative to the package; empty if it is not in the package."""
+    path = "" if frame is None else frame.f_code.co_filename
     inside = path.startswith(f"{SOURCE}{os.sep}")
     return Path(path).relative_to(SOURCE).as_posix() if inside else ""
 

@@ -31,9 +31,9 @@ from penstock.base.http_routes import (
     json_response,
     unrouted,
 )
-from penstock.base.metrics import render
+from penstock.base.metrics import Registry, render
 from penstock.base.settings import whole_number
-from penstock.broker.admin.access import OPEN, Needs
+from penstock.broker.admin.access import OPEN, AdminAccess, Caller, Needs
 from penstock.broker.admin.extents import ConsolidationViews, ExtentViews
 from penstock.broker.admin.sinks import SinkViews
 from penstock.broker.admin.views import GroupMetricsSource, LogViews, QueueViews, TopicViews
@@ -43,9 +43,7 @@ from penstock.security.http_credentials import CHALLENGE, TooManyFailures
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from penstock.base.metrics import Registry
     from penstock.base.system import Clock
-    from penstock.broker.admin.access import AdminAccess, Caller
     from penstock.broker.admin.health import Health, Readiness
     from penstock.broker.assembly import Assembly
     from penstock.broker.configuration.settings import BrokerSettings

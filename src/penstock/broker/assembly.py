@@ -29,7 +29,7 @@ from penstock.broker.share.service import ShareService
 from penstock.broker.telemetry.service import Telemetry
 from penstock.broker.topics.admin import TopicAdmin
 from penstock.broker.transactions.coordinator import ProducerIds, TransactionCoordinator
-from penstock.broker.transactions.link import EndOffsets, TransactionLink
+from penstock.broker.transactions.link import EndOffsets, TransactionLink, Verifier
 from penstock.control.access import ClusterUsers
 from penstock.partitions import GroupCommits
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from penstock.broker.net.connection import ConnectionOwner, Expiring
     from penstock.broker.net.security_settings import Security
     from penstock.broker.partitions.replicas import Replicas
-    from penstock.broker.transactions.link import Verifier
     from penstock.control import ControlPlane
     from penstock.diskless.topics.service import DisklessService
     from penstock.partitions.tiering import TierService

@@ -56,7 +56,7 @@ from penstock.broker.net.connection import Connection, RequestContext
 from penstock.broker.net.errors import ShuttingDown, error_answer, error_of
 from penstock.broker.requests.access import CHANGES, RequestAudit, granted
 from penstock.broker.table import Answer, Handler, Handlers
-from penstock.security.audit import NO_AUDIT
+from penstock.security.audit import NO_AUDIT, Audit
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.requests.metrics import RequestMetrics
     from penstock.security import Authoriser
-    from penstock.security.audit import Audit
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,13 @@ from penstock.broker.dispatch import Dispatcher
 from penstock.broker.groups.runtime.runtime import HELD_UP_SECONDS
 from penstock.broker.liveness import Liveness
 from penstock.broker.net.connection import AddressWarnings, Connection
-from penstock.broker.net.listeners import REPLICATION, advertised, parse_listeners
+from penstock.broker.net.listeners import (
+    REPLICATION,
+    Address,
+    Listener,
+    advertised,
+    parse_listeners,
+)
 from penstock.broker.net.security_settings import Security
 from penstock.broker.requests.metrics import log_samples
 from penstock.broker.table import Handlers
@@ -34,7 +40,7 @@ from penstock.control.plane import cluster_secret
 from penstock.replication.links import LinkServer, LinkTransport
 from penstock.security import PERMISSIVE, AclAuthoriser
 from penstock.security.addresses import counted
-from penstock.security.audit import NO_AUDIT
+from penstock.security.audit import NO_AUDIT, Audit
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -45,15 +51,12 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.broker.admin_server import AdminServer
     from penstock.broker.configuration.settings import BrokerSettings
-    from penstock.broker.net.connection import Connection
-    from penstock.broker.net.listeners import Address, Listener
     from penstock.broker.net.security import SecurityService
     from penstock.control import ControlPlane
     from penstock.control.values.diskless import Watermarks
     from penstock.diskless.topics.service import DisklessService
     from penstock.partitions.tiering import TierService
     from penstock.security import Authoriser
-    from penstock.security.audit import Audit
     from penstock.security.files import Reloading
     from penstock.security.listeners.files import TlsContexts
     from penstock.storage import LogStore

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.control.values.errors import StaleConfigs
-from penstock.control.values.topics import ACL, SCRAM
+from penstock.control.values.topics import ACL, SCRAM, MetadataImage
 from penstock.security.acls import AclBinding, InvalidAcl, binding_of, has_control_characters
 from penstock.security.credentials import (
     InvalidCredential,
@@ -20,7 +20,6 @@ from penstock.security.sasl.peers import USER
 
 if TYPE_CHECKING:
     from penstock.control.plane import ControlPlane
-    from penstock.control.values.topics import MetadataImage
 
 
 # ACL bindings, stored as entity configs of kind `acl` in the metadata image.

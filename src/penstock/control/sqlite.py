@@ -37,7 +37,6 @@ from penstock.control.values.topics import MetadataImage, WatermarksListener
 if TYPE_CHECKING:
     from penstock.control.drivers.notices import SocketNotices
     from penstock.control.values.diskless import PartitionKey, Watermarks
-    from penstock.control.values.topics import MetadataImage, WatermarksListener
 
 
 class SqliteControlPlane(ControlPlane):

@@ -14,9 +14,9 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.base.errors import RetriableError
+from penstock.base.errors import PenstockError, RetriableError
 from penstock.records import OffsetOutOfRange
-from penstock.records.appends import NO_APPEND, Opening
+from penstock.records.appends import NO_APPEND, AppendResult, Done, Opening
 from penstock.records.extents import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -24,8 +24,9 @@ from penstock.records.extents import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    Extent,
 )
-from penstock.storage.files.values import OffsetAndTimestamp, Read
+from penstock.storage.files.values import Later, OffsetAndTimestamp, Read
 
 if TYPE_CHECKING:
     from penstock.storage.files.producers import OpenTransactions
@@ -73,15 +74,11 @@ class ReplicaState:
 
 
 if TYPE_CHECKING:
-    from penstock.base.errors import PenstockError
     from penstock.partitions.port import LookUp
     from penstock.partitions.tiers.part import TieredPart
-    from penstock.records.appends import AppendResult, Done
-    from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
     from penstock.records.transactions import AbortedTransaction, Guard, Marker
     from penstock.storage import Lease, LogStore, PartitionLog, StorageError
-    from penstock.storage.files.values import Later
 
     Appends = list[tuple[Done, AppendResult]]
     Saving = asyncio.Future[StorageError | None]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from penstock.records.appends import Opening
+from penstock.records.appends import Done, Opening
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from penstock.base.ids import TopicPartition
-    from penstock.records.appends import Done
     from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
     from penstock.records.transactions import AbortedTransaction, Guard, Marker

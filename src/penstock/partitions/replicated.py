@@ -15,20 +15,18 @@ from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.pause import pause
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
-from penstock.records.appends import NO_APPEND, Opening
+from penstock.records.appends import NO_APPEND, Done, Opening, Outcome
 from penstock.replication.messages import BeingMended, NotLeading, TooFewReplicas
-from penstock.storage.files.values import Read
+from penstock.storage.files.values import Later, OffsetAndTimestamp, Read
 from penstock.storage.files.walk import DamagedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Sequence
 
-    from penstock.records.appends import Done, Outcome
     from penstock.records.idempotence import ProducerState
     from penstock.records.transactions import Guard, Marker
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
-    from penstock.storage.files.values import Later, OffsetAndTimestamp
 
 
 class DeletionTimedOut(RetriableError):

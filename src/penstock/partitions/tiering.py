@@ -27,9 +27,9 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.objects.store_path import Hedging, Pool, StorePath
 from penstock.partitions.local import LocalPartition
 from penstock.partitions.tiers.core import Ask, Copy, Cut, Effect, Look, Policy, Retain
-from penstock.partitions.tiers.fetching import TierFetcher
+from penstock.partitions.tiers.fetching import TierFetcher, TierSource
 from penstock.partitions.tiers.part import TieredPart, TierParts, TierReader
-from penstock.partitions.tiers.settings import TierCounters
+from penstock.partitions.tiers.settings import TierCounters, TierSettings
 from penstock.storage.log.tiering import SegmentCopy
 
 if TYPE_CHECKING:
@@ -39,11 +39,7 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane, Topic
     from penstock.diskless.topics.service import DisklessService
     from penstock.objects import ObjectStore
-    from penstock.partitions.local import LocalPartition
     from penstock.partitions.port import Partition
-    from penstock.partitions.tiers.fetching import TierSource
-    from penstock.partitions.tiers.part import TieredPart
-    from penstock.partitions.tiers.settings import TierCounters, TierSettings
 
 
 # Copies of segments to the archive, and deletion of archived ones, as `TierCore` determines.

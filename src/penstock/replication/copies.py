@@ -48,14 +48,12 @@ from penstock.replication.peer_format import (
     Said,
 )
 from penstock.replication.replica import Disk, Effects, Replica, Sync
-from penstock.storage.files.walk import DamagedRecords
+from penstock.storage.files.walk import Damage, DamagedRecords
 from penstock.storage.log.reading import part_of
 
 if TYPE_CHECKING:
-    from penstock.replication.peer_format import Said
     from penstock.storage import PartitionLog
     from penstock.storage.files.values import Buffer
-    from penstock.storage.files.walk import Damage
 
 
 # Comparison of the batches that two replicas have in the same offset range.

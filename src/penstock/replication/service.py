@@ -18,12 +18,12 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.control.values.errors import EPOCH_PARTITIONS_PER_CALL_MAX
 from penstock.records.appends import AppendResult, Done, Opening
-from penstock.records.transactions import Marker
+from penstock.records.transactions import Guard, Marker
 from penstock.replication.chain import Chain
 from penstock.replication.copies import HEARD_BY_COPIES, Copy
 from penstock.replication.epoch import Claim, Epoch, Phase
 from penstock.replication.leadership import Leadership
-from penstock.replication.links import Outgoing
+from penstock.replication.links import Links, Outgoing
 from penstock.replication.messages import Join, LeadershipOver, NotLeading, SealAndOpen
 from penstock.replication.peer_format import (
     ElectUncleanly,
@@ -39,15 +39,7 @@ from penstock.replication.peer_format import (
 from penstock.storage.files.errors import StorageFailed
 
 if TYPE_CHECKING:
-    from penstock.base.errors import PenstockError
     from penstock.base.system import Clock
-    from penstock.records.transactions import Guard
-    from penstock.replication.chain import Chain
-    from penstock.replication.epoch import Claim
-    from penstock.replication.leadership import Leadership
-    from penstock.replication.links import Links
-    from penstock.replication.messages import SealAndOpen
-    from penstock.replication.peer_format import PartitionKey
     from penstock.replication.replica import Replica, Sync
     from penstock.storage import Lease, PartitionLog, StorageError
     from penstock.storage.files.values import Buffer

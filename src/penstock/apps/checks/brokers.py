@@ -29,14 +29,13 @@ from penstock.client.errors import (
     NotAccepted,
     TimedOut,
 )
-from penstock.client.replicas import SHORT_CALLS
+from penstock.client.replicas import SHORT_CALLS, BrokerState
 
 if TYPE_CHECKING:
     from penstock.apps.client.session import State
     from penstock.client import ClusterMetadata
     from penstock.client.admin_http import Answer
     from penstock.client.protocol import Node
-    from penstock.client.replicas import BrokerState
 
 
 ROUND_TRIP_WARN_MS: Final = 100.0

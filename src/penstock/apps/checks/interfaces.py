@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.apps.checks.brokers import admin_answers
 from penstock.apps.checks.findings import Check, Finding, listed
-from penstock.apps.client.session import counted
-
-if TYPE_CHECKING:
-    from penstock.apps.client.session import State
-
+from penstock.apps.client.session import State, counted
 
 NAMED_MAX: Final = 5
 """Most partitions that one finding names; further ones are only counted."""

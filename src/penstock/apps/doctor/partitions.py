@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.apps.checks.findings import Check, Finding, Status, listed
-from penstock.apps.client.session import counted
+from penstock.apps.client.session import State, counted
 from penstock.apps.log.cluster import troubled
 from penstock.apps.log.replicas import DISKLESS
 from penstock.client.replicas import PERSISTENCE, SHORT_CALLS
 
 if TYPE_CHECKING:
-    from penstock.apps.client.session import State
     from penstock.client import Client, ClusterMetadata
 
 

@@ -22,6 +22,7 @@ from penstock.apps.log.sources import (
     Chosen,
     FileSource,
     Range,
+    Source,
     place_options,
     range_options,
     source_of,
@@ -38,7 +39,6 @@ from penstock.records.header import HEADER_BYTES
 from penstock.storage.inspection.dumping import codec_name
 
 if TYPE_CHECKING:
-    from penstock.apps.log.sources import Source
     from penstock.client import Client
     from penstock.storage.inspection.directories import PartitionFiles
 

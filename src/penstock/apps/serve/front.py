@@ -40,7 +40,7 @@ from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin.access import HOSTS
 from penstock.broker.admin_server import names_of
-from penstock.broker.net.listeners import ADMIN, admin_listener
+from penstock.broker.net.listeners import ADMIN, Address, admin_listener
 from penstock.client.errors import ADMIN_ANSWER_BYTES_MAX
 from penstock.security.http_credentials import READS, NotForHere, check_meant
 from penstock.security.listeners.files import ListenerFiles
@@ -49,7 +49,6 @@ from penstock.security.listeners.listener_group import ListenerGroup
 
 if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings
-    from penstock.broker.net.listeners import Address
     from penstock.broker.net.security_settings import Security
 
 

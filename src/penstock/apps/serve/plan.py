@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.apps.process.configuration import InvalidConfiguration
+from penstock.apps.process.configuration import Configuration, InvalidConfiguration
 from penstock.apps.process.wiring import CONTROL, LOG, address, trusted_note
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.http_listener import parse_address
@@ -39,7 +39,6 @@ from penstock.control.sqlite import prepare
 from penstock.security.listeners.forwarding import SECRET_BITS
 
 if TYPE_CHECKING:
-    from penstock.apps.process.configuration import Configuration
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.net.listeners import Address
 

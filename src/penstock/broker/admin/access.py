@@ -29,7 +29,7 @@ from penstock.security import (
     Rights,
     refusal,
 )
-from penstock.security.audit import Audit, AuditEvent
+from penstock.security.audit import Audit, AuditEvent, EventKind, Outcome
 from penstock.security.http_credentials import READS, check_meant
 from penstock.security.listeners.http_authentication import Authentication, Shown
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.security import Authoriser
-    from penstock.security.audit import EventKind, Outcome
 
 
 class Needs(Struct, frozen=True, kw_only=True):

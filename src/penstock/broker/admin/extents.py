@@ -37,10 +37,10 @@ from penstock.base.http_routes import Routes
 from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
 from penstock.broker.admin.access import DESCRIBE, Needs
 from penstock.broker.net.errors import NoObjectStore, UnknownTopicId
-from penstock.control.values.diskless import SegmentSwap
+from penstock.control.values.diskless import PartitionKey, SegmentSwap
 from penstock.partitions import look_up_watermarks
 from penstock.records import OffsetOutOfRange
-from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
+from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED, Extent
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -49,11 +49,9 @@ if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partitions.registry import PartitionRegistry
-    from penstock.control.values.diskless import PartitionKey
     from penstock.diskless.topics.service import DisklessService
     from penstock.objects.signing import Signing
     from penstock.partitions import Partition
-    from penstock.records.extents import Extent
     from penstock.records.transactions import AbortedTransaction
     from penstock.security import Authoriser
 

@@ -33,10 +33,11 @@ from starlette.requests import ClientDisconnect
 from penstock.base.errors import InvalidError
 from penstock.base.http_routes import Routes
 from penstock.base.settings import LONG_MAX
-from penstock.broker.admin.access import DESCRIBE, Needs
+from penstock.broker.admin.access import DESCRIBE, Caller, Needs
 from penstock.broker.admin.extents import flag, machine_id, number
 from penstock.broker.batch_commits.manifest import (
     MANIFEST_BYTES_MAX,
+    Manifest,
     ManifestTooLarge,
     StagingUnavailable,
     check_query,
@@ -46,9 +47,7 @@ from penstock.broker.batch_commits.manifest import (
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.admin.access import Caller
     from penstock.broker.batch_commits import SinkService
-    from penstock.broker.batch_commits.manifest import Manifest
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.control import ControlPlane, SinkCommit

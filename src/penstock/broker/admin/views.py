@@ -14,8 +14,8 @@ from penstock.base.errors import PenstockError
 from penstock.base.http_routes import Routes
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Metrics, Sample, gauge, gauges
-from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Needs
-from penstock.broker.groups.coordinator import GroupIdNotFound
+from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Caller, Needs
+from penstock.broker.groups.coordinator import GroupCoordinator, GroupIdNotFound
 from penstock.broker.net.errors import UnknownTopicOrPartition
 from penstock.broker.share.values import RecordState
 from penstock.partitions import look_up_watermarks
@@ -23,8 +23,6 @@ from penstock.partitions import look_up_watermarks
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.admin.access import Caller
-    from penstock.broker.groups.coordinator import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
     from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic

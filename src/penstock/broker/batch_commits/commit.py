@@ -47,7 +47,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.errors import BugError
-from penstock.base.metrics import Metrics, counter, counters, gauge
+from penstock.base.metrics import Metrics, Registry, counter, counters, gauge
 from penstock.broker.batch_commits.manifest import (
     TARGET_RECORDS_MAX,
     Manifest,
@@ -62,7 +62,6 @@ from penstock.records.header import NO_PRODUCER_ID
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.base.metrics import Registry
     from penstock.base.system import Clock, Randomness
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.base.files import MACHINE_FILES, sync_directory
-from penstock.broker.batch_commits.manifest import CorruptBlob, InvalidCommit
+from penstock.broker.batch_commits.manifest import (
+    Blob,
+    CorruptBlob,
+    InvalidCommit,
+    TopicIdPartition,
+)
 from penstock.control.values.topics import SEQUENCES
 from penstock.records import (
     HEADER_BYTES,
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.broker.batch_commits.commit import Run
-    from penstock.broker.batch_commits.manifest import Blob, TopicIdPartition
     from penstock.storage import LogConfig
 
 PIECE_BYTES_MAX: Final = 4 << 20

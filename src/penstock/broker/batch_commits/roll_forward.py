@@ -27,6 +27,8 @@ from msgspec.structs import replace
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.broker.batch_commits.commit import (
     CLIENT_ID,
+    SinkContext,
+    SinkCounters,
     appended_records,
     has_producer,
     key_of,
@@ -42,7 +44,7 @@ from penstock.broker.batch_commits.manifest import (
 )
 from penstock.broker.batch_commits.pieces import Piece, PieceReader, check_blobs
 from penstock.broker.net.errors import NoObjectStore
-from penstock.broker.net.listeners import own_address
+from penstock.broker.net.listeners import Identity, own_address
 from penstock.control.values.topics import SEQUENCES
 from penstock.partitions import LocalPartition, ReplicatedPartition
 from penstock.records import split_batches
@@ -52,11 +54,6 @@ from penstock.storage.log.validation import prepared
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.base.errors import PenstockError
-    from penstock.broker.batch_commits.commit import SinkContext, SinkCounters
-    from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition
-    from penstock.broker.batch_commits.pieces import Piece
-    from penstock.broker.net.listeners import Identity
     from penstock.broker.partitions.registry import ServedTopic
     from penstock.client.appender import Appender
     from penstock.client.producer_partitions import ProducerPartition

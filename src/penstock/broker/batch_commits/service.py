@@ -25,6 +25,7 @@ from penstock.base.errors import CorruptError, InvalidError, PenstockError
 from penstock.base.retry import Backoff
 from penstock.broker.batch_commits.commit import (
     Decision,
+    SinkContext,
     SinkCounters,
     continued,
     decide,
@@ -62,7 +63,6 @@ from penstock.partitions import LocalPartition, Partition, look_up_watermarks
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.broker.batch_commits.commit import SinkContext
     from penstock.storage import PartitionLog
 
 SWEEP_SECONDS: Final = 60.0

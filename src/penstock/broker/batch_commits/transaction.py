@@ -33,12 +33,10 @@ from penstock.broker.net.listeners import own_address
 from penstock.client import Client
 
 if TYPE_CHECKING:
-    from penstock.base.errors import PenstockError
-    from penstock.broker.batch_commits.commit import SinkContext
     from penstock.client.producers import ProducerIdentity
     from penstock.control import SinkCommit
 
-from penstock.broker.batch_commits.commit import CLIENT_ID
+from penstock.broker.batch_commits.commit import CLIENT_ID, SinkContext
 
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 """Transaction timeout of a commit, limited by `transaction.max.timeout.ms`.

@@ -41,7 +41,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.broker.fetch.sessions import INITIAL_EPOCH, FetchPartition, Plan, errors_reported
+from penstock.broker.fetch.sessions import (
+    INITIAL_EPOCH,
+    FetchPartition,
+    FetchSessions,
+    Plan,
+    errors_reported,
+)
 from penstock.broker.metadata.leaders import check_epoch, parts_from, preferred, serving_epoch
 from penstock.broker.net.connection import RequestContext
 from penstock.broker.net.errors import (
@@ -61,13 +67,14 @@ from penstock.storage.files.values import Later
 from penstock.wire.kafka.fetch import (
     FLEXIBLE_FROM,
     TOPIC_IDS_FROM,
+    Buffer,
     FetchRequest,
     PartitionAnswer,
     ResponseWriter,
     decode_request,
     throttled,
 )
-from penstock.wire.kafka.framing import response_prefix
+from penstock.wire.kafka.framing import Endpoint, response_prefix
 
 if TYPE_CHECKING:
     import asyncio
@@ -75,7 +82,6 @@ if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
     from penstock.broker.configuration.settings import BrokerSettings
-    from penstock.broker.fetch.sessions import FetchSessions
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
@@ -84,8 +90,6 @@ if TYPE_CHECKING:
     from penstock.security import AuthorisationFailed
     from penstock.security.audit import Audit
     from penstock.storage import Read
-    from penstock.wire.kafka.fetch import Buffer
-    from penstock.wire.kafka.framing import Endpoint
 
 FETCH_WAIT_SECONDS_MAX: Final = 300.0
 """Longest wait of Fetch and ShareFetch, even if `max_wait` is longer. It equals the maximum of

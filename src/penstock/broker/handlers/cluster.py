@@ -21,7 +21,7 @@ from penstock.broker.metadata.leaders import rack_of, serving_epoch
 from penstock.broker.net.connection import RequestContext
 from penstock.broker.net.errors import BadRequest, error_number, error_of
 from penstock.broker.net.listeners import address_of
-from penstock.broker.partitions.registry import ServedTopic
+from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
 from penstock.broker.requests.access import NOT_ASKED, cluster_operations, operations_of
 from penstock.control import MetadataImage, Partition, Topic
 from penstock.partitions import look_up_watermarks
@@ -195,7 +195,6 @@ def _described(
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.diskless.topics.service import DisklessService
     from penstock.partitions import Partition as ServedPartition
     from penstock.storage import LogStore

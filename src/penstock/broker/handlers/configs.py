@@ -53,7 +53,7 @@ from penstock.broker.configuration.settings import BrokerSettings
 from penstock.broker.metadata.leaders import check_change, is_diskless, kept
 from penstock.broker.net.connection import RequestContext
 from penstock.broker.net.errors import BadRequest, UnknownTopicOrPartition, error_fields
-from penstock.broker.net.listeners import shown
+from penstock.broker.net.listeners import Identity, shown
 from penstock.broker.quotas.entities import (
     Component,
     Entity,
@@ -68,7 +68,7 @@ from penstock.broker.telemetry.subscriptions import (
     check_subscription,
     describe_subscription,
 )
-from penstock.broker.topics.admin import check_tiers
+from penstock.broker.topics.admin import TopicAdmin, check_tiers
 from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.rules.diskless import DISKLESS_CONFIG
 from penstock.control.values.topics import CLIENT_METRICS as CLIENT_METRICS_KIND
@@ -79,8 +79,6 @@ if TYPE_CHECKING:
     from penstock.broker.admin.health import Readiness
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
-    from penstock.broker.net.listeners import Identity
-    from penstock.broker.topics.admin import TopicAdmin
     from penstock.control import ControlPlane, MetadataImage
 
 

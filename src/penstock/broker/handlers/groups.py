@@ -35,7 +35,7 @@ from penstock.broker.groups.consumer import (
     DescribedConsumer,
     DescribedConsumerGroup,
 )
-from penstock.broker.groups.coordinator import DEAD, GroupIdNotFound
+from penstock.broker.groups.coordinator import DEAD, GroupCoordinator, GroupIdNotFound
 from penstock.broker.groups.modern.core import HeartbeatResponse
 from penstock.broker.groups.runtime.assignors import Partitions
 from penstock.broker.groups.runtime.core import Refused
@@ -51,9 +51,7 @@ from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
-    from penstock.broker.groups.coordinator import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.net.connection import RequestContext
     from penstock.broker.share.service import ShareService
 
 

@@ -29,7 +29,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
-from penstock.broker.groups.coordinator import GroupIdNotFound
+from penstock.broker.groups.coordinator import GroupCoordinator, GroupIdNotFound
 from penstock.broker.groups.runtime.core import Refused
 from penstock.broker.groups.runtime.kinds import CommitCheck, FetchCheck
 from penstock.broker.groups.runtime.saving import CoordinatorNotAvailable
@@ -47,7 +47,6 @@ from penstock.wire.kafka.framing import milliseconds
 if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.configuration.settings import BrokerSettings
-    from penstock.broker.groups.coordinator import GroupCoordinator
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.transactions.link import TransactionLink
     from penstock.control import ControlPlane

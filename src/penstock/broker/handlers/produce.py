@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
-from penstock.broker.net.connection import RequestContext
+from penstock.broker.net.connection import Expiring, RequestContext
 from penstock.broker.net.errors import (
     InternalTopic,
     InvalidRequiredAcks,
@@ -38,13 +38,13 @@ from penstock.broker.net.errors import (
     error_of,
 )
 from penstock.broker.net.listeners import endpoints_of
-from penstock.broker.partitions.registry import ServedTopic
+from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
 from penstock.broker.requests.access import forbidden_topic
-from penstock.broker.requests.opening import Sealed
+from penstock.broker.requests.opening import Opener, Sealed
 from penstock.partitions import look_up_watermarks
 from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, InvalidRecord, decode_header, says_transactional
-from penstock.records.appends import AppendResult, NeedsOpening, Opening
+from penstock.records.appends import AppendResult, NeedsOpening, Opening, Outcome
 from penstock.records.errors import InvalidTxnState
 from penstock.records.transactions import ONGOING, UNGUARDED, Guard
 from penstock.security import EVERYTHING
@@ -66,14 +66,10 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.net.connection import Expiring
-    from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.requests.metrics import RequestMetrics
-    from penstock.broker.requests.opening import Opener
     from penstock.broker.transactions.link import Verifier
     from penstock.partitions import GroupCommits, Partition
-    from penstock.records.appends import Outcome
 
 
 # Verification of transactional batches with the transaction coordinator before the append.

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.broker.fetch.operation import FETCH_WAIT_SECONDS_MAX
-from penstock.broker.groups.coordinator import GroupIdNotFound
+from penstock.broker.fetch.operation import FETCH_WAIT_SECONDS_MAX, FetchHub
+from penstock.broker.groups.coordinator import AnyGroup, GroupCoordinator, GroupIdNotFound
 from penstock.broker.groups.share import DescribedShareGroup
 from penstock.broker.net.connection import Buffer, RequestContext
 from penstock.broker.net.errors import (
@@ -38,19 +38,16 @@ from penstock.broker.share.sessions import (
 from penstock.broker.share.stored import ShareState
 from penstock.broker.share.values import RecordState
 from penstock.wire.kafka.fetch import encode_response
-from penstock.wire.kafka.framing import milliseconds
+from penstock.wire.kafka.framing import Endpoint, milliseconds
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.configuration.settings import BrokerSettings
-    from penstock.broker.fetch.operation import FetchHub
-    from penstock.broker.groups.coordinator import AnyGroup, GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.share.service import ShareService
     from penstock.broker.transactions.link import EndOffsets
-    from penstock.wire.kafka.framing import Endpoint
 
 
 class ShareRecords(Struct, frozen=True, kw_only=True):

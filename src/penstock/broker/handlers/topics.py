@@ -30,7 +30,7 @@ from penstock.broker.net.errors import (
     error_number,
     error_of,
 )
-from penstock.broker.topics.admin import CONCURRENT_CHANGES_MAX
+from penstock.broker.topics.admin import CONCURRENT_CHANGES_MAX, TopicAdmin
 from penstock.broker.topics.plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
 from penstock.security import CLUSTER, Rights
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import MutationQuota, Quotas
-    from penstock.broker.topics.admin import TopicAdmin
     from penstock.control import ControlPlane
     from penstock.partitions import Partition
 

@@ -23,7 +23,9 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.broker.migration.participant import (
     SWITCH_FENCE_SECONDS,
+    MigrationContext,
     MigrationFailed,
+    Participant,
     is_of_living,
 )
 from penstock.broker.net.errors import InvalidConfig, UnknownTopicId
@@ -42,7 +44,6 @@ from penstock.control import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.migration.participant import MigrationContext, Participant
     from penstock.control.values.diskless import ParticipantState
 
 

@@ -19,7 +19,9 @@ from penstock.broker.migration.leader import Changed, MigrationFollower, Migrati
 from penstock.broker.migration.participant import (
     FillingParticipant,
     LocalParticipant,
+    MigrationContext,
     MigrationFailed,
+    Participant,
 )
 from penstock.broker.net.errors import InvalidConfig
 from penstock.broker.topics.plan import plan_replicas
@@ -28,7 +30,6 @@ from penstock.control.rules.diskless import DISKLESS_CONFIG
 from penstock.control.rules.epochs import ack_quorum
 
 if TYPE_CHECKING:
-    from penstock.broker.migration.participant import MigrationContext, Participant
     from penstock.diskless.topics.migration import MigrationPart
 
 

@@ -28,16 +28,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.base.buffers import POOLED_BUFFER_BYTES
+from penstock.base.buffers import POOLED_BUFFER_BYTES, Lease, ReceivePool
 from penstock.security import ANONYMOUS, EVERYTHING, refusal
-from penstock.wire.kafka.apis import BY_NAME
+from penstock.wire.kafka.apis import BY_NAME, Api
 from penstock.wire.kafka.framing import MalformedRequest, UntrustworthyFrame, check_length
 
 if TYPE_CHECKING:
-    from penstock.base.buffers import Lease, ReceivePool
     from penstock.broker.net.authentication import Authentication
     from penstock.security import AuthorisationFailed, Rights
-    from penstock.wire.kafka.apis import Api
 
 
 SMALL_FRAME_BYTES: Final = 64 << 10

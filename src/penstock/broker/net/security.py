@@ -24,7 +24,7 @@ from penstock.base.metrics import Metrics, Sample, counters, gauge
 from penstock.base.pause import pause
 from penstock.broker.net.authentication import Authentication, IllegalState, NotAuthenticated
 from penstock.broker.net.errors import error_of
-from penstock.broker.net.listeners import between_brokers
+from penstock.broker.net.listeners import Listener, between_brokers
 from penstock.client.security import NO_SECURITY, ClientSecurity
 from penstock.security import ANONYMOUS, Credentials, Principal, ScramCredential
 from penstock.security.audit import Audit, AuditEvent
@@ -54,13 +54,9 @@ if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock, Randomness
     from penstock.broker.net.connection import Connection, ConnectionOwner
-    from penstock.broker.net.listeners import Listener
     from penstock.broker.net.security_settings import Security, SecuritySettings
     from penstock.security import Credentials
-    from penstock.security.files import Reloading
-    from penstock.security.listeners.files import TlsContexts
     from penstock.security.sasl import ServerExchange
-    from penstock.security.sasl.peers import PeerSecret
     from penstock.security.tls import TlsFiles, TlsOptions
 
 

@@ -17,13 +17,12 @@ from uuid import UUID
 from penstock.broker.metadata.leaders import is_diskless
 from penstock.control.values.epochs import InSyncReplicas, Resignation
 from penstock.control.values.errors import EPOCH_PARTITIONS_PER_CALL_MAX
-from penstock.replication.epoch import Phase
+from penstock.replication.epoch import Epoch, Phase
 
 if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.control import MetadataImage, Partition
     from penstock.control import Partition as PartitionRow
-    from penstock.replication.epoch import Epoch
     from penstock.replication.peer_format import PartitionKey
     from penstock.replication.service import ReplicatedLog, Replication
 

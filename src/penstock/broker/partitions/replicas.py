@@ -34,7 +34,7 @@ from penstock.base.pause import pause
 from penstock.broker.metadata.leaders import is_diskless
 from penstock.broker.net.listeners import REPLICATION, replication_address
 from penstock.broker.partitions.leadership import CutOff, InSync, LeaderBalance, Moves
-from penstock.control.values.epochs import FIRST_EPOCH, EpochClaim, EpochOpening
+from penstock.control.values.epochs import FIRST_EPOCH, EpochClaim, EpochOpening, PartitionChain
 from penstock.replication.chain import Chain, Link
 from penstock.replication.epoch import Claim, Terms, quorum_of
 from penstock.replication.links import Links, LinkTransport
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from penstock.broker.metadata.cluster import Leaders
     from penstock.control import Broker, ControlPlane, MetadataImage
     from penstock.control import Partition as PartitionRow
-    from penstock.control.values.epochs import PartitionChain
     from penstock.partitions import GroupCommits
     from penstock.security.sasl.peers import PeerSecret
     from penstock.storage import PartitionLog

@@ -27,7 +27,7 @@ from msgspec import Struct
 from penstock.broker.net.errors import element_answers, error_name, error_of
 from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed
 from penstock.security.acls import OPERATIONS, SUPPORTED
-from penstock.security.audit import Audit, AuditEvent
+from penstock.security.audit import Audit, AuditEvent, EventKind, Outcome
 from penstock.wire.kafka.apis import APIS, Check
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.broker.net.connection import RequestContext
     from penstock.broker.partitions.registry import ServedTopic
     from penstock.security import Rights
-    from penstock.security.audit import EventKind, Outcome
-    from penstock.wire.kafka.apis import Check
 
 
 FIELDS: Final[dict[str, tuple[str, ...]]] = {

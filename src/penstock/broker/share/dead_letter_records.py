@@ -36,11 +36,10 @@ from penstock.broker.share.values import Cause, Undeliverable
 from penstock.broker.topics.audit_topic import FIRST_EPOCH
 from penstock.records import columnar
 from penstock.records.columnar.fitting import Pointer, fit, fitting, record_sizes
-from penstock.records.transactions import AbortedRange
+from penstock.records.transactions import AbortedRange, AbortedTransaction
 
 if TYPE_CHECKING:
     from penstock.records.columnar.encode import EncodedBatch
-    from penstock.records.transactions import AbortedTransaction
 
 
 PREFIX: Final = "__dlq.errors."

@@ -20,7 +20,7 @@ from penstock.base.retry import Backoff
 from penstock.broker.configuration.configs import Levels, topic_config
 from penstock.broker.configuration.groups import check_letter_topic
 from penstock.broker.net.errors import NotLeader, UnknownTopicId
-from penstock.broker.share.shares import place_of
+from penstock.broker.share.shares import Shares, place_of
 from penstock.broker.share.values import Cause, ShareSettings, Undeliverable
 from penstock.broker.topics.audit_topic import OwnAppender
 from penstock.broker.topics.plan import TopicSpec
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.share.dead_letter_records import DeadLetters
     from penstock.broker.share.dead_letter_records import Read as LogRead
-    from penstock.broker.share.shares import Shares
     from penstock.broker.share.stored import StoredShare
     from penstock.broker.topics.admin import TopicAdmin
     from penstock.client.producers import ProducerIdentity

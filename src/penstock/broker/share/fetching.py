@@ -22,16 +22,14 @@ from penstock.broker.share.acknowledging import Answers
 from penstock.broker.share.sessions import Place, ShareSession
 from penstock.broker.share.values import Acquired, Batch, ShareSettings
 from penstock.records.header import HEADER_BYTES, BatchHeader, decode_header
-from penstock.storage.files.values import Later
+from penstock.storage.files.values import Buffer, Later
 
 if TYPE_CHECKING:
     from penstock.broker.fetch.operation import FetchHub, SharedReads
     from penstock.broker.share.shares import Shares
     from penstock.broker.share.stored import StoredShare
-    from penstock.broker.share.values import Acquired, Batch
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage import Read
-    from penstock.storage.files.values import Buffer
 
 
 # Batches of a log read, and selection of those that contain acquired records.

@@ -21,10 +21,11 @@ from penstock.broker.share.stored import (
     KIND,
     ShareState,
     ShareStateLost,
+    StoredShare,
     decode_state,
     encode_state,
 )
-from penstock.broker.share.values import RecordState, ShareSettings, share_settings
+from penstock.broker.share.values import Cause, RecordState, ShareSettings, share_settings
 from penstock.control import KEY_ROW, CoordinationRecord, RecordChange
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.net.listeners import Identity
     from penstock.broker.partitions.registry import PartitionRegistry
-    from penstock.broker.share.stored import StoredShare
-    from penstock.broker.share.values import Cause
     from penstock.broker.topics.admin import TopicAdmin
     from penstock.control import ControlPlane, MetadataImage
     from penstock.partitions import Partition

@@ -20,14 +20,13 @@ from penstock.broker.telemetry.subscriptions import (
     Instances,
     subscription_of,
 )
-from penstock.control.values.topics import CLIENT_METRICS
+from penstock.control.values.topics import CLIENT_METRICS, EntityConfigs
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.net.connection import RequestContext
-    from penstock.control.values.topics import EntityConfigs
 
 INFLATED_BYTES_MAX: Final = 4 << 20
 """Largest size of one push after decompression."""

@@ -30,13 +30,12 @@ from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.base.pause import pause
 from penstock.base.retry import Backoff
 from penstock.broker.configuration.configs import topic_config
-from penstock.broker.net.listeners import own_address
+from penstock.broker.net.listeners import Identity, own_address
 from penstock.broker.topics.plan import TopicSpec
 from penstock.records.header import HEADER_BYTES
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.net.listeners import Identity
     from penstock.broker.topics.admin import TopicAdmin
     from penstock.client.appender import Appender
     from penstock.client.producers import ProducerIdentity

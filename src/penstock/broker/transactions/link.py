@@ -20,7 +20,7 @@ from penstock.base.ids import TopicPartition
 from penstock.broker.groups.runtime.core import Refused
 from penstock.broker.groups.runtime.saving import owner_of
 from penstock.broker.net.errors import error_number
-from penstock.broker.net.peers import PeerBatches
+from penstock.broker.net.peers import PeerBatches, Peers
 from penstock.broker.transactions import (
     AddToTransaction,
     ProducerIdentity,
@@ -32,7 +32,6 @@ from penstock.records.extents import LATEST
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.net.peers import Peers
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.transactions.coordinator import TransactionCoordinator
     from penstock.control import OpenTransaction

@@ -21,11 +21,14 @@ from penstock.control.values.diskless import (
     MigrationParticipant,
     MigrationRequest,
     ObjectLease,
+    ParticipantState,
+    PartitionKey,
     TopicMigration,
     TopicReplication,
+    Watermarks,
 )
 from penstock.control.values.errors import MigrationRefused
-from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX
+from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX, DisklessSettings
 from penstock.objects import ObjectNotFound, StoreUnavailable
 from penstock.objects.rate_limit import TokenBucket
 from penstock.records.extents import Extent
@@ -37,8 +40,6 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.control import Topic
     from penstock.control.operations.diskless import DisklessPlane
-    from penstock.control.values.diskless import ParticipantState, PartitionKey, Watermarks
-    from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
     from penstock.storage import PartitionLog, StorageError
 

@@ -29,7 +29,7 @@ from penstock.records import (
     OutOfOrderSequence,
     decode_header,
 )
-from penstock.records.appends import AppendResult, Done, Opening
+from penstock.records.appends import AppendResult, Done, Opening, Outcome
 from penstock.records.errors import TransactionCoordinatorFenced
 from penstock.records.extents import (
     EARLIEST,
@@ -38,9 +38,10 @@ from penstock.records.extents import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    Extent,
 )
 from penstock.records.idempotence import ProducerState
-from penstock.records.transactions import Guard, encode_marker
+from penstock.records.transactions import AbortedTransaction, Guard, Marker, encode_marker
 from penstock.storage.files.values import Later, OffsetAndTimestamp, Read
 from penstock.storage.log.validation import prepared
 
@@ -48,10 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.diskless.topics.serving import Serving
-    from penstock.records.appends import Outcome
-    from penstock.records.extents import Extent
     from penstock.records.header import BatchHeader
-    from penstock.records.transactions import AbortedTransaction, Marker
     from penstock.storage import Lease, LogConfig
 
 

@@ -29,7 +29,7 @@ from penstock.base.pause import pause
 from penstock.control.rules.diskless import DISKLESS_CONFIG
 from penstock.control.values.errors import SINK_OBJECTS_MAX
 from penstock.diskless.errors import StoreMismatch
-from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX
+from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX, DisklessSettings
 from penstock.diskless.topics.partition import DisklessPartition
 from penstock.diskless.topics.serving import NotServing, Parts, Serving, Surroundings
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from penstock.diskless.compaction import CompactionTarget
     from penstock.diskless.consolidation import WorkQueue
     from penstock.diskless.gc import RetentionTarget
-    from penstock.diskless.settings import DisklessSettings
     from penstock.diskless.topics.migration import MigrationPart
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore, UrlSigner

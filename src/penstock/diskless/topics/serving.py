@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.diskless.errors import StoreMismatch
-from penstock.records.transactions import EPOCH_VERSION, OFFSET_MAX
+from penstock.records.transactions import EPOCH_VERSION, OFFSET_MAX, Marker
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import FetchSettings, ObjectStore
     from penstock.records.appends import Done
-    from penstock.records.transactions import Marker
     from penstock.storage import LogConfig
 
 

@@ -107,7 +107,6 @@ if TYPE_CHECKING:
 
     from penstock.host.access import Permission
     from penstock.host.server.access_file import Access
-    from penstock.security.listeners.files import ListenerFiles
 
 
 # Authentication and authorization of the HTTP front's requests, by the agent's rules.

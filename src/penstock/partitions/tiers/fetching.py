@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.control.operations.tiers import TieredPartitions
     from penstock.control.values.diskless import PartitionKey
     from penstock.objects.store_path import StorePath
-    from penstock.records.transactions import AbortedTransaction
     from penstock.storage import PartitionLog
     from penstock.storage.files.values import OffsetAndTimestamp
 

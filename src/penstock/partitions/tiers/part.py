@@ -23,7 +23,7 @@ from penstock.base.settings import LONG_MAX
 from penstock.diskless.errors import Unreadable
 from penstock.diskless.reading.loads import ByteBudget, Loads, Place, Ready
 from penstock.partitions.tiers.core import TierCore
-from penstock.partitions.tiers.fetching import CHUNK_BYTES_MIN, TierFetcher, TierRun
+from penstock.partitions.tiers.fetching import CHUNK_BYTES_MIN, TierFetcher, TierRun, TierSource
 from penstock.records.extents import Extent
 from penstock.storage.files.epochs import EpochHistory
 from penstock.storage.files.values import Later, OffsetAndTimestamp, Read
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from penstock.control.operations.tiers import TieredPartitions
     from penstock.control.values.diskless import PartitionKey
     from penstock.control.values.tiers import TierBounds
-    from penstock.partitions.tiers.fetching import TierFetcher, TierSource
     from penstock.partitions.tiers.settings import TierCounters
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage import PartitionLog

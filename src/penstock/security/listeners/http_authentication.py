@@ -20,7 +20,7 @@ from msgspec import Struct
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import client_address, is_loopback
 from penstock.base.http_protocol import PEER_CERTIFICATE
-from penstock.security.audit import AuditEvent
+from penstock.security.audit import Audit, AuditEvent, Outcome
 from penstock.security.authoriser import ANONYMOUS
 from penstock.security.http_credentials import (
     BadAuthorization,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.security import Credentials
-    from penstock.security.audit import Audit, Outcome
     from penstock.security.sasl.oauthbearer import Verifier
 
 

@@ -17,16 +17,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from penstock.base.http_listener import BACKLOG
+from penstock.base.http_listener import BACKLOG, Bind
 from penstock.base.metrics import Metrics, Sample, counters, gauges
 from penstock.base.pause import pause
 from penstock.security.addresses import FAILURES, AddressBounds, AddressLimits, counted
-from penstock.security.listeners.files import ListenerFiles
+from penstock.security.listeners.files import ListenerFiles, TlsContexts
 
 if TYPE_CHECKING:
-    from penstock.base.http_listener import Bind
     from penstock.security.files import Reloading
-    from penstock.security.listeners.files import TlsContexts
 
 
 # TLS listener that checks connections before it spends time on a handshake.

@@ -32,7 +32,7 @@ import pyarrow as pa
 from penstock.archive.planning import extent_from_json, extent_to_json
 from penstock.archive.segments import write_segment
 from penstock.base.errors import PenstockError, UnavailableError
-from penstock.client.admin_http import Body
+from penstock.client.admin_http import Answer, Body
 from penstock.client.security import admin_security
 from penstock.control.values.diskless import ObjectLease, SegmentSwap
 from penstock.spark.admin_http import BrokerAdmin
@@ -41,8 +41,6 @@ from penstock.spark.reads.object_chunks import open_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from penstock.client.admin_http import Answer
 
 
 RUNS_PER_SLOT: Final = 2

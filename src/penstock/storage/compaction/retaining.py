@@ -30,12 +30,11 @@ from penstock.base.settings import LONG_MAX
 from penstock.kernels import compaction as kernels
 from penstock.records.header import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from penstock.records.transactions import AbortedTransaction
-from penstock.storage.compaction.keys import KeyMap, PassedTransactions, Rows, read_rows
+from penstock.storage.compaction.keys import Chunk, KeyMap, PassedTransactions, Rows, read_rows
 from penstock.storage.log.compaction import Live
 
 if TYPE_CHECKING:
     from penstock.records.columnar.arrays import Bytes, Flags, Ints
-    from penstock.storage.compaction.keys import Chunk
 
 
 class Retained(NamedTuple):

@@ -25,7 +25,7 @@ from penstock.records import HEADER_BYTES, CorruptBatch, compress, decode_header
 from penstock.records.errors import RecordTooLarge, UnsupportedCodec
 from penstock.records.header import CODEC_MASK
 from penstock.storage.compaction.keys import Chunk, KeyMap, PassedTransactions, Secret, chunks
-from penstock.storage.compaction.retaining import Retention, note_keys
+from penstock.storage.compaction.retaining import Retained, Retention, note_keys
 from penstock.storage.files.errors import CorruptLog
 from penstock.storage.files.values import (
     CLEANED,
@@ -41,8 +41,6 @@ from penstock.storage.log.swapping import discard
 
 if TYPE_CHECKING:
     from penstock.records.columnar.arrays import Bytes, Ints
-    from penstock.storage.compaction.keys import Chunk
-    from penstock.storage.compaction.retaining import Retained
 
 
 _GROWTH_BYTES: Final = 12

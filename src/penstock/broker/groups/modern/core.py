@@ -38,6 +38,7 @@ from penstock.broker.groups.runtime.kinds import (
     GROUP_ID_NOT_FOUND,
     NOT_COORDINATOR,
     DeleteGroup,
+    Handler,
     ListedGroup,
     NewTopics,
     OffsetDeleteCheck,
@@ -47,7 +48,6 @@ from penstock.broker.groups.runtime.kinds import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.groups.runtime.kinds import Handler
     from penstock.control import Topic
 
 

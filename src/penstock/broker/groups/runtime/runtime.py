@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.errors import CorruptError
 from penstock.base.system import Clock
@@ -37,6 +37,7 @@ from penstock.broker.groups.runtime.core import (
     Tick,
 )
 from penstock.broker.groups.runtime.saving import (
+    Cluster,
     CoordinatorNotAvailable,
     FoundKey,
     KeyRows,
@@ -46,15 +47,10 @@ from penstock.broker.groups.runtime.saving import (
     Outcome,
     Ownership,
     Pending,
+    RecordPlane,
     Saver,
     Source,
 )
-
-if TYPE_CHECKING:
-    from penstock.base.system import Clock
-    from penstock.broker.groups.runtime.core import Act, Core
-    from penstock.broker.groups.runtime.saving import Cluster, RecordPlane, Source
-
 
 # Ticker of a core: calls the core at its deadlines.
 #
