@@ -3,8 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Test processes; each takes whole files (tests/schedule.py) and has its own brokers and Spark session.
-WORKERS ?= 4
+# Test processes; each takes whole files (tests/parallel.py) and has its own brokers and Spark session.
+# There are more than cores, because tests also wait for servers, timeouts and disks.
+WORKERS ?= 6
 MYPY_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/penstock/mypy
 STAMP := $(VENV)/.ready
 
@@ -36,13 +37,13 @@ test: setup
 	@$(BIN)/lint-imports
 	@mkdir -p .cache
 	@nice $(BIN)/mypy --cache-dir $(MYPY_CACHE) > .cache/mypy.txt & mypy=$$!; \
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 50 $(ARGS); status=$$?; \
+	$(BIN)/pytest --processes $(WORKERS) --durations 50 $(ARGS); status=$$?; \
 	wait $$mypy || { cat .cache/mypy.txt; rm -f $(PENSTOCK_TEST_REPORT); status=1; }; \
 	exit $$status
 
 test-long: WORKERS := 3
 test-long: setup
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long --timeout 900 \
+	@$(BIN)/pytest --processes $(WORKERS) -m long --timeout 900 \
 		--hypothesis-profile search $(ARGS)
 
 # Foreign clients with every topic diskless: on SQLite and a directory, on PostgreSQL and S3.

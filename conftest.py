@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.parallel"]
+
 
 class RunReport:
     """First failure and duration in seconds of each test, of all processes of a run."""
@@ -60,5 +62,5 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     path = os.environ.get("PENSTOCK_TEST_REPORT")
-    if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(RunReport(Path(path)))
+    if path:
+        config.pluginmanager.register(RunReport(Path(path)), "run-report")

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.schedule import FromBothEnds, rank
+from tests.parallel import rank
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
@@ -35,14 +35,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds | None:
-    """Hand out files from both ends, where `--dist loadfile` asks for whole files."""
-    if config.getvalue("dist") != "loadfile":
-        return None
-    config.option.loadscopereorder = False
-    return FromBothEnds(config, log)
 
 
 @pytest.fixture(scope="session")

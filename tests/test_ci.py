@@ -32,12 +32,13 @@ def _run(tmp_path: Path, *tests: str, workers: int = 0) -> tuple[int, str]:
     for number, text in enumerate(tests):
         (tmp_path / f"test_{number}.py").write_text(text)
     shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "tests").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "tests" / "parallel.py", tmp_path / "tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     report = tmp_path / "out" / "report.json"
-    plain = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
+    plain = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment = os.environ | {"PENSTOCK_TEST_REPORT": str(report)} | plain
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    pytest_run = [sys.executable, "-m", "pytest", "-q", "-n", str(workers)]
+    pytest_run = [sys.executable, "-m", "pytest", "-q", "--processes", str(workers)]
     first = subprocess.run(pytest_run, cwd=tmp_path, env=environment, capture_output=True)
     if first.returncode == 0:
         return 0, first.stdout.decode()
@@ -86,11 +87,34 @@ def test_more_than_five_fail_the_run(tmp_path: Path) -> None:
     assert "6 tests failed" in output
 
 
-def test_a_process_that_dies_fails_whatever_its_status(tmp_path: Path) -> None:
-    dies = "import os\ndef test_dies():\n    os._exit(0)\n"
+@pytest.mark.parametrize("how", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_a_process_that_dies_fails_and_its_other_tests_run(tmp_path: Path, how: str) -> None:
+    dies = f"""
+import os
+def test_dies():
+    {how}
+def test_later():
+    open("later", "w").close()
+"""
     status, output = _run(tmp_path, dies, workers=2)
     assert status == 1
     assert output.endswith("0 flaky, 1 failed twice\n")
+    assert (tmp_path / "later").exists()
+
+
+def test_an_error_in_a_fixture_of_the_module_is_reported_by_a_process(tmp_path: Path) -> None:
+    fails = """
+import pytest
+@pytest.fixture(scope="module")
+def failing():
+    yield
+    raise ValueError("while the fixture ends")
+def test_passes(failing):
+    pass
+"""
+    status, output = _run(tmp_path, fails, _GOOD, workers=2)
+    assert status == 1
+    assert "FAILED TWICE: test_0.py::test_passes" in output
 
 
 def test_a_broken_import_fails_the_run_at_once(tmp_path: Path) -> None:
