@@ -64,7 +64,6 @@ def producer(topic: Topic) -> TransactionalProducer:
     return topic.client.transactional(f"of-{topic.name}")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("direct", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_batches(topic: Topic, producer: TransactionalProducer, direct: bool) -> None:
     """From files as they lie, or from what the broker serves."""
@@ -87,6 +86,7 @@ def test_batches(topic: Topic, producer: TransactionalProducer, direct: bool) ->
     until("what was committed is read", lambda: values() == decided)
 
 
+@pytest.mark.long
 def test_streams(topic: Topic, producer: TransactionalProducer, tmp_path: Path) -> None:
     run = Run(tmp_path / "checkpoint")
     counting = fill(topic, producer, 300)

@@ -133,7 +133,7 @@ def test_a_driver_that_dies_behind_every_step(pipeline: Pipeline) -> None:
     killed_behind(pipeline, STEPS)
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.long)])
 def test_what_a_topic_refuses_leaves_nothing_visible(pipeline: Pipeline, mode: str) -> None:
     topic, out, dead = (pipeline.topic(name) for name in ("numbers", "out", "dead"))
     pipeline.send(topic, values(90))

@@ -91,6 +91,7 @@ def test_a_stream_is_copied_once(topic: Topic, target: Target, tmp_path: Path) -
     assert target.count() == 750
 
 
+@pytest.mark.long
 def test_an_application_refuses_another_checkpoint(
     topic: Topic, target: Target, tmp_path: Path
 ) -> None:

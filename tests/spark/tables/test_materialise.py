@@ -166,6 +166,7 @@ def test_topics_come_and_go_while_it_runs(
     assert Counter(values) == Counter(f"value {number}".encode() for number in range(60))
 
 
+@pytest.mark.long
 def test_a_recreated_topic_stops_its_table_alone(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:

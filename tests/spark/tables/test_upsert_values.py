@@ -203,7 +203,7 @@ def arrow(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(list(rows), plain_schema).cast(schema)
 
 
-@pytest.mark.parametrize("case", sample([*CASES.values()], 4), ids=CASES)
+@pytest.mark.parametrize("case", sample([*CASES.values()], 8), ids=CASES)
 def test_the_table_has_what_a_dictionary_has(spark: SparkSession, table: Path, case: Case) -> None:
     found = [history(seed, case) for seed in drawn(st.integers(0, 2**64 - 1), SPARK_EXAMPLES)]
     keys = [f"key{number}" for number in range(len(case.keys))]

@@ -355,8 +355,8 @@ class _Analysis:
         stands.createOrReplaceTempView(step.name)
 
     def _stub(self, schema: StructType) -> DataFrame:
-        # One cast for all columns: each column of a `select` takes ten calls to the JVM. The type has
-        # the metadata that marks columns of windows and of event times.
+        # One cast for all columns: each column of a `select` takes ten calls to the JVM. The type
+        # has the metadata that marks columns of windows and of event times.
         rate = self._spark.readStream.format("rate").load()
         return rate.select(F.lit(None).cast(schema).alias("row")).select("row.*")
 

@@ -113,6 +113,7 @@ def test_a_release_that_is_stopped_is_finished_and_the_next_one_follows(
     assert done(spec, rest) == (5 if name == "begin" else 1)
 
 
+@pytest.mark.long
 def test_a_run_without_a_batch_knows_what_waits(pipeline: Pipeline) -> None:
     topic, dead = pipeline.topic("rows"), pipeline.topic("dead")
     rule = RULE.format(that="n % 2 = 0")
