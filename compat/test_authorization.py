@@ -83,7 +83,8 @@ def some(chosen: Sequence[World]) -> list[World]:
     return large + list(chosen[EVERY_WORLD::EVERY_WORLD])
 
 
-@pytest.mark.parametrize("allow_unbound", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("allow_unbound", [False, True])
 async def test_some_principals_get_the_same_responses(tmp_path: Path, allow_unbound: bool) -> None:
     await compare(tmp_path, some(worlds(allow_unbound=allow_unbound)), allow_unbound)
 

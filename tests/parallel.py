@@ -29,8 +29,13 @@ FOLDERS: Final = ("spark", "apps", "scenarios", "host", "deploy", "broker", "out
 """Folders of `tests`, the most expensive first; the others follow by name."""
 SPARK: Final = f"tests/{FOLDERS[0]}/"
 SPARK_PROCESSES: Final = 2
-PARSING: Final = {f"tests/test_{name}.py" for name in ("imports", "language", "tidy")}
-"""Files for one process, because their tests share the results of `source_facts.py`."""
+TOGETHER: Final = {
+    # They share the results of `source_facts.py`.
+    **{f"tests/test_{name}.py": "parsing" for name in ("imports", "language", "tidy")},
+    # They share an installed image.
+    **{f"tests/deploy/test_{name}.py": "image" for name in ("agent", "commands", "image")},
+}
+"""Names of groups of files that one process runs, by file."""
 _CRASHED: Final = 70
 """Exit status of a process in which pytest itself has failed."""
 
@@ -50,7 +55,7 @@ class FileQueue:
         self._files: dict[str, list[int]] = {}
         for index, item in enumerate(items):
             file = item.nodeid.split("::")[0]
-            self._files.setdefault(min(PARSING) if file in PARSING else file, []).append(index)
+            self._files.setdefault(TOGETHER.get(file, file), []).append(index)
 
     def __len__(self) -> int:
         return len(self._files)

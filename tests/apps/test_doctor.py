@@ -145,6 +145,7 @@ def test_without_a_configuration_nothing_is_said_of_one(
     assert (named["database"][0], named["ACLs"][1]) == ("ok", cause)
 
 
+@pytest.mark.long
 def test_brokers_report_that_their_database_is_unreachable(
     bare: Run, server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     assert "broker 9 was never registered" in unknown
 
 
+@pytest.mark.long
 async def test_a_stopped_broker_can_be_drained(four: Cluster) -> None:
     leader = await four.create()
     await four.produce(b"value")

@@ -111,6 +111,7 @@ def test_the_health_check_fails_without_an_agent(folder: Path, image: Path) -> N
         assert health(image, path) != "", "a socket file without a listener"
 
 
+@pytest.mark.long
 def test_an_agent_starts_serves_and_stops(agent: Agent, broker: Broker) -> None:
     assert agent.told() == "READY=1"
     assert agent.health() == ""

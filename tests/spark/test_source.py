@@ -99,7 +99,7 @@ def test_ranges_by_time(topic: Topic) -> None:
     assert [row.offset for row in frame.orderBy("offset").collect()] == list(range(10, 20))
 
 
-@pytest.mark.parametrize("pushdown", ["false", "true"])
+@pytest.mark.parametrize("pushdown", [pytest.param("false", marks=pytest.mark.long), "true"])
 def test_a_filter_narrows_no_other_use_of_a_frame(topic: Topic, pushdown: str) -> None:
     """Spark keeps one reading for all uses of a frame, that of the filter it came by last."""
     for partition in range(3):

@@ -73,6 +73,7 @@ def test_record_limits_hold_in_every_batch(topic: Topic, run: Run) -> None:
     assert len(sizes) >= 4
 
 
+@pytest.mark.long
 def test_byte_limits(topic: Topic, run: Run) -> None:
     for first in range(0, 2_000, 200):
         topic.write(200, first=first)
@@ -185,6 +186,7 @@ def test_a_recreated_topic_is_refused(topic: Topic, run: Run) -> None:
         run.drain(topic.stream())
 
 
+@pytest.mark.long
 def test_offsets_that_went_back_are_refused(topic: Topic, run: Run) -> None:
     topic.write(5, partition=0)
     run.drain(topic.stream())

@@ -77,7 +77,7 @@ def crash_at(tmp_path: Path, seed: int, step: int) -> None:
     assert len(seen) > 3
 
 
-@pytest.mark.parametrize("seed", sample(range(4), 2))
+@pytest.mark.parametrize("seed", sample(range(4), 4))
 def test_recovery_finds_every_transaction(tmp_path: Path, seed: int) -> None:
     crash_at(tmp_path, seed, 25)
 

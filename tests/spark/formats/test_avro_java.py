@@ -17,6 +17,7 @@ from penstock.formats.avro_decode import decode
 from penstock.formats.values import Values
 from tests.formats.avro.reference import WIDE, encode, long, records, sized
 from tests.formats.drawn import EXAMPLES, drawn
+from tests.sampling import sample_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -66,7 +67,7 @@ def unscaled() -> st.SearchStrategy[bytes]:
     return made | st.binary(max_size=20)
 
 
-@pytest.mark.parametrize(("precision", "scale"), [(9, 2), (38, 0), (38, 38)])
+@pytest.mark.parametrize(("precision", "scale"), sample_rows([(9, 2), (38, 0), (38, 38)], 3))
 def test_decimals(spark: SparkSession, precision: int, scale: int) -> None:
     library = Library(spark)
     kind = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
@@ -112,7 +113,7 @@ LONG = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-1, -2, -86_400_001, 
 INT = st.integers(-(2**31), 2**31 - 1) | st.sampled_from([-1, -719_163])
 
 
-@pytest.mark.parametrize(("kind", "logical", "unit"), KINDS, ids=lambda part: str(part))
+@pytest.mark.parametrize(("kind", "logical", "unit"), sample_rows(KINDS, 3))
 def test_times_are_the_numbers_that_the_library_reads(
     spark: SparkSession, kind: str, logical: str, unit: int
 ) -> None:

@@ -217,6 +217,7 @@ def test_a_clients_values_are_decrypted_by_the_records_key(
         pipeline.run(text)
 
 
+@pytest.mark.long
 def test_a_source_is_protected_before_a_stateful_step(
     pipeline: Pipeline, ring: FileKeyRing
 ) -> None:

@@ -51,6 +51,7 @@ def look(spec: PipelineSpec) -> Read:
     return read_of(spec, query, frames.decoders(spec, {}), query.sources, whole=False)
 
 
+@pytest.mark.long
 def test_rows_dead_letters_and_what_waits(pipeline: Pipeline) -> None:
     topic, dead = pipeline.topic("payments", 2), pipeline.topic("dead")
     text = f"""

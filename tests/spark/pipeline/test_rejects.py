@@ -17,7 +17,6 @@ from penstock.spark.pipeline.rejects import described, earlier_sources
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
 from penstock.spark.pipeline.spec import Source
 from tests.formats.drawn import SPARK_EXAMPLES, drawn
-from tests.sampling import sample
 from tests.spark.conftest import until
 from tests.spark.pipeline.conftest import Pipeline
 from tests.spark.pipeline.test_graph import JSON, one
@@ -124,7 +123,8 @@ def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("good", sample([True, False], 2))
+@pytest.mark.long
+@pytest.mark.parametrize("good", [True, False])
 def test_a_stateful_query_leaves_its_dead_letters_to_an_earlier_source(
     pipeline: Pipeline, good: bool
 ) -> None:

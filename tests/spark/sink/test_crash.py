@@ -169,6 +169,7 @@ def test_a_driver_that_dies(topic: Topic, target: Target, tmp_path: Path, way: s
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_worker_that_dies(topic: Topic, target: Target, tmp_path: Path) -> None:
     written = topic.write(ROWS)
     staging = Path(topic.broker.directory) / "staging"

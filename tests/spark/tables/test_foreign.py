@@ -68,7 +68,7 @@ def rows_in(table: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("partition_by", sample(PARTITIONS, 3), ids=" ".join)
+@pytest.mark.parametrize("partition_by", sample(PARTITIONS, 6), ids=" ".join)
 def test_merges_put_rows_into_partitions_that_all_readers_find(
     spark: SparkSession, table: Path, partition_by: tuple[str, ...]
 ) -> None:

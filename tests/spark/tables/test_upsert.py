@@ -171,6 +171,7 @@ def test_the_order_is_no_key(table: Path) -> None:
         upsert(table, order_by="id")
 
 
+@pytest.mark.long
 def test_changes_of_a_topic_by_offset(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     topic.write(200)
     table = tmp_path / "table"
