@@ -82,7 +82,7 @@ def check(value_format: ValueFormat) -> None:
             "unknown_fields", value_format.unknown_fields, "must be ignore or reject"
         )
     if value_format.unknown_fields == "reject" and kind not in ("json", "json-schema"):
-        raise InvalidFormat("unknown_fields", "reject", f"is for JSON, but the format is {kind}")
+        raise InvalidFormat("unknown_fields", "reject", f"needs format json, not {kind}")
     if value_format.decimals not in ("exact", "round"):
         raise InvalidFormat("decimals", value_format.decimals, "must be exact or round")
     if value_format.decimals != "exact" and kind in ("raw", "text"):
@@ -101,7 +101,7 @@ def _check_needs(value_format: ValueFormat) -> None:
                 "has to be inferred from records (infer_json) before values can be decoded",
             )
     elif value_format.schema is not None:
-        raise InvalidFormat("schema", value_format.schema, f"is for json, but the format is {kind}")
+        raise InvalidFormat("schema", value_format.schema, f"needs format json, not {kind}")
     filed = kind in ("json-schema", "avro", "protobuf")
     if filed and value_format.schema_file is None:
         raise InvalidFormat("schema_file", "", f"format {kind} needs a schema file")
@@ -110,7 +110,7 @@ def _check_needs(value_format: ValueFormat) -> None:
         raise InvalidFormat("schema_file", value_format.schema_file, reason)
     if kind != "protobuf" and value_format.message is not None:
         raise InvalidFormat(
-            "message", value_format.message, f"is for protobuf, but the format is {kind}"
+            "message", value_format.message, f"needs format protobuf, not {kind}"
         )
 
 

@@ -109,7 +109,7 @@ RANKS = "select id, row_number() over (partition by id order by at) as place fro
             "no column at; there are id",
         ),
         (sql("select id from a", WRONG_RULE), 2, "nope"),
-        (sql("select id from a", NO_RECORD), 2, "dead-letter needs the record"),
+        (sql("select id from a", NO_RECORD), 2, "dead-letter needs the column _record"),
         (python("wrong"), 1, "returned int, not a data frame"),
         (python("bad"), 1, "ZeroDivisionError"),
         (sql(RANKS), 1, "not defined on a stream"),

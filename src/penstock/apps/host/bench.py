@@ -36,10 +36,10 @@ ROUND_TRIPS_MAX: Final = 20_000
 @click.command("bench", short_help="Measure an agent.")
 @socket_option
 @click.option(
-    "--topic", default="", help="Topic of the chunks; required if the agent has the log sink."
+    "--topic", default="", help="Topic to send chunks to; required if the agent has the log sink."
 )
 @default_option(
-    "--partition", 0, "Partition of the chunks, if a topic is given.", click.IntRange(min=0)
+    "--partition", 0, "Partition to send chunks to, if a topic is given.", click.IntRange(min=0)
 )
 @default_option("--size", 65_536, "Size of a frame's payload in bytes.", click.IntRange(1, 8 << 20))
 @default_option("--chunks", 64, "Number of chunks in a frame.", click.IntRange(1, 4096))

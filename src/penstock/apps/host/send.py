@@ -52,12 +52,12 @@ class AgentUnavailable(UnavailableError):
 @click.command("send", short_help="Send lines to an agent.")
 @socket_option
 @click.option(
-    "--topic", default="", help="Topic of the chunks; required if the agent has the log sink."
+    "--topic", default="", help="Topic to send chunks to; required if the agent has the log sink."
 )
 @click.option(
     "--partition",
     type=click.IntRange(min=0),
-    help="Partition of the chunks. Default: all partitions in turn.",
+    help="Partition to send chunks to. Default: all partitions in turn.",
 )
 @default_option("--batch", 500, "Number of lines in one frame.", click.IntRange(1, 4096))
 @default_option(

@@ -157,7 +157,7 @@ class HostSettings:
 
     @property
     def credit(self) -> Credit:
-        """Credit of a connection while there is enough for all."""
+        """Full credit of a connection; less is granted if `credit_total_bytes` is nearly used."""
         return Credit(self.credit_chunks, self.credit_events, self.credit_bytes)
 
     @property

@@ -496,8 +496,8 @@ class _Analysis:
             if rule.otherwise in KEEPING and RECORD not in frame.columns:
                 self._problem(
                     place,
-                    f"{rule.otherwise} needs the record, but {key[1]} has no column {RECORD}",
-                    f"select {RECORD} in it, or use drop, warn or fail",
+                    f"{rule.otherwise} needs the column {RECORD}, which {key[1]} lacks",
+                    f"add {RECORD} to the select list of {key[1]}, or use drop, warn or fail",
                 )
 
     def _check_holding(self) -> None:

@@ -218,7 +218,7 @@ class LogReplay:
         self.transactional = self.transactional or bool(there.transactional)
 
     def keep_above(self, offset: int) -> None:
-        """Drop truncations, restarts, and appends that end at or below an offset.
+        """Keep the appends that end above an offset; drop all other rows.
 
         Used if the journal may be older than the log's files, which end at this offset.
         """
