@@ -23,8 +23,8 @@ def test_records_stay_within_the_limit_and_move(backlogs: list[int], limit: int)
     ends = share_records(starts, latest, limit)
     taken = {at: ends[at] - starts[at] for at in ends}
     assert all(0 <= taken[at] <= backlogs[at.partition] for at in ends)
-    assert sum(taken.values()) <= max(limit, 0) or sum(backlogs) <= limit
-    assert sum(taken.values()) > 0 or sum(backlogs) == 0
+    assert all(taken[at] > 0 for at in ends if backlogs[at.partition])
+    assert sum(taken.values()) <= max(limit, sum(count > 0 for count in backlogs))
     if sum(backlogs) <= limit:
         assert ends == latest
 

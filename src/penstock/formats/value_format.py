@@ -109,9 +109,7 @@ def _check_needs(value_format: ValueFormat) -> None:
         reason = f"format {kind} has no schema file"
         raise InvalidFormat("schema_file", value_format.schema_file, reason)
     if kind != "protobuf" and value_format.message is not None:
-        raise InvalidFormat(
-            "message", value_format.message, f"needs format protobuf, not {kind}"
-        )
+        raise InvalidFormat("message", value_format.message, f"needs format protobuf, not {kind}")
 
 
 DEPTH_MAX: Final = 32

@@ -141,8 +141,9 @@ class Limits:
         kind=option_values.FLAG,
     )  # fmt: skip
     trigger_records_max: int | None = setting(
-        None, "Most records of a micro-batch.", name="maxRecordsPerTrigger", kind=_COUNT
-    )
+        None, "Most records of a micro-batch. Each partition with unread records advances by one at"
+        " least.", name="maxRecordsPerTrigger", kind=_COUNT,
+    )  # fmt: skip
     trigger_bytes_max: int | None = setting(
         None,
         "Most bytes of a micro-batch, as stored in the log.",

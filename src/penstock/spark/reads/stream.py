@@ -328,20 +328,21 @@ def backlog(start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
 def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[TopicPartition, int]:
     """Return end offsets such that at most `records_max` offsets are read in total.
 
-    Each partition gets a share in proportion to its backlog, at least one record. Partitions that
-    come last by name and number get none if the limit is already used up.
+    Each partition with a backlog advances by one record at least, even if their number exceeds
+    `records_max`; otherwise the last ones would wait as long as the others have backlogs. The
+    rest is shared in proportion to the backlogs.
     """
     waiting = backlog(start, latest)
     total = sum(waiting.values())
     if total <= records_max:
         return dict(latest)
-    ends: dict[TopicPartition, int] = {}
-    allowance = records_max
-    for at in sorted(waiting):
-        count = waiting[at]
-        fair = max(1, count * records_max // total) if count else 0
-        taken = min(count, fair, allowance)
-        allowance -= taken
+    first = sum(count > 0 for count in waiting.values())
+    rest, shared = total - first, max(0, records_max - first)
+    ends, passed = {}, 0
+    for at, count in waiting.items():
+        taken = 1 if count else 0
+        before, passed = passed, passed + count - taken
+        taken += passed * shared // max(1, rest) - before * shared // max(1, rest)
         ends[at] = start[at] + taken
     return ends
 

@@ -83,6 +83,7 @@ def test_a_leaving_member_frees_its_partitions() -> None:
         (joining("a", assignor="sticky"), "unsupported_assignor"),
         (joining("a", regex="("), "invalid_regular_expression"),
         (joining("a", topics=frozenset(["x" * (1 << 20) + "x"])), "invalid_request"),
+        (joining("a", topics=frozenset(["語" * (1 << 19)])), "invalid_request"),  # 1.5 MiB
         (heartbeat("a", -2), "invalid_request"),
         (heartbeat("a", -3), "invalid_request"),
         (heartbeat("a", 1), "group_id_not_found"),

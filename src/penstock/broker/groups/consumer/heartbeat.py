@@ -89,7 +89,7 @@ def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Re
     missing = _missing(event)
     if missing:
         return _invalid(missing)
-    size = sum(map(len, event.topics or ())) + len(event.regex or "")
+    size = sum(len(name.encode()) for name in (*(event.topics or ()), event.regex or ""))
     if size > MEMBER_BYTES_MAX:
         return _invalid(
             f"the subscription has {size} bytes, at most {MEMBER_BYTES_MAX} are allowed"
