@@ -65,6 +65,38 @@ def test_a_kept_connection_that_was_closed_is_replaced() -> None:
     assert [answer.body for answer in answers] == [{"number": 0}, {"number": 1}]
 
 
+BODY = b'{"number": 7}'
+FRAMINGS = {
+    "length": b"Content-Length: 13\r\n\r\n" + BODY,
+    "chunks": b"Transfer-Encoding: chunked\r\n\r\n6\r\n" + BODY[:6] + b"\r\n7\r\n" + BODY[6:]
+    + b"\r\n0\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_a_response_that_a_dying_server_cuts_off_is_requested_again(framing: str) -> None:
+    """Wherever it is cut after the status line."""
+    status, rest = b"HTTP/1.1 200 OK\r\n", FRAMINGS[framing]
+    # With the last chunk, the response is complete for its reader.
+    cuts = range(rest.index(b"0\r\n\r\n") if framing == "chunks" else len(rest))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def die_and_return() -> None:
+            for cut in cuts:
+                for end in (cut, len(rest)):
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(1 << 16)
+                        connection.sendall(status + rest[:end])
+
+        dying = threading.Thread(target=die_and_return)
+        dying.start()
+        for _ in cuts:
+            with AdminHttp(f"http://127.0.0.1:{server.getsockname()[1]}") as address:
+                assert address.call("GET", "/", timeout_seconds=60).body == {"number": 7}
+        dying.join()
+
+
 def test_of_a_long_answer_no_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "ADMIN_ANSWER_BYTES_MAX", 10)
     with socket.create_server(("127.0.0.1", 0)) as server:

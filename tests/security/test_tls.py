@@ -212,6 +212,8 @@ def test_facts_of_a_certificate(tmp_path: Path) -> None:
     facts = check_keystore(files, now_ms())
     assert facts.subject == "CN=broker"
     assert 9.9 < facts.days_left(now_ms()) <= 10
+    with pytest.raises(UnusableFile, match="the certificate is not valid before 20"):
+        check_keystore(files, now_ms() - 10 * 86_400_000)
 
 
 def reloading(files: TlsFiles) -> Reloading[ssl.SSLContext]:

@@ -213,7 +213,12 @@ class AdminHttp:
         pieces = None if body is None else body.pieces
         self._connection.request(method, self._prefix + path, body=pieces, headers=headers)
         response = self._connection.getresponse()
-        content = response.read(errors.ADMIN_ANSWER_BYTES_MAX)
+        bytes_max = errors.ADMIN_ANSWER_BYTES_MAX
+        whole = response.chunked or response.length is not None
+        content = response.read(bytes_max)
+        # `read` reports neither headers nor a body that a dying server has cut off.
+        if not whole or (response.length and len(content) < bytes_max):
+            raise http.client.IncompleteRead(content, response.length)
         if not response.isclosed():  # the rest would be read as the next response
             self.close()
         return Answer(

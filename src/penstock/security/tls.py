@@ -169,7 +169,7 @@ def check_keystore(files: TlsFiles, now_ms: int) -> CertificateFacts:
 
     Raises:
         UnusableFile: a file cannot be used, the key belongs to another certificate, or the
-            certificate has expired.
+            certificate has expired or is not valid yet.
     """
     if not files.keystore:
         raise UnusableFile(
@@ -190,7 +190,13 @@ def check_keystore(files: TlsFiles, now_ms: int) -> CertificateFacts:
         raise UnusableFile(f"{key_path}: the private key does not match the first certificate")
     facts = facts_of(files.keystore, certificate)
     if facts.not_after <= now_ms / 1000:
-        raise UnusableFile(f"{files.keystore}: the certificate expired on {_day(certificate)}")
+        day = certificate.not_valid_after_utc.date()
+        raise UnusableFile(f"{files.keystore}: the certificate expired on {day}")
+    if facts.not_before > now_ms / 1000:
+        first = certificate.not_valid_before_utc.isoformat(timespec="seconds")
+        raise UnusableFile(
+            f"{files.keystore}: the certificate is not valid before {first}; check the clock"
+        )
     return facts
 
 
@@ -215,10 +221,6 @@ def facts_of(path: str, certificate: x509.Certificate) -> CertificateFacts:
         not_before=certificate.not_valid_before_utc.timestamp(),
         not_after=certificate.not_valid_after_utc.timestamp(),
     )
-
-
-def _day(certificate: x509.Certificate) -> str:
-    return certificate.not_valid_after_utc.date().isoformat()
 
 
 def _reason(error: Exception) -> str:
