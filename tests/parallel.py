@@ -150,7 +150,7 @@ class Run:
         _, wait_status = os.waitpid(worker.pid, 0)
         status = os.waitstatus_to_exitcode(wait_status)
         if worker.running is None:
-            if status:
+            if status or (worker.left and not self._stop[0]):
                 raise pytest.Session.Interrupted(f"a test process ended with status {status}")
             return
         item = self._items[worker.running]
@@ -167,7 +167,7 @@ class Run:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            # Threads of libraries' allocators do not hold locks of ours.
+            # Python 3.12 warns of other threads. Those are of allocators, which handle forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:

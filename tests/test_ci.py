@@ -7,8 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tests.parallel import FileQueue
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,3 +125,19 @@ def test_a_broken_import_fails_the_run_at_once(tmp_path: Path) -> None:
     status, output = _run(tmp_path, _GOOD, "import no_such_module\n")
     assert status == 1
     assert "nothing is tried again" in output
+
+
+def test_processes_take_files_from_both_ends_and_groups_of_files_at_once() -> None:
+    names = [
+        "spark/test_a",
+        "spark/test_b",
+        "apps/test_c",
+        "test_imports",
+        "apps/test_d",
+        "test_tidy",
+    ]
+    items: list[Any] = [SimpleNamespace(nodeid=f"tests/{name}.py::test") for name in names]
+    queue = FileQueue(items)
+    assert [queue.take(process) for process in (0, 1, 2, 3)] == [[0], [1], [2], [4]]
+    queue.put_back(items, [1])
+    assert [queue.take(process) for process in (2, 0, 2)] == [[3, 5], [1], []]

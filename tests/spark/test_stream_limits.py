@@ -23,8 +23,9 @@ def test_records_stay_within_the_limit_and_move(backlogs: list[int], limit: int)
     ends = share_records(starts, latest, limit)
     taken = {at: ends[at] - starts[at] for at in ends}
     assert all(0 <= taken[at] <= backlogs[at.partition] for at in ends)
-    assert all(taken[at] > 0 for at in ends if backlogs[at.partition])
-    assert sum(taken.values()) <= max(limit, sum(count > 0 for count in backlogs))
+    assert sum(taken.values()) == min(limit, sum(backlogs))
+    if limit >= sum(count > 0 for count in backlogs):
+        assert all(taken[at] > 0 for at in ends if backlogs[at.partition])
     if sum(backlogs) <= limit:
         assert ends == latest
 
@@ -37,6 +38,17 @@ def test_every_stream_ends(backlogs: list[int], limit: int) -> None:
         starts = share_records(starts, latest, limit)
         triggers += 1
         assert triggers <= 60 * len(backlogs)
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 100))
+def test_no_partition_waits_while_others_always_have_records(
+    count: int, limit: int, begin: int
+) -> None:
+    starts = {TopicPartition("t", index): begin * index for index in range(count)}
+    reached = starts
+    for _ in range(count):
+        reached = share_records(reached, {at: end + 1_000 for at, end in reached.items()}, limit)
+    assert all(reached[at] > starts[at] for at in starts)
 
 
 def test_partitions_end_together() -> None:

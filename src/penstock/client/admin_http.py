@@ -216,7 +216,7 @@ class AdminHttp:
         bytes_max = errors.ADMIN_ANSWER_BYTES_MAX
         whole = response.chunked or response.length is not None
         content = response.read(bytes_max)
-        # `read` reports neither headers nor a body that a dying server has cut off.
+        # `read` raises no error if a killed server has cut off the headers or the body.
         if not whole or (response.length and len(content) < bytes_max):
             raise http.client.IncompleteRead(content, response.length)
         if not response.isclosed():  # the rest would be read as the next response

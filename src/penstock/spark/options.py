@@ -141,9 +141,8 @@ class Limits:
         kind=option_values.FLAG,
     )  # fmt: skip
     trigger_records_max: int | None = setting(
-        None, "Most records of a micro-batch. Each partition with unread records advances by one at"
-        " least.", name="maxRecordsPerTrigger", kind=_COUNT,
-    )  # fmt: skip
+        None, "Most records of a micro-batch.", name="maxRecordsPerTrigger", kind=_COUNT
+    )
     trigger_bytes_max: int | None = setting(
         None,
         "Most bytes of a micro-batch, as stored in the log.",

@@ -106,7 +106,7 @@ def test_salting_keeps_records_and_its_bounds(
         assert effect.skew == pytest.approx(effect.hottest_share * partitions)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000))
 def test_salting_a_hot_key_spreads_it(seed: int) -> None:
     """Over many keys, the mean share of the hottest partition falls with every doubling."""

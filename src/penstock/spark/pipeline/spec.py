@@ -423,10 +423,8 @@ class RunOptions:
         " reads the records that exist when the run starts, and ends.", kind=kinds.TRIGGER,
     )  # fmt: skip
     records_max: int | None = setting(
-        None, "Most records of a batch. Each partition with unread records advances by one at"
-        " least.",
-        name="max_records", kind=kinds.COUNT, shown="no limit",
-    )  # fmt: skip
+        None, "Most records of a batch.", name="max_records", kind=kinds.COUNT, shown="no limit"
+    )
     bytes_max: int | None = setting(
         None, "Most stored bytes of a batch.", name="max_bytes", kind=kinds.SIZE, shown="no limit"
     )

@@ -328,23 +328,22 @@ def backlog(start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
 def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[TopicPartition, int]:
     """Return end offsets such that at most `records_max` offsets are read in total.
 
-    Each partition with a backlog advances by one record at least, even if their number exceeds
-    `records_max`; otherwise the last ones would wait as long as the others have backlogs. The
-    rest is shared in proportion to the backlogs.
+    Each partition gets a share in proportion to its backlog, at least one record. If there are more
+    partitions with a backlog than `records_max`, the following calls let the others advance.
     """
     waiting = backlog(start, latest)
-    total = sum(waiting.values())
-    if total <= records_max:
+    if sum(waiting.values()) <= records_max:
         return dict(latest)
-    first = sum(count > 0 for count in waiting.values())
-    rest, shared = total - first, max(0, records_max - first)
-    ends, passed = {}, 0
-    for at, count in waiting.items():
-        taken = 1 if count else 0
-        before, passed = passed, passed + count - taken
-        taken += passed * shared // max(1, rest) - before * shared // max(1, rest)
-        ends[at] = start[at] + taken
-    return ends
+    ready = sorted(at for at, count in waiting.items() if count)
+    # The sum grows by `records_max` with each batch, so that all partitions get their turn.
+    turn = sum(start.values()) % len(ready)
+    chosen = [*ready[turn:], *ready[:turn]][:records_max]
+    rest = sum(waiting[at] - 1 for at in chosen)
+    ends, passed, shared = dict(start), 0, records_max - len(chosen)
+    for at in chosen:
+        before, passed = passed, passed + waiting[at] - 1
+        ends[at] += 1 + passed * shared // max(1, rest) - before * shared // max(1, rest)
+    return {at: ends[at] for at in latest}
 
 
 def share_bytes(
