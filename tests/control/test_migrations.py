@@ -105,11 +105,13 @@ async def test_a_schema_before_release_0_1_is_refused(postgres_url: str) -> None
         await PostgresControlPlane(postgres_url).start()
 
 
-async def test_a_new_file_has_the_schema_of_before(tmp_path: Path, file_of_before: Path) -> None:
+async def test_a_new_file_has_the_schema_of_a_migrated_one(
+    tmp_path: Path, file_of_before: Path
+) -> None:
     path = tmp_path / "new.sqlite"
-    plane = SqliteControlPlane(path)
-    await plane.start()
-    await plane.close()
+    for plane in (SqliteControlPlane(path), SqliteControlPlane(file_of_before)):
+        await plane.start()
+        await plane.close()
     assert sqlite_schema(path) == sqlite_schema(file_of_before)
 
 
@@ -132,7 +134,12 @@ def sqlite_schema(path: Path) -> tuple[object, ...]:
     return version, columns, words
 
 
-async def test_a_new_schema_has_the_one_of_before(postgres_url: str, schema_of_before: str) -> None:
+async def test_a_new_schema_has_the_one_of_a_migrated_schema(
+    postgres_url: str, schema_of_before: str
+) -> None:
+    migrated = PostgresControlPlane(schema_of_before)
+    await migrated.start()
+    await migrated.close()
     before = await postgres_schema(schema_of_before)
     connection = await asyncpg.connect(postgres_url)
     [schema] = parse_qs(urlsplit(postgres_url).query)["search_path"]

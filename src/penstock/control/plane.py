@@ -16,6 +16,7 @@ from penstock.control.operations.commits import SinkCommits
 from penstock.control.operations.coordination import CoordinationRecords, GroupOffsets
 from penstock.control.operations.diskless import DisklessPlane
 from penstock.control.operations.epochs import ReplicatedPartitions
+from penstock.control.operations.registry import RegistryRows
 from penstock.control.operations.tiers import TieredPartitions
 from penstock.control.values.errors import StaleConfigs
 from penstock.control.values.topics import BETWEEN_BROKERS, WatermarksListener
@@ -32,8 +33,9 @@ class ControlPlane(
     CoordinationRecords,
     SinkCommits,
     TieredPartitions,
+    RegistryRows,
 ):
-    """The database of topics, brokers, offsets, coordinators, sinks, tiers and diskless data.
+    """The database of topics, brokers, offsets, coordinators, sinks, tiers, schemas and objects.
 
     Every method may raise `ControlUnavailable` or `ControlBusy`. It is then unknown whether a
     change took effect: the caller reads the state again, or repeats the call.

@@ -119,7 +119,8 @@ _TABLES: Final = (
     ),
     Table(
         name="counters",
-        doc="The next producer id, the highest object id; in SQLite also the highest sink version.",
+        doc="The next producer id, the highest object id and the registry's version; in SQLite also"
+        " the highest sink version.",
         writer="operations/images.py",
     ),
     Table(
@@ -196,6 +197,11 @@ _TABLES: Final = (
         name="tiered_segments",
         doc="Archived segments: their first object id, and the common prefix of their keys.",
         writer="operations/tiers.py",
+    ),
+    Table(
+        name="registry_rows",
+        doc="Rows of the schema registry, with the registry's version at their last change.",
+        writer="operations/registry.py",
     ),
     Table(
         name="penstock_schema",

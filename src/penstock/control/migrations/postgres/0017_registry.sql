@@ -1,0 +1,13 @@
+-- Rows of the schema registry: one per schema, version, context, config, mode and association, by a
+-- key. `changed` is the registry's version at the row's last change; deleted rows have a null value,
+-- so that other brokers notice the deletion.
+CREATE TABLE registry_rows (
+    kind    text   COLLATE "C" NOT NULL,
+    key     text   COLLATE "C" NOT NULL,
+    changed bigint NOT NULL,
+    value   bytea,
+    PRIMARY KEY (kind, key)
+);
+CREATE INDEX registry_rows_changed ON registry_rows (changed);
+
+INSERT INTO counters VALUES ('registry_version', 0);
