@@ -10,8 +10,8 @@ requests. Health probes have a reserve in addition. `http_protocol.py` limits th
 connections, and closes slow ones. The application limits the bodies.
 
 A request whose length is ambiguous is rejected before the application gets it: one with both
-Content-Length and Transfer-Encoding, or with a transfer coding other than chunked. (h11 rejects
-several different lengths.) The ASGI scope has the client certificate (`http_protocol.py`).
+Content-Length and Transfer-Encoding, or with a transfer coding other than chunked. (The parser
+rejects several lengths.) The ASGI scope has the client certificate (`http_protocol.py`).
 
 Source: RFC 9112, 6.1 and 6.3 (request smuggling).
 """
@@ -223,7 +223,7 @@ class HttpListener:
 
         config = Config(
             _bounded(_one_length(app), connections_max),
-            http="h11",
+            http="httptools",
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -233,7 +233,6 @@ class HttpListener:
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         config.load()
         self._protocols = protocols = ServerState()
@@ -242,7 +241,12 @@ class HttpListener:
 
         def make() -> asyncio.BaseProtocol:
             made: asyncio.BaseProtocol = Connection(
-                kept, config=config, server_state=protocols, app_state={}
+                kept,
+                head_bytes_max=HEAD_BYTES_MAX,
+                large_head=_LARGE_HEAD,
+                config=config,
+                server_state=protocols,
+                app_state={},
             )
             return made
 

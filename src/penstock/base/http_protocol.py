@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 PEER_CERTIFICATE: Final = "penstock.peer_certificate"
 HEAD_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 30.0
 CONNECTIONS_PER_REQUEST: Final = 2
+
+_State = Literal["idle", "head", "body"]
 
 
 class Connections:
@@ -60,13 +61,21 @@ class Connections:
         self._open.pop(connection, None)
 
 
-class Connection(H11Protocol):
-    def __init__(self, kept: Connections, **named: Any) -> None:
+class Connection(HttpToolsProtocol):
+    def __init__(
+        self, kept: Connections, *, head_bytes_max: int, large_head: bytes, **named: Any
+    ) -> None:
+        """`large_head` is the body of the response to a head above `head_bytes_max`."""
         super().__init__(**named)
         self._kept = kept
+        self._head_bytes_max = head_bytes_max
+        self._large_head = large_head
         self._until: asyncio.TimerHandle | None = None
         self._heard = 0.0
         """Loop time at which body bytes last arrived; 0 while waiting for a head."""
+        self._state: _State = "idle"
+        self._head_bytes = 0
+        """Bytes received since the last complete message, while a head is incomplete."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -85,20 +94,47 @@ class Connection(H11Protocol):
         self._until = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
         self._kept.touch(self)
-        state = self.conn.their_state
-        if state is h11.SEND_BODY:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._state == "body":
             if not self._heard:
                 self._end_watch()
                 self._until = self.loop.call_later(SILENCE_SECONDS, self._look)
             self._heard = self.loop.time()
-        elif state is h11.IDLE and self.conn.trailing_data[0]:
-            if self._heard or self._until is None:
+        elif self._state == "head":
+            self._head_bytes += len(data)
+            if self._head_bytes > self._head_bytes_max:
+                self._reject_head()
+            elif self._heard or self._until is None:
                 self._end_watch()
                 self._until = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
         else:
             self._end_watch()
+
+    def _reject_head(self) -> None:
+        body = self._large_head
+        self.transport.write(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+        )
+        self.transport.close()
+
+    # Callbacks of the parser
+
+    def on_message_begin(self) -> None:
+        self._state = "head"
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._state = "body"
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._state = "idle"
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_watch()

@@ -22,9 +22,10 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 S = TypeVar("S")
 A = TypeVar("A")
-Handler = Callable[[S, Request], Awaitable[Any]]
-"""Function that handles a request with the services `S` of its interface. It returns a `Response`,
-or a value that is sent as JSON."""
+Handler = Callable[[S, Any], Awaitable[Any]]
+"""Function that handles a request with the services `S` of its interface. Its second argument is
+Starlette's `Request`, or the interface's own type of requests. It returns a `Response`, or a value
+that is sent as JSON."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 

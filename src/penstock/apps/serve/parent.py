@@ -142,7 +142,7 @@ def _import_all() -> None:
     """Import the modules of the children before forking, so that they share the memory."""
     for name in (
         "uvloop",
-        "uvicorn.protocols.http.h11_impl",
+        "uvicorn.protocols.http.httptools_impl",
         "penstock.broker.admin_app",
         "penstock.broker.partitions.replicas",
         "penstock.broker.server",
