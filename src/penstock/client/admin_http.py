@@ -1,4 +1,4 @@
-"""Client of the admin HTTP interface, with one kept connection and bounded responses.
+"""Client of an HTTP interface of a broker, with one kept connection and bounded responses.
 
 `ask` makes one attempt, and a second one if the kept connection was closed. `call` is for
 idempotent requests. It retries until its timeout while the broker is unavailable: connection
@@ -83,7 +83,7 @@ class Body(Struct, frozen=True, kw_only=True):
 
 
 class AdminHttp:
-    """Client of one admin address, for one thread.
+    """Client of one admin address, or of the address that `name` names in errors, for one thread.
 
     Raises:
         InvalidArgument: the URL is not an HTTP URL.
@@ -96,7 +96,10 @@ class AdminHttp:
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
         security: AdminSecurity = NO_SECURITY,
+        name: str = "admin address",
+        example: str = "http://host:9644",
     ) -> None:
+        self._name = name
         try:
             parts = urlsplit(url)
             host, self._port = parts.hostname, parts.port
@@ -104,9 +107,9 @@ class AdminHttp:
             host = None
         if host is None or parts.scheme not in {"http", "https"}:
             shown = without_credentials(url)
-            raise InvalidArgument(f"admin address {shown!r}: must have the form http://host:9644")
+            raise InvalidArgument(f"{name} {shown!r}: must have the form {example}")
         if parts.username is not None or parts.password is not None:
-            raise InvalidArgument("admin address: must not contain a user or a password")
+            raise InvalidArgument(f"{name}: must not contain a user or a password")
         self.url = without_credentials(url)
         self._security = security
         self._clock = clock
@@ -116,7 +119,7 @@ class AdminHttp:
         self._secure = parts.scheme == "https"
         if security.authorization and not (self._secure or host in LOCAL_HOSTS):
             raise InvalidArgument(
-                f"admin address {self.url!r}: credentials are only sent to https://"
+                f"{name} {self.url!r}: credentials are only sent to https://"
                 " addresses or to localhost"
             )
         self._connection: http.client.HTTPConnection | None = None
@@ -150,7 +153,7 @@ class AdminHttp:
         except _TROUBLE as error:
             self.close()
             raise AdminUnavailable(
-                f"the admin address {self.url} cannot be reached: {error}"
+                f"the {self._name} {self.url} cannot be reached: {error}"
             ) from error
 
     def call(
@@ -179,7 +182,7 @@ class AdminHttp:
             except http.client.BadStatusLine as error:
                 self.close()
                 raise NotHttp(
-                    f"the server at the admin address {self.url} does not use HTTP"
+                    f"the server at the {self._name} {self.url} does not use HTTP"
                 ) from error
             except _TROUBLE as error:
                 self.close()
@@ -193,7 +196,7 @@ class AdminHttp:
                 trouble = f"{answer.status} {answer.error}: {answer.message}"
             self.pause(attempt, deadline)
         raise AdminUnavailable(
-            f"{method} {path} failed at the admin address {self.url} for"
+            f"{method} {path} failed at the {self._name} {self.url} for"
             f" {timeout_seconds:g} s; the last error: {trouble}"
         )
 

@@ -40,6 +40,7 @@ from penstock.broker.net.security_settings import (
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects.settings import FetchSettings
 from penstock.partitions.tiers.settings import TierSettings
+from penstock.registry.settings import RegistrySettings
 from penstock.security.audit import AuditSettings
 from penstock.storage.files.settings import StorageSettings
 
@@ -165,6 +166,7 @@ class Configuration:
     fetching: FetchSettings = field(default_factory=FetchSettings)
     tiering: TierSettings = field(default_factory=TierSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    schemas: RegistrySettings = field(default_factory=RegistrySettings)
     security: Security = field(default_factory=Security)
     processes: int = 1
     front_secret: bytes = field(default=b"", repr=False)
@@ -186,6 +188,7 @@ _TYPES: Final[Kinds] = (
     FetchSettings,
     TierSettings,
     AuditSettings,
+    RegistrySettings,
     SecuritySettings,
 )
 
@@ -216,6 +219,7 @@ def configure(
         fetching=loaded[FetchSettings],
         tiering=loaded[TierSettings],
         audit=loaded[AuditSettings],
+        schemas=loaded[RegistrySettings],
         security=Security(settings=loaded[SecuritySettings], overrides=overrides),
         processes=directories.processes,
         notes=notes,

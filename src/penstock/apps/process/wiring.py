@@ -59,10 +59,21 @@ class PortUnavailable(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Addresses at which a running broker listens; `admin` is None without an admin interface."""
+    """Addresses at which a running broker listens.
+
+    `admin` is None without an admin interface, `schemas` without a schema registry.
+    """
 
     kafka: tuple[str, int]
     admin: tuple[str, int] | None
+    schemas: tuple[str, int] | None = None
+
+    def line(self, trusted: bool) -> str:
+        """Return the line that a broker prints when clients can connect."""
+        note = trusted_note(trusted and self.admin is not None)
+        places = f"kafka={address(self.kafka)} admin={address(self.admin)}"
+        registry = "" if self.schemas is None else f" registry={address(self.schemas)}"
+        return f"penstock ready {places}{registry}{note}"
 
 
 async def opened(

@@ -5,7 +5,8 @@ clients can connect, it writes one line to stdout:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
-With several processes the line has the address of each broker, separated by commas. It ends with
+With registry.enable=true, `registry=HOST:PORT` follows. With several processes the line has the
+address of each broker, separated by commas. It ends with
 `admin.loopback.trusted=true` if every process on this machine may use the admin interface without
 credentials.
 
@@ -32,7 +33,7 @@ from penstock.apps.process.configuration import (
 )
 from penstock.apps.process.daemon import FORMATS, LEVELS, set_up, stop_event
 from penstock.apps.process.private_files import protect
-from penstock.apps.process.wiring import Ready, address, logs_below, trusted_note
+from penstock.apps.process.wiring import Ready, logs_below
 from penstock.apps.serve.running import serve_until
 
 logger = logging.getLogger(__name__)
@@ -155,10 +156,6 @@ def _check_alone(configuration: Configuration) -> None:
 
 async def _serve(configuration: Configuration) -> None:
     def announce(ready: Ready) -> None:
-        trusted = configuration.broker.admin_loopback_trusted
-        note = trusted_note(trusted and ready.admin is not None)
-        click.echo(
-            f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}{note}"
-        )
+        click.echo(ready.line(configuration.broker.admin_loopback_trusted))
 
     await serve_until(stop_event(), configuration, announce)

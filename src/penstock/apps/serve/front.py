@@ -39,7 +39,7 @@ from penstock.base.metrics import Metrics, Sample, gauges, render
 from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin.access import HOSTS
-from penstock.broker.admin_server import names_of
+from penstock.broker.http_security import names_of
 from penstock.broker.net.listeners import ADMIN, Address, admin_listener
 from penstock.client.errors import ADMIN_ANSWER_BYTES_MAX
 from penstock.security.http_credentials import READS, NotForHere, check_meant
@@ -189,7 +189,8 @@ class Front:
         self._settings = settings
         self._security = security
         self._secret = secret
-        self._hosts = names_of(settings)
+        own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
+        self._hosts = names_of(settings, own.host)
         self._listener = HttpListener()
         self._listener_group = ListenerGroup[ListenerFiles](
             security.settings.bounds, SYSTEM_CLOCK.monotonic

@@ -7,6 +7,7 @@
 | advertised.listeners     | configured ports + *i*                                            |
 | replication.listener     | configured port + *i*; by default 127.0.0.1 and a free port       |
 | admin.listener           | 127.0.0.1 and a free port without TLS, for requests of the front  |
+| registry.listener        | configured port + *i*; a free port for port 0                     |
 | directory of its log     | `log` for the first broker; `log-<node.id>` for the others        |
 | sink.staging.directory   | configured value; with `-<node.id>` except for the first broker   |
 | audit.log.file           | configured value; with `-<node.id>` except for the first broker   |
@@ -41,6 +42,7 @@ from penstock.security.listeners.forwarding import SECRET_BITS
 if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.net.listeners import Address
+    from penstock.registry.settings import RegistrySettings
 
 
 LOCAL: Final = "127.0.0.1"
@@ -125,7 +127,19 @@ class Plan:
             broker=broker,
             log=f"{LOG}{suffix}",
             audit=audit,
+            schemas=self._schemas(configuration, place),
             front_secret=self.secret,
+        )
+
+    def _schemas(self, configuration: Configuration, place: int) -> RegistrySettings:
+        settings, broker = configuration.schemas, configuration.broker
+        if not settings.registry_enable:
+            return settings
+        return replace(
+            settings,
+            registry_listener=self._bound("registry.listener", settings.registry_listener, place),
+            registry_security_protocol=settings.registry_security_protocol
+            or broker.admin_security_protocol,
         )
 
     def _bound(self, setting: str, text: str, place: int) -> str:
@@ -144,8 +158,14 @@ class Plan:
     def ready_line(self) -> str:
         """Return the ready line, with the first listener of each broker and the front's address."""
         kafka = [settings.broker.listeners[0].rpartition("://")[2] for settings in self.brokers]
+        schemas = [
+            settings.schemas.registry_listener
+            for settings in self.brokers
+            if settings.schemas.registry_enable
+        ]
+        registry = f" registry={','.join(schemas)}" if schemas else ""
         note = trusted_note(self._trusted and self.admin is not None)
-        return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}{note}"
+        return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}{registry}{note}"
 
 
 def _address(text: str) -> Address:

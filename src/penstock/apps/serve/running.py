@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.apps.process.daemon import COLLECT_AFTER_OBJECTS
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration
     from penstock.broker.server import BrokerServer
     from penstock.control.drivers.notices import SocketNotices
+    from penstock.registry.server import RegistryServer
 
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ async def serve_until(
         starting.cancel()
         await asyncio.wait({starting})
         return
-    server, ready = starting.result()
+    server, registry, ready = starting.result()
     announce(ready)
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
@@ -53,6 +55,8 @@ async def serve_until(
     waits = {stopped, loop.create_task(server.superseded.wait())}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping")
+    if registry is not None:
+        await registry.stop()
     await server.stop()
     for wait in waits:
         wait.cancel()
@@ -63,6 +67,16 @@ async def serve_until(
 
 async def _started(
     configuration: Configuration, notices: SocketNotices | None
-) -> tuple[BrokerServer, Ready]:
+) -> tuple[BrokerServer, RegistryServer | None, Ready]:
     server = await opened(configuration, notices)
-    return server, await start(server)
+    ready = await start(server)
+    if not configuration.schemas.registry_enable:
+        return server, None, ready
+    from penstock.apps.process.registry import start_registry
+
+    try:
+        registry, address = await start_registry(configuration, server)
+    except BaseException:
+        await server.stop()
+        raise
+    return server, registry, replace(ready, schemas=address)

@@ -84,9 +84,18 @@ def parse_listeners(texts: Iterable[str], protocols: Iterable[str]) -> list[List
 
 def admin_listener(text: str, protocol: str) -> Listener:
     """Return the admin interface's address as a listener with SASL; raises InvalidSetting."""
-    host, port = parse_address(text, setting=ADMIN_LISTENER)
+    return http_listener(ADMIN, ADMIN_LISTENER, text, protocol)
+
+
+def http_listener(name: str, setting: str, text: str, protocol: str) -> Listener:
+    """Return the address of an HTTP interface as a listener with SASL.
+
+    Raises:
+        InvalidSetting: the address is malformed; the error names `setting`.
+    """
+    host, port = parse_address(text, setting=setting)
     secured = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
-    return Listener(name=ADMIN, host=host, port=port, protocol=secured)
+    return Listener(name=name, host=host, port=port, protocol=secured)
 
 
 def between_brokers(listeners: Sequence[Listener], name: str, protocol: str) -> Listener:

@@ -319,13 +319,13 @@ class SecurityService:
             await self._load(listener, secret)
             self._unauthenticated[listener.name] = Unauthenticated(self._owner, self)
 
-    async def open_admin(self, listener: Listener) -> ListenerMaterials:
-        """Load the files of the admin interface; raises InvalidError."""
+    async def open_http(self, listener: Listener) -> ListenerMaterials:
+        """Load the files of an HTTP interface; raises InvalidError."""
         if self.secret is None or listener.name in self._unauthenticated:
             raise InvalidSetting(
                 "listeners",
                 listener.name,
-                "is reserved for the admin interface",
+                "is reserved for an HTTP interface; give the listener another name",
             )
         return await self._load(listener, self.secret)
 

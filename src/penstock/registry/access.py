@@ -1,0 +1,138 @@
+"""Authentication and authorisation of requests to the schema registry.
+
+A subject is authorised like the topic to which it belongs: `orders-value` and `orders-key` need
+permissions on topic `orders`, and any other subject on the topic of its own name.
+
+| request                                      | permission                               |
+|----------------------------------------------|------------------------------------------|
+| read schemas and versions                    | `describe` on the topic                  |
+| register a schema                            | `write` on the topic                     |
+| delete versions                              | `delete` on the topic                    |
+| read a config or mode                        | `describe_configs` on the topic, or cluster |
+| change a config or mode                      | `alter_configs` on the topic, or cluster |
+
+Lists contain only what the client may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from penstock.base.http_listener import client_address
+from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed, Rights, refusal
+from penstock.security.audit import Audit, AuditEvent, EventKind, Outcome
+from penstock.security.authoriser import ANONYMOUS, Principal
+from penstock.security.http_credentials import READS, check_meant
+from penstock.security.listeners.http_authentication import Authentication, Shown
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.registry.values import Subject
+    from penstock.security import Authoriser
+
+LISTENER: Final = "registry.listener"
+HOSTS: Final = "admin.hosts"
+_SUFFIXES: Final = ("-key", "-value")
+
+
+def topic_of(subject: Subject) -> str:
+    """Return the topic whose permissions apply to a subject, whatever its context."""
+    for suffix in _SUFFIXES:
+        if subject.name.endswith(suffix) and len(subject.name) > len(suffix):
+            return subject.name.removesuffix(suffix)
+    return subject.name
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """Identity of a client."""
+
+    principal: Principal
+    mechanism: str = ""
+
+
+def known(_request: Request, shown: Shown) -> Known:
+    if shown.mechanism:
+        return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
+    return Known(principal=ANONYMOUS)
+
+
+class Caller(Struct, frozen=True, kw_only=True):
+    """Sender of a request, with its permissions."""
+
+    known: Known
+    rights: Rights
+    audit: Audit
+    request: Request
+
+    @property
+    def unlimited(self) -> bool:
+        return self.rights is EVERYTHING
+
+    def sees(self, subject: Subject) -> bool:
+        return self.unlimited or self.rights.allows("describe", "topic", topic_of(subject))
+
+    def check(self, operation: str, subject: Subject) -> None:
+        """Raise AuthorisationFailed unless an operation is allowed on a subject.
+
+        A subject without a name stands for the registry or a context, which need permission on the
+        cluster.
+        """
+        if self.unlimited:
+            return
+        kind, name = ("topic", topic_of(subject)) if subject.name else ("cluster", CLUSTER)
+        if not self.rights.allows(operation, kind, name):
+            raise refusal(operation, kind, name, self.known.principal)
+
+    def denied(self, error: AuthorisationFailed) -> None:
+        self._record("denial", "denied", [error.name], str(error))
+
+    def changed(self, status: int, failure: str) -> None:
+        names = [str(value) for value in self.request.path_params.values()]
+        reason = f"status {status}: {failure}" if failure else ""
+        self._record("change", "failure" if failure else "success", names, reason)
+
+    def _record(self, event: EventKind, outcome: Outcome, names: list[str], reason: str) -> None:
+        self.audit.record(
+            AuditEvent(
+                event=event,
+                outcome=outcome,
+                principal=str(self.known.principal),
+                mechanism=self.known.mechanism,
+                address=client_address(self.request),
+                listener=LISTENER,
+                operation=f"{self.request.method} {self.request.url.path}",
+                resource_type="topic",
+                resources=names,
+                reason=reason,
+            )
+        )
+
+
+class RegistryAccess(Struct, frozen=True, kw_only=True):
+    """Authenticator and authoriser of the registry's requests."""
+
+    authoriser: Authoriser
+    authentication: Authentication[Known]
+    audit: Audit
+    hosts: Collection[str]
+
+    async def admit(self, request: Request) -> Caller:
+        """Authenticate a request; return its sender.
+
+        Browsers send the header Origin with changes; such requests must name this listener. Other
+        clients may use any name of the listener.
+
+        Raises:
+            NotAuthenticated: its credentials are invalid.
+            NotForHere: a page of another site sends the request.
+            TooManyLogins: too many passwords are waiting for verification.
+        """
+        if request.method not in READS and "origin" in request.headers:
+            check_meant(request.headers, self.hosts, HOSTS)
+        found = await self.authentication.who(request)
+        rights = self.authoriser.rights(found.principal, client_address(request))
+        return Caller(known=found, rights=rights, audit=self.audit, request=request)

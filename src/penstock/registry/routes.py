@@ -1,0 +1,764 @@
+"""Handlers of the schema registry's requests.
+
+Source: Confluent's Schema Registry API reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from penstock.base.http_routes import Routes
+from penstock.base.settings import whole_number
+from penstock.registry import decisions
+from penstock.registry.errors import (
+    AssociationNotFound,
+    BadRequest,
+    InvalidCompatibility,
+    InvalidMode,
+    InvalidRequest,
+    InvalidVersion,
+    NoSubjectConfig,
+    NoSubjectMode,
+    RejectedSchema,
+    SchemaNotFound,
+    SubjectNotFound,
+    VersionNotFound,
+)
+from penstock.registry.formats.schema import InvalidSchema, SchemaType
+from penstock.registry.http import Answer, Call
+from penstock.registry.service import SchemaRegistry
+from penstock.registry.state import RegistryState, SchemaVersion
+from penstock.registry.values import (
+    LATEST,
+    LEVELS,
+    MODES,
+    VERSION_MAX,
+    Association,
+    Config,
+    Reference,
+    Schema,
+    Subject,
+    parse_subject,
+)
+
+TYPES: Final[tuple[SchemaType, ...]] = ("JSON", "PROTOBUF", "AVRO")
+ID_MAX: Final = (1 << 31) - 1
+PAGE_MAX: Final = 10_000
+"""Most items of a list if the client sets no limit for one page of `GET /schemas`."""
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Struct)
+
+
+class SchemaBody(Struct, rename="camel"):
+    """Body of requests that carry a schema."""
+
+    schema: str | None = None
+    schema_type: str | None = None
+    references: list[Reference] | None = None
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
+    id: int | None = None
+    version: int | None = None
+
+    def content(self) -> Schema:
+        """Return the schema; raises RejectedSchema if it is empty or of an unknown type."""
+        kind = (self.schema_type or "AVRO").upper()
+        if kind not in TYPES:
+            raise RejectedSchema(
+                f"Invalid schema type {kind[:64]}: must be one of {', '.join(TYPES)}"
+            )
+        if not self.schema or not self.schema.strip():
+            raise RejectedSchema("Empty schema: give the schema's text in the field schema")
+        return Schema(
+            schema=self.schema,
+            schema_type=kind,
+            references=tuple(self.references or ()),
+            metadata=self.metadata or None,
+            rule_set=self.rule_set or None,
+        )
+
+
+class ConfigBody(Config, frozen=True, kw_only=True, rename="camel"):
+    """Body of a config. Clients name the level `compatibility`."""
+
+    compatibility: str | None = None
+
+
+class ModeBody(Struct):
+    mode: str = ""
+
+
+class AssociationItem(Struct, rename="camel", omit_defaults=True):
+    subject: str | None = None
+    association_type: str | None = None
+    lifecycle: str | None = None
+    frozen: bool | None = None
+    schema: SchemaBody | None = None
+    normalize: bool | None = None
+
+
+class AssociationBody(Struct, rename="camel"):
+    resource_name: str = ""
+    resource_namespace: str = ""
+    resource_id: str = ""
+    resource_type: str | None = None
+    associations: list[AssociationItem] = []
+
+
+def decoded(call: Call, kind: type[B]) -> B:
+    """Decode a JSON body; raises BadRequest with the field that is wrong."""
+    try:
+        return msgspec.json.decode(call.body or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The request body is not valid: {error}") from None
+
+
+def subject_of(call: Call, name: str = "subject") -> Subject:
+    return parse_subject(call.names[name], call.context)
+
+
+def version_number(text: str) -> int:
+    """Parse a version; `latest` and -1 are `LATEST`. Raises InvalidVersion."""
+    if text in ("latest", "-1"):
+        return LATEST
+    number = whole_number(text, VERSION_MAX)
+    if number is None or number == 0:
+        raise InvalidVersion(text)
+    return number
+
+
+def schema_id_of(call: Call) -> int:
+    found = whole_number(call.names["id"], ID_MAX)
+    if found is None:
+        raise SchemaNotFound(call.names["id"][:64])
+    return found
+
+
+def page(call: Call, items: Sequence[T], limit_default: int = -1) -> Sequence[T]:
+    """Return the part of a list that the parameters offset and limit select."""
+    try:
+        offset = int(call.text("offset", "0")[:20])
+        limit = int(call.text("limit", str(limit_default))[:20])
+    except ValueError:
+        raise InvalidRequest("offset and limit must be whole numbers") from None
+    start = max(0, offset)
+    return items[start : start + limit] if limit > 0 else items[start:]
+
+
+def content(schema: Schema, text: str | None = None) -> dict[str, Any]:
+    """Return a schema's fields; Avro is the type of a schema without a type."""
+    found: dict[str, Any] = {"schema": schema.schema if text is None else text}
+    if schema.schema_type != "AVRO":
+        found["schemaType"] = schema.schema_type
+    if schema.references:
+        found["references"] = schema.references
+    if schema.metadata is not None:
+        found["metadata"] = schema.metadata
+    if schema.rule_set is not None:
+        found["ruleSet"] = schema.rule_set
+    return found
+
+
+def full(found: SchemaVersion, text: str | None = None) -> dict[str, Any]:
+    return {
+        "subject": found.subject.qualified,
+        "id": found.version.id,
+        "version": found.number,
+        "guid": str(found.version.guid),
+        **content(found.schema, text),
+        **({"deleted": True} if found.version.deleted else {}),
+    }
+
+
+class SchemaViews:
+    """Schemas, subjects and versions."""
+
+    routes: ClassVar[Routes[Any, None]] = Routes()
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+
+    @property
+    def _state(self) -> RegistryState:
+        return self._registry.state
+
+    async def _formatted(self, call: Call, found: SchemaVersion) -> str | None:
+        """Return the text in the format that the client requests; None for the stored one."""
+        name = call.text("format")
+        if not name:
+            return None
+        made = await self._registry.parsed_version(found)
+        try:
+            return made.formatted(name)
+        except InvalidSchema as error:
+            raise InvalidRequest(str(error)) from None
+
+    @routes.add("GET /", None)
+    async def root(self, call: Call) -> Any:
+        """Return an empty object."""
+        return {}
+
+    @routes.add("GET /schemas/types", None)
+    async def types(self, call: Call) -> Any:
+        """Return the supported types of schemas."""
+        return TYPES
+
+    @routes.add("GET /schemas", None)
+    async def schemas(self, call: Call) -> Any:
+        """Return schemas of all subjects, with their versions."""
+        prefix, deleted = call.text("subjectPrefix", ":*:"), call.flag("deleted")
+        found: list[SchemaVersion] = []
+        for subject in self._subjects(call, prefix, deleted=deleted):
+            versions = self._state.all_versions(subject, deleted=deleted)
+            found += versions[-1:] if call.flag("latestOnly") else versions
+        return [full(one) for one in page(call, found, PAGE_MAX)]
+
+    @routes.add("GET /schemas/ids/{id}", None)
+    async def schema_by_id(self, call: Call) -> Any:
+        """Return a schema by its id."""
+        found = self._by_id(call)
+        body = {
+            **content(found.schema, await self._formatted(call, found)),
+            "guid": str(found.version.guid),
+        }
+        if call.flag("fetchMaxId"):
+            body["maxId"] = self._state.highest_id(found.subject.context)
+        if call.text("subject"):
+            body |= {"subject": found.subject.qualified, "version": found.number}
+        return body
+
+    def _by_id(self, call: Call) -> SchemaVersion:
+        """Return a version with the id, of the requested subject if it has one."""
+        schema_id = schema_id_of(call)
+        subject = parse_subject(call.text("subject"), call.context)
+        place, _, _ = self._state.schema_of_id(schema_id, subject)
+        users = self._state.users_of(place, schema_id, deleted=True)
+        seen = [user for user in users if call.caller.sees(user.subject)]
+        if not seen:
+            call.caller.check("describe", users[0].subject)
+        named = [user for user in seen if user.subject.name == subject.name]
+        return (named or seen)[-1]
+
+    @routes.add("GET /schemas/ids/{id}/schema", None)
+    async def text_by_id(self, call: Call) -> Any:
+        """Return only the text of a schema."""
+        found = self._by_id(call)
+        text = await self._formatted(call, found)
+        return Answer((found.schema.schema if text is None else text).encode())
+
+    @routes.add("GET /schemas/ids/{id}/subjects", None)
+    async def subjects_by_id(self, call: Call) -> Any:
+        """Return the subjects that have a schema's id."""
+        users = self._users(call)
+        return page(call, list(dict.fromkeys(user.subject.qualified for user in users)))
+
+    @routes.add("GET /schemas/ids/{id}/versions", None)
+    async def versions_by_id(self, call: Call) -> Any:
+        """Return the subjects and versions that have a schema's id."""
+        users = [
+            {"subject": user.subject.qualified, "version": user.number}
+            for user in self._users(call)
+        ]
+        return page(call, users)
+
+    def _users(self, call: Call) -> list[SchemaVersion]:
+        schema_id = schema_id_of(call)
+        subject = parse_subject(call.text("subject"), call.context)
+        place, _, _ = self._state.schema_of_id(schema_id, subject)
+        return [
+            user
+            for user in self._state.users_of(place, schema_id, deleted=call.flag("deleted"))
+            if call.caller.sees(user.subject)
+            and (not subject.name or user.subject.name == subject.name)
+        ]
+
+    @routes.add("GET /schemas/guids/{guid}", None)
+    async def schema_by_guid(self, call: Call) -> Any:
+        """Return a schema by its GUID, which is the same in all contexts and clusters."""
+        found = self._by_guid(call)
+        return {
+            **content(found.schema, await self._formatted(call, found)),
+            "guid": str(found.version.guid),
+        }
+
+    def _by_guid(self, call: Call) -> SchemaVersion:
+        try:
+            guid = UUID(call.names["guid"])
+        except ValueError:
+            raise SchemaNotFound(call.names["guid"][:64]) from None
+        users = [
+            user
+            for context, schema_id in self._state.ids_of_guid(guid)
+            for user in self._state.users_of(context, schema_id, deleted=True)
+        ]
+        if not users:
+            raise SchemaNotFound(guid)
+        seen = [user for user in users if call.caller.sees(user.subject)]
+        if not seen:
+            call.caller.check("describe", users[0].subject)
+        return seen[0]
+
+    @routes.add("GET /schemas/guids/{guid}/ids", None)
+    async def ids_by_guid(self, call: Call) -> Any:
+        """Return a schema's id in each context."""
+        guid = self._by_guid(call).version.guid
+        return [
+            {"context": context, "id": schema_id}
+            for context, schema_id in self._state.ids_of_guid(guid)
+        ]
+
+    @routes.add("GET /contexts", None)
+    async def contexts(self, call: Call) -> Any:
+        """Return the names of the contexts."""
+        found = sorted({".", *(name for name, one in self._state.contexts.items() if one.subjects)})
+        return page(call, found)
+
+    def _subjects(self, call: Call, prefix: str, **which: bool) -> list[Subject]:
+        if call.context != "." and not prefix.startswith(f":{call.context}:"):
+            prefix = f":{call.context}:{'' if prefix == ':*:' else prefix}"
+        found = self._state.subjects(prefix, **which)
+        return [subject for subject in found if call.caller.sees(subject)]
+
+    @routes.add("GET /subjects", None)
+    async def subjects(self, call: Call) -> Any:
+        """Return the names of the subjects."""
+        found = self._subjects(
+            call,
+            call.text("subjectPrefix", ":*:"),
+            deleted=call.flag("deleted"),
+            deleted_only=call.flag("deletedOnly", "deleted_only"),
+        )
+        return page(call, [subject.qualified for subject in found])
+
+    @routes.add("GET /subjects/{subject}/versions", None)
+    async def versions(self, call: Call) -> Any:
+        """Return the version numbers of a subject."""
+        subject = self._readable(call)
+        as_negative = call.flag("deletedAsNegative")
+        only = call.flag("deletedOnly", "deleted_only")
+        found = self._state.versions_of(
+            subject, deleted=as_negative or call.flag("deleted"), deleted_only=only
+        )
+        if not found and not (only and self._state.versions_of(subject)):
+            raise SubjectNotFound(subject.qualified)
+        numbers = [
+            -number if as_negative and version.deleted else number
+            for number, version in found.items()
+        ]
+        return page(call, numbers)
+
+    def _readable(self, call: Call) -> Subject:
+        subject = self._state.resolved(subject_of(call))
+        call.caller.check("describe", subject)
+        return subject
+
+    def _version(self, call: Call) -> SchemaVersion:
+        subject = self._readable(call)
+        number = version_number(call.names["version"])
+        return self._state.version(subject, number, deleted=call.flag("deleted"))
+
+    @routes.add("GET /subjects/{subject}/versions/{version}", None)
+    async def version(self, call: Call) -> Any:
+        """Return a version of a subject."""
+        found = self._version(call)
+        return full(found, await self._formatted(call, found))
+
+    @routes.add("GET /subjects/{subject}/versions/{version}/schema", None)
+    async def version_text(self, call: Call) -> Any:
+        """Return only the text of a version's schema."""
+        found = self._version(call)
+        text = await self._formatted(call, found)
+        return Answer((found.schema.schema if text is None else text).encode())
+
+    @routes.add("GET /subjects/{subject}/versions/{version}/referencedby", None)
+    async def referenced_by(self, call: Call) -> Any:
+        """Return the ids of the schemas that refer to a version."""
+        found = self._version(call)
+        users = self._state.referrers_of(found.subject, found.number)
+        return page(call, sorted({user.version.id for user in users}))
+
+    @routes.add("GET /subjects/{subject}/metadata", None)
+    async def by_metadata(self, call: Call) -> Any:
+        """Return the newest version with the given metadata properties."""
+        subject = self._readable(call)
+        parameters = call.request.query_params
+        wanted = dict(zip(parameters.getlist("key"), parameters.getlist("value"), strict=False))
+        self._state.known(subject, deleted=True)
+        for found in reversed(self._state.all_versions(subject, deleted=call.flag("deleted"))):
+            properties = (found.schema.metadata or {}).get("properties") or {}
+            if all(properties.get(key) == value for key, value in wanted.items()):
+                return full(found, await self._formatted(call, found))
+        raise VersionNotFound(f"of subject '{subject.qualified}' with metadata {wanted}")
+
+    @routes.add("POST /subjects/{subject}", None)
+    async def look_up(self, call: Call) -> Any:
+        """Return the version of a subject that has the given schema."""
+        subject = self._readable(call)
+        body = decoded(call, SchemaBody)
+        deleted = call.flag("deleted")
+        self._state.known(subject, deleted=deleted)
+        normalize = call.flag("normalize")
+        _, _, guid = await self._registry.prepared(subject, body.content(), normalize=normalize)
+        found = decisions.existing(self._state, subject, guid, deleted=deleted)
+        if found is None:
+            raise SchemaNotFound
+        return full(found, await self._formatted(call, found))
+
+    @routes.add("POST /subjects/{subject}/versions", None)
+    async def register(self, call: Call) -> Any:
+        """Register a schema as a new version, unless the subject has it already."""
+        subject = subject_of(call)
+        call.caller.check("write", subject)
+        body = decoded(call, SchemaBody)
+        subject = self._state.resolved(subject)
+        call.caller.check("write", subject)
+        found = await self._registry.register(
+            subject,
+            body.content(),
+            normalize=call.flag("normalize"),
+            schema_id=None if body.id in (None, -1) else body.id,
+            version=None if body.version in (None, -1, 0) else body.version,
+        )
+        return {
+            "id": found.version.id,
+            "version": found.number,
+            "guid": str(found.version.guid),
+            **content(found.schema, await self._formatted(call, found)),
+        }
+
+    @routes.add("DELETE /subjects/{subject}", None)
+    async def delete_subject(self, call: Call) -> Any:
+        """Delete all versions of a subject; return their numbers."""
+        subject = subject_of(call)
+        call.caller.check("delete", subject)
+        decide = partial(
+            decisions.delete_subject, subject=subject, permanent=call.flag("permanent")
+        )
+        return await self._registry.change(decide)
+
+    @routes.add("DELETE /subjects/{subject}/versions/{version}", None)
+    async def delete_version(self, call: Call) -> Any:
+        """Delete a version of a subject; return its number."""
+        subject = subject_of(call)
+        call.caller.check("delete", subject)
+        decide = partial(
+            decisions.delete_version,
+            subject=subject,
+            number=version_number(call.names["version"]),
+            permanent=call.flag("permanent"),
+        )
+        return await self._registry.change(decide)
+
+
+class CompatibilityViews:
+    """Checks of schemas, without registering them."""
+
+    routes: ClassVar[Routes[Any, None]] = Routes()
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+
+    @routes.add("POST /compatibility/subjects/{subject}/versions", None)
+    async def with_all(self, call: Call) -> Any:
+        """Return whether a schema is compatible with the versions that its config names."""
+        return await self._checked(call, None)
+
+    @routes.add("POST /compatibility/subjects/{subject}/versions/{version}", None)
+    async def with_version(self, call: Call) -> Any:
+        """Return whether a schema is compatible with one version."""
+        return await self._checked(call, version_number(call.names["version"]))
+
+    async def _checked(self, call: Call, number: int | None) -> Any:
+        state = self._registry.state
+        subject = state.resolved(subject_of(call))
+        call.caller.check("describe", subject)
+        body = decoded(call, SchemaBody)
+        schema, made, _ = await self._registry.prepared(
+            subject, body.content(), normalize=call.flag("normalize")
+        )
+        compared = decisions.compared(state, subject, schema)
+        if number is not None:
+            compared = msgspec.structs.replace(compared, earlier=[state.version(subject, number)])
+        verdict = await self._registry.verdict(made, compared)
+        answer: dict[str, Any] = {"is_compatible": verdict.compatible}
+        if call.flag("verbose"):
+            level = compared.config.compatibility_level or "NONE"
+            answer["messages"] = verdict.messages(level)
+            if verdict.proposal:
+                answer["proposal"] = verdict.proposal
+        return answer
+
+
+def shown_config(config: Config, name: str) -> dict[str, Any]:
+    """Return a config's fields, with the level as `name`."""
+    fields = cast("dict[str, Any]", msgspec.to_builtins(config))
+    level = fields.pop("compatibilityLevel", None)
+    return {name: level, **fields} if level is not None else fields
+
+
+class ConfigViews:
+    """Configs and modes of the registry, its contexts and subjects."""
+
+    routes: ClassVar[Routes[Any, None]] = Routes()
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+
+    def _scope(self, call: Call) -> Subject:
+        if "subject" in call.names:
+            return subject_of(call)
+        return Subject(call.context, "")
+
+    @routes.add("GET /config", None)
+    @routes.add("GET /config/{subject}", None)
+    async def config(self, call: Call) -> Any:
+        """Return a config; with `defaultToGlobal` the one that applies if a subject has none."""
+        scope = self._scope(call)
+        call.caller.check("describe_configs", scope)
+        state = self._registry.state
+        found = state.configs.get(scope)
+        if found is None and scope.name and not call.flag("defaultToGlobal"):
+            raise NoSubjectConfig(scope.qualified)
+        if found is None or not scope.name or call.flag("defaultToGlobal"):
+            found = state.config(scope)
+        return shown_config(found, "compatibilityLevel")
+
+    @routes.add("PUT /config", None)
+    @routes.add("PUT /config/{subject}", None)
+    async def set_config(self, call: Call) -> Any:
+        """Set fields of a config."""
+        scope = self._scope(call)
+        call.caller.check("alter_configs", scope)
+        body = decoded(call, ConfigBody)
+        config = _config(body)
+        await self._registry.change(partial(decisions.set_config, subject=scope, config=config))
+        return shown_config(config, "compatibility")
+
+    @routes.add("DELETE /config", None)
+    @routes.add("DELETE /config/{subject}", None)
+    async def delete_config(self, call: Call) -> Any:
+        """Delete a config; return it."""
+        scope = self._scope(call)
+        call.caller.check("alter_configs", scope)
+        found = await self._registry.change(partial(decisions.delete_config, subject=scope))
+        return shown_config(found, "compatibilityLevel")
+
+    @routes.add("GET /mode", None)
+    @routes.add("GET /mode/{subject}", None)
+    async def mode(self, call: Call) -> Any:
+        """Return a mode; with `defaultToGlobal` the one that applies if a subject has none."""
+        scope = self._scope(call)
+        call.caller.check("describe_configs", scope)
+        state = self._registry.state
+        if scope in state.modes:
+            return {"mode": state.modes[scope]}
+        if scope.name and not call.flag("defaultToGlobal"):
+            raise NoSubjectMode(scope.qualified)
+        return {"mode": state.mode(scope)}
+
+    @routes.add("PUT /mode", None)
+    @routes.add("PUT /mode/{subject}", None)
+    async def set_mode(self, call: Call) -> Any:
+        """Set a mode."""
+        scope = self._scope(call)
+        call.caller.check("alter_configs", scope)
+        text = decoded(call, ModeBody).mode.upper()
+        if text not in MODES:
+            raise InvalidMode(f"Invalid mode {text[:64]!r}. Valid values are {', '.join(MODES)}")
+        decide = partial(decisions.set_mode, subject=scope, mode=text, force=call.flag("force"))
+        return {"mode": await self._registry.change(decide)}
+
+    @routes.add("DELETE /mode", None)
+    @routes.add("DELETE /mode/{subject}", None)
+    async def delete_mode(self, call: Call) -> Any:
+        """Delete a mode; return it."""
+        scope = self._scope(call)
+        call.caller.check("alter_configs", scope)
+        decide = partial(decisions.delete_mode, subject=scope, recursive=call.flag("recursive"))
+        return {"mode": await self._registry.change(decide)}
+
+
+def _config(body: ConfigBody) -> Config:
+    given = body.compatibility or body.compatibility_level
+    level = given.upper() if given else None
+    if level is not None and level not in LEVELS:
+        raise InvalidCompatibility(
+            "Invalid compatibility level. Valid values are"
+            f" {', '.join(known.lower() for known in LEVELS)}"
+        )
+    fields = {name: getattr(body, name) for name in Config.__struct_fields__}
+    return Config(**{**fields, "compatibility_level": level})
+
+
+class AssociationViews:
+    """Associations of topics with subjects."""
+
+    routes: ClassVar[Routes[Any, None]] = Routes()
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+
+    @routes.add("POST /associations", None)
+    async def create(self, call: Call) -> Any:
+        """Associate a resource with subjects, and register schemas that the request has."""
+        return await self._stored(call, replace_existing=False)
+
+    @routes.add("PUT /associations", None)
+    async def replace(self, call: Call) -> Any:
+        """Associate a resource with subjects, and replace its associations of the same types."""
+        return await self._stored(call, replace_existing=True)
+
+    async def _stored(self, call: Call, *, replace_existing: bool) -> Any:
+        body = decoded(call, AssociationBody)
+        if not (body.resource_name and body.resource_id and body.associations):
+            raise InvalidRequest("resourceName, resourceId and associations are required")
+        wanted: list[Association] = []
+        items: list[dict[str, Any]] = []
+        for item in body.associations:
+            made = _association(body, item)
+            subject = parse_subject(made.subject, call.context)
+            call.caller.check("write", subject)
+            if item.schema is not None:
+                await self._registry.register(
+                    subject, item.schema.content(), normalize=bool(item.normalize)
+                )
+            wanted.append(made)
+            shown = {
+                "subject": made.subject,
+                "associationType": made.association_type,
+                "lifecycle": made.lifecycle,
+                "frozen": made.frozen,
+            }
+            items.append(shown if item.schema is None else {**shown, "schema": item.schema})
+        decide: Callable[[RegistryState], Any] = partial(
+            decisions.associate, associations=wanted, replace_existing=replace_existing
+        )
+        await self._registry.change(decide)
+        return {
+            "resourceName": body.resource_name,
+            "resourceNamespace": body.resource_namespace,
+            "resourceId": body.resource_id,
+            "resourceType": body.resource_type or "topic",
+            "associations": items,
+        }
+
+    @routes.add("GET /associations/resources/{namespace}/{name}", None)
+    async def of_resource(self, call: Call) -> Any:
+        """Return the associations of a resource by its name; the namespace `-` means any."""
+        namespace, name = call.names["namespace"], call.names["name"]
+        found = [
+            one
+            for one in self._registry.state.associations.values()
+            if one.resource_name == name and namespace in ("-", one.resource_namespace)
+        ]
+        return self._shown(call, found)
+
+    @routes.add("GET /associations/resources/{id}", None)
+    async def of_resource_id(self, call: Call) -> Any:
+        """Return the associations of a resource by its id."""
+        found = [
+            one
+            for one in self._registry.state.associations.values()
+            if one.resource_id == call.names["id"]
+        ]
+        return self._shown(call, found)
+
+    @routes.add("GET /associations/subjects/{subject}", None)
+    async def of_subject(self, call: Call) -> Any:
+        """Return the associations of a subject."""
+        subject = subject_of(call)
+        found = [
+            one
+            for one in self._registry.state.associations.values()
+            if parse_subject(one.subject) == subject
+        ]
+        return self._shown(call, found)
+
+    def _shown(self, call: Call, found: Iterable[Association]) -> Any:
+        parameters = call.request.query_params
+        types, kind = parameters.getlist("associationType"), call.text("resourceType")
+        lifecycle = call.text("lifecycle")
+        chosen = [
+            one
+            for one in found
+            if (not types or one.association_type in types)
+            and kind in ("", one.resource_type)
+            and lifecycle in ("", one.lifecycle)
+            and call.caller.sees(parse_subject(one.subject))
+        ]
+        shown = [msgspec.to_builtins(one) for one in chosen]
+        defaults: Mapping[str, Any] = {
+            "resourceType": "topic", "associationType": "value", "lifecycle": "WEAK",
+            "frozen": False,
+        }  # fmt: skip
+        return page(call, [{**defaults, **one} for one in shown])
+
+    @routes.add("DELETE /associations/resources/{id}", None)
+    async def delete(self, call: Call) -> Any:
+        """Delete the associations of a resource."""
+        identifier = call.names["id"]
+        state = self._registry.state
+        for (resource, _), one in state.associations.items():
+            if resource == identifier:
+                call.caller.check("write", parse_subject(one.subject))
+        decide: Callable[[RegistryState], Any] = partial(
+            decisions.dissociate,
+            resource_id=identifier,
+            resource_type=call.text("resourceType") or None,
+            types=call.request.query_params.getlist("associationType"),
+            cascade=call.flag("cascadeLifecycle"),
+        )
+        await self._registry.change(decide)
+        return {}
+
+
+def _association(body: AssociationBody, item: AssociationItem) -> Association:
+    kind = item.association_type or "value"
+    lifecycle = (item.lifecycle or "WEAK").upper()
+    if kind not in ("key", "value") or lifecycle not in ("STRONG", "WEAK"):
+        raise AssociationNotFound(
+            f"associationType {kind[:64]!r} must be key or value, and lifecycle"
+            f" {lifecycle[:64]!r} STRONG or WEAK"
+        )
+    return Association(
+        subject=item.subject or f"{body.resource_name}-{kind}",
+        guid="",
+        resource_name=body.resource_name,
+        resource_namespace=body.resource_namespace,
+        resource_id=body.resource_id,
+        resource_type=body.resource_type or "topic",
+        association_type=kind,
+        lifecycle=cast("Any", lifecycle),
+        frozen=bool(item.frozen),
+    )
+
+
+class ServerViews:
+    """The registry itself."""
+
+    routes: ClassVar[Routes[Any, None]] = Routes()
+
+    def __init__(self, cluster_id: str, version: str) -> None:
+        self._cluster_id = cluster_id
+        self._version = version
+
+    @routes.add("GET /v1/metadata/id", None)
+    async def identity(self, call: Call) -> Any:
+        """Return the identity of the cluster whose registry this is."""
+        scope = {
+            "path": [],
+            "clusters": {"kafka-cluster": self._cluster_id, "schema-registry-cluster": "penstock"},
+        }
+        return {"id": self._cluster_id, "scope": scope}
+
+    @routes.add("GET /v1/metadata/version", None)
+    async def version(self, call: Call) -> Any:
+        """Return the version of Penstock."""
+        return {"version": self._version, "commitId": ""}

@@ -1,0 +1,409 @@
+"""Service of the schema registry: holds its state, and performs changes by compare-and-set.
+
+Each broker holds all rows in memory, and answers reads from there. It looks for changes of other
+brokers every `POLL_SECONDS`, when a request does not find something, and before it repeats a
+change. There is no leader: a change names the version of the registry that it was decided by, and
+the database rejects it if another broker was faster. Concurrent changes of one broker are stored
+together.
+
+A schema is parsed, and compared with earlier versions, before its registration is decided. The
+decision is repeated if the versions to compare have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.pause import pause
+from penstock.control.values.registry import (
+    REGISTRY_ROWS_PER_WRITE_MAX,
+    RegistryRow,
+    StaleRegistry,
+)
+from penstock.registry import decisions
+from penstock.registry.compatibility import Earlier, Verdict, check
+from penstock.registry.decisions import Candidate, Change, Compared
+from penstock.registry.errors import IncompatibleSchema, RejectedSchema
+from penstock.registry.formats import parse
+from penstock.registry.formats.schema import InvalidSchema, ParsedSchema
+from penstock.registry.state import RegistryState, SchemaVersion
+from penstock.registry.values import LATEST, Reference, Schema, Subject
+
+if TYPE_CHECKING:
+    from penstock.control import ControlPlane
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 0.25
+"""Interval at which a broker looks for changes of others."""
+ATTEMPTS_MAX: Final = 50
+"""Attempts of a change. A concurrent change of another broker fails an attempt."""
+WAITING_CHANGES_MAX: Final = 5_000
+"""Changes that may wait to be stored."""
+PARSED_CHARS_MAX: Final = 32 << 20
+"""Most characters of schema text whose parsed form is cached."""
+THREAD_CHARS_MIN: Final = 8_192
+"""Length of text from which a schema is parsed on a worker thread, with its references."""
+
+R = TypeVar("R")
+
+
+class TooManyChanges(RetriableError):
+    """Rejection of a change because too many others wait to be stored."""
+
+    code: ClassVar[str] = "throttling_quota_exceeded"
+
+
+class _Pending:
+    """A change that waits: its decision, and the future for its result."""
+
+    __slots__ = ("decide", "future")
+
+    def __init__(self, decide: Callable[[RegistryState], Change[Any]]) -> None:
+        self.decide = decide
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class _Changed(Exception):
+    """Raised by a decision whose checks were made against versions that changed since."""
+
+
+class SchemaRegistry:
+    """The registry of one broker."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self.state = RegistryState()
+        """Committed state, which requests read."""
+        self.generation = 0
+        """Number of changes of `state`; responses that depend on it can be cached."""
+        self._staged = RegistryState()
+        """Committed state with the changes that are being stored."""
+        self.version = 0
+        self._waiting: list[_Pending] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._poller: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        """Held while rows are read or stored, so that `state` takes them in order."""
+        self._parsed: OrderedDict[UUID, ParsedSchema] = OrderedDict()
+        self._parsed_chars = 0
+
+    async def start(self) -> None:
+        """Read all rows; raises PenstockError if the control plane does not answer."""
+        await self.refresh()
+        self._poller = asyncio.get_running_loop().create_task(self._poll())
+
+    async def stop(self) -> None:
+        """Finish the changes that wait, and stop looking for others."""
+        if self._poller is not None:
+            self._poller.cancel()
+            await asyncio.wait({self._poller})
+        if self._writer is not None:
+            await asyncio.wait({self._writer})
+
+    # Reading changes of other brokers
+
+    async def refresh(self) -> None:
+        """Read the rows that changed since the last read. Concurrent calls share one read."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+            self._refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(self._refreshing)
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self._refreshing = None
+        if not task.cancelled():
+            task.exception()  # each caller gets it
+
+    async def _refresh(self) -> None:
+        async with self._turn:
+            if await self._control.registry_version() > self.version:
+                await self._read()
+
+    async def _read(self) -> None:
+        version, after = self.version, None
+        while True:
+            page = await self._control.registry_rows(version, after)
+            rows = [changed for _, changed in page.rows]
+            if rows:
+                self._apply(rows)
+                self._staged.apply(rows)
+            if not page.more:
+                self.version = max(self.version, page.version)
+                return
+            version, last = page.rows[-1]
+            after = (last.kind, last.key)
+
+    def _apply(self, rows: Sequence[RegistryRow]) -> None:
+        self.state.apply(rows)
+        self.generation += 1
+
+    async def _poll(self) -> None:
+        silent = False
+        while True:
+            await pause(POLL_SECONDS)
+            try:
+                await self.refresh()
+                silent = False
+            except PenstockError as error:
+                if not silent:
+                    logger.warning("cannot read changes of the schema registry: %s", error)
+                silent = True
+
+    # Changing
+
+    async def change(self, decide: Callable[[RegistryState], Change[R]]) -> R:
+        """Decide a change by the newest state, and store it; return its result.
+
+        `decide` may be called several times.
+
+        Raises:
+            RegistryError: the decision rejects the change.
+            TooManyChanges: too many changes wait.
+            PenstockError: the control plane does not answer, or others are always faster.
+        """
+        if len(self._waiting) >= WAITING_CHANGES_MAX:
+            raise TooManyChanges(
+                f"{WAITING_CHANGES_MAX} changes of the schema registry are waiting. Try again"
+            )
+        pending = _Pending(decide)
+        self._waiting.append(pending)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
+        result: R = await pending.future
+        return result
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                try:
+                    async with self._turn:
+                        await self._store(batch)
+                except Exception as error:
+                    for pending in batch:
+                        if not pending.future.done():
+                            pending.future.set_exception(error)
+        finally:
+            self._writer = None
+
+    async def _store(self, batch: list[_Pending]) -> None:
+        """Decide changes in order, store all rows at once, and set the results.
+
+        Rejected changes end with their first attempt only if no other broker was faster.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            decided, rows, later = self._decide(batch)
+            try:
+                if rows:
+                    self.version = await self._control.write_registry_rows(
+                        list(rows.values()), expected=self.version
+                    )
+                elif await self._control.registry_version() != self.version:
+                    raise StaleRegistry(self.version, -1)
+            except BaseException as error:
+                self._undo(rows)
+                if not isinstance(error, StaleRegistry):
+                    raise
+                await self._read()
+                continue
+            if rows:
+                self._apply(list(rows.values()))
+            for pending, result in decided:
+                _finish(pending, result)
+            self._waiting[:0] = later
+            return
+        raise StaleRegistry(self.version, -1)
+
+    def _decide(
+        self, batch: list[_Pending]
+    ) -> tuple[list[tuple[_Pending, Any]], dict[tuple[str, str], RegistryRow], list[_Pending]]:
+        decided: list[tuple[_Pending, Any]] = []
+        rows: dict[tuple[str, str], RegistryRow] = {}
+        for place, pending in enumerate(batch):
+            if len(rows) > REGISTRY_ROWS_PER_WRITE_MAX // 2:
+                return decided, rows, batch[place:]
+            try:
+                change = pending.decide(self._staged)
+            except Exception as error:
+                decided.append((pending, error))
+                continue
+            self._staged.apply(change.rows)
+            rows.update({(changed.kind, changed.key): changed for changed in change.rows})
+            decided.append((pending, change.result))
+        return decided, rows, []
+
+    def _undo(self, rows: dict[tuple[str, str], RegistryRow]) -> None:
+        # Versions must leave before the schemas that they refer to.
+        self._staged.apply([self.state.current(kind, key) for kind, key in reversed(rows)])
+
+    # Schemas
+
+    async def parsed(self, subject: Subject, schema: Schema) -> ParsedSchema:
+        """Parse a schema with its references.
+
+        Raises:
+            RejectedSchema: the schema is malformed, or a reference does not exist.
+        """
+        dependencies = self._dependencies(subject, schema)
+        chars = len(schema.schema) + sum(len(one.text) for one in dependencies)
+        try:
+            if chars < THREAD_CHARS_MIN:
+                return parse(schema.schema_type, schema.schema, dependencies)
+            return await asyncio.to_thread(parse, schema.schema_type, schema.schema, dependencies)
+        except InvalidSchema as error:
+            raise RejectedSchema(f"Invalid schema of type {schema.schema_type}: {error}") from None
+
+    def _dependencies(self, subject: Subject, schema: Schema) -> list[Any]:
+        try:
+            return self.state.dependencies(subject, schema.references)
+        except InvalidSchema as error:
+            raise RejectedSchema(f"Invalid schema: {error}") from None
+
+    async def parsed_version(self, version: SchemaVersion) -> ParsedSchema:
+        """Return the parsed schema of a version, from a cache of the last used ones."""
+        guid = version.version.guid
+        known = self._parsed.get(guid)
+        if known is not None:
+            self._parsed.move_to_end(guid)
+            return known
+        made = await self.parsed(version.subject, version.schema)
+        self._remember(guid, made)
+        return made
+
+    def _remember(self, guid: UUID, made: ParsedSchema) -> None:
+        if guid not in self._parsed:
+            self._parsed[guid] = made
+            self._parsed_chars += len(made.text)
+        while self._parsed_chars > PARSED_CHARS_MAX:
+            _, dropped = self._parsed.popitem(last=False)
+            self._parsed_chars -= len(dropped.text)
+
+    async def prepared(
+        self, subject: Subject, given: Schema, *, normalize: bool
+    ) -> tuple[Schema, ParsedSchema, UUID]:
+        """Parse a schema for a subject, with the defaults of its config and in its stored form.
+
+        Raises:
+            RejectedSchema: as `parsed`.
+        """
+        config = self.state.config(subject)
+        given = replace(given, references=self._with_versions(subject, given.references))
+        made = await self.parsed(subject, given)
+        if normalize or config.normalize:
+            made = made.normalized()
+        schema = replace(given, schema=made.text, **decisions.with_defaults(given, config))
+        return schema, made, schema.guid(made.identity)
+
+    def _with_versions(
+        self, subject: Subject, references: Sequence[Reference]
+    ) -> tuple[Reference, ...]:
+        """Replace LATEST in references by the newest version of their subjects."""
+        return tuple(
+            replace(one, version=max(found))
+            if one.version == LATEST
+            and (found := self.state.versions_of(subject.sibling(one.subject)))
+            else one
+            for one in references
+        )
+
+    async def verdict(self, made: ParsedSchema, compared: Compared) -> Verdict:
+        """Compare a parsed schema with earlier versions."""
+        config = compared.config
+        earlier = [Earlier(one.number, await self.parsed_version(one)) for one in compared.earlier]
+        level, policy = config.compatibility_level or "NONE", config.compatibility_policy
+        chars = len(made.text) + sum(len(one.schema.text) for one in earlier)
+        try:
+            if chars < THREAD_CHARS_MIN:
+                return check(made, earlier, level, policy or "STRICT")
+            return await asyncio.to_thread(check, made, earlier, level, policy or "STRICT")
+        except InvalidSchema as error:
+            raise RejectedSchema(f"The schema cannot be compared: {error}") from None
+
+    async def register(
+        self,
+        subject: Subject,
+        given: Schema,
+        *,
+        normalize: bool = False,
+        schema_id: int | None = None,
+        version: int | None = None,
+    ) -> SchemaVersion:
+        """Register a schema under a subject; return its version, or the one that has it already.
+
+        Raises:
+            IncompatibleSchema: it is incompatible with an earlier version.
+            RegistryError: it is invalid, or the mode does not permit it.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            schema, made, guid = await self.prepared(subject, given, normalize=normalize)
+            candidate = Candidate(
+                subject=subject, schema=schema, guid=guid, schema_id=schema_id, version=version
+            )
+            checked = await self._check(candidate, made)
+
+            def decide(
+                state: RegistryState,
+                candidate: Candidate = candidate,
+                checked: tuple[object, ...] = checked,
+            ) -> Change[SchemaVersion]:
+                if _key(state, candidate) != checked:
+                    raise _Changed
+                return decisions.register(state, candidate)
+
+            try:
+                found = await self.change(decide)
+            except _Changed:
+                continue
+            self._remember(guid, made)
+            return found
+        raise TooManyChanges(
+            f"Subject '{subject.qualified}' changed during each of {ATTEMPTS_MAX} attempts to"
+            " register a schema. Try again"
+        )
+
+    async def _check(self, candidate: Candidate, made: ParsedSchema) -> tuple[object, ...]:
+        """Check a candidate's compatibility; return the key of what it was compared with."""
+        state = self.state
+        decisions.check_writable(state, candidate.subject)
+        key = _key(state, candidate)
+        if key:
+            compared = decisions.compared(state, candidate.subject, candidate.schema)
+            verdict = await self.verdict(made, compared)
+            if not verdict.compatible:
+                level = compared.config.compatibility_level or "NONE"
+                details = ", ".join(verdict.messages(level))
+                raise IncompatibleSchema(
+                    "Schema being registered is incompatible with an earlier schema for subject"
+                    f' "{candidate.subject.qualified}", details: [{details}]'
+                )
+        return key
+
+
+def _key(state: RegistryState, candidate: Candidate) -> tuple[object, ...]:
+    """Return what a candidate must be compared with; empty if nothing has to be compared."""
+    subject = candidate.subject
+    if state.mode(subject) == "IMPORT":
+        return ()
+    if decisions.existing(state, subject, candidate.guid) is not None:
+        return ()
+    compared = decisions.compared(state, subject, candidate.schema)
+    return compared.key if compared.earlier else ()
+
+
+def _finish(pending: _Pending, result: Any) -> None:
+    if pending.future.done():
+        return
+    if isinstance(result, Exception):
+        pending.future.set_exception(result)
+    else:
+        pending.future.set_result(result)
