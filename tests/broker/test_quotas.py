@@ -75,10 +75,10 @@ def quotas_of(answer: Any) -> list[tuple[dict[str, str | None], dict[str, float]
 
 
 def elapsed() -> Callable[[], float]:
-    """Seconds since the call."""
+    """Return a function that returns the seconds since this call, to the microsecond."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    return lambda: loop.time() - began
+    return lambda: round(loop.time() - began, 6)  # the difference of whole milliseconds has an error
 
 
 # Set and described
