@@ -78,7 +78,7 @@ def elapsed() -> Callable[[], float]:
     """Return a function that returns the seconds since this call, to the microsecond."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    return lambda: round(loop.time() - began, 6)  # the difference of whole milliseconds has an error
+    return lambda: round(loop.time() - began, 6)  # a difference of floats has an error
 
 
 # Set and described
