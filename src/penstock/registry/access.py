@@ -47,6 +47,15 @@ def topic_of(subject: Subject) -> str:
     return subject.name
 
 
+def resource_of(subject: Subject) -> tuple[str, str]:
+    """Return the type and name of the resource whose permissions apply to a subject.
+
+    A subject without a name stands for the registry or a context, which need permission on the
+    cluster.
+    """
+    return ("topic", topic_of(subject)) if subject.name else ("cluster", CLUSTER)
+
+
 class Known(Struct, frozen=True, kw_only=True):
     """Identity of a client."""
 
@@ -75,15 +84,14 @@ class Caller(Struct, frozen=True, kw_only=True):
     def sees(self, subject: Subject) -> bool:
         return self.unlimited or self.rights.allows("describe", "topic", topic_of(subject))
 
-    def check(self, operation: str, subject: Subject) -> None:
-        """Raise AuthorisationFailed unless an operation is allowed on a subject.
+    def may_describe_configs(self, subject: Subject) -> bool:
+        return self.unlimited or self.rights.allows("describe_configs", *resource_of(subject))
 
-        A subject without a name stands for the registry or a context, which need permission on the
-        cluster.
-        """
+    def check(self, operation: str, subject: Subject) -> None:
+        """Raise AuthorisationFailed unless an operation is allowed on a subject."""
         if self.unlimited:
             return
-        kind, name = ("topic", topic_of(subject)) if subject.name else ("cluster", CLUSTER)
+        kind, name = resource_of(subject)
         if not self.rights.allows(operation, kind, name):
             raise refusal(operation, kind, name, self.known.principal)
 

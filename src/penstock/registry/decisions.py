@@ -51,6 +51,7 @@ from penstock.registry.values import (
     Schema,
     Subject,
     Version,
+    compact,
     merged_properties,
     merged_rules,
 )
@@ -337,6 +338,20 @@ def set_mode(state: RegistryState, subject: Subject, mode: Mode, *, force: bool)
     return Change([row("mode", tuple(subject), mode)], mode)
 
 
+def delete_context(state: RegistryState, scope: Subject) -> Change[None]:
+    """Delete the config and the mode of a context. Its next schema gets a new id nevertheless."""
+    if scope == GLOBAL:
+        raise OperationNotPermitted("The default context cannot be deleted. Name another one")
+    if _has_versions(state, scope):
+        raise OperationNotPermitted(
+            f"Context '{scope.context}' has subjects. Delete them permanently first"
+        )
+    rows = [row("config", tuple(scope), None)] if scope in state.configs else []
+    if scope in state.modes:
+        rows.append(row("mode", tuple(scope), None))
+    return Change(rows, None)
+
+
 def _has_versions(state: RegistryState, subject: Subject) -> bool:
     if subject.name:
         return bool(state.versions_of(subject, deleted=True))
@@ -430,11 +445,6 @@ def dissociate(
 
 def with_defaults(schema: Schema, config: Config) -> Mapping[str, Any]:
     """Return the metadata and rule set of a schema, merged with those of a config."""
-    return {
-        "metadata": merged_properties(
-            schema.metadata, config.default_metadata, config.override_metadata
-        ),
-        "rule_set": merged_rules(
-            schema.rule_set, config.default_rule_set, config.override_rule_set
-        ),
-    }
+    metadata = merged_properties(schema.metadata, config.default_metadata, config.override_metadata)
+    rules = merged_rules(schema.rule_set, config.default_rule_set, config.override_rule_set)
+    return {"metadata": compact(metadata) or None, "rule_set": compact(rules) or None}

@@ -231,7 +231,11 @@ class SchemaViews:
         if call.flag("fetchMaxId"):
             body["maxId"] = self._state.highest_id(found.subject.context)
         if call.text("subject"):
-            body |= {"subject": found.subject.qualified, "version": found.number}
+            body |= {
+                "id": found.version.id,
+                "subject": found.subject.qualified,
+                "version": found.number,
+            }
         return body
 
     def _by_id(self, call: Call) -> SchemaVersion:
@@ -319,6 +323,17 @@ class SchemaViews:
         """Return the names of the contexts."""
         found = sorted({".", *(name for name, one in self._state.contexts.items() if one.subjects)})
         return page(call, found)
+
+    @routes.add("DELETE /", None)
+    async def delete_context(self, call: Call) -> Any:
+        """Delete the config and the mode of a context that has no subjects.
+
+        The path is `/contexts/.name`, of which only the prefix is left here.
+        """
+        scope = Subject(call.context, "")
+        call.caller.check("alter_configs", scope)
+        await self._registry.change(partial(decisions.delete_context, scope=scope))
+        return {}
 
     def _subjects(self, call: Call, prefix: str, **which: bool) -> list[Subject]:
         if call.context != "." and not prefix.startswith(f":{call.context}:"):
@@ -516,6 +531,24 @@ class ConfigViews:
             return subject_of(call)
         return Subject(call.context, "")
 
+    @routes.add("GET /v1/scopes", None)
+    async def scopes(self, call: Call) -> Any:
+        """Return all configs and modes that are set, by qualified subject; only Penstock has this.
+
+        An empty subject is the whole registry, and `:.name:` a context.
+        """
+        state, allows = self._registry.state, call.caller.may_describe_configs
+        return {
+            "configs": {
+                scope.qualified: shown_config(config, "compatibilityLevel")
+                for scope, config in state.configs.items()
+                if allows(scope)
+            },
+            "modes": {
+                scope.qualified: mode for scope, mode in state.modes.items() if allows(scope)
+            },
+        }
+
     @routes.add("GET /config", None)
     @routes.add("GET /config/{subject}", None)
     async def config(self, call: Call) -> Any:
@@ -548,7 +581,8 @@ class ConfigViews:
         scope = self._scope(call)
         call.caller.check("alter_configs", scope)
         found = await self._registry.change(partial(decisions.delete_config, subject=scope))
-        return shown_config(found, "compatibilityLevel")
+        # Confluent's clients read compatibilityLevel, and those of Karapace compatibility.
+        return shown_config(found, "compatibility") | shown_config(found, "compatibilityLevel")
 
     @routes.add("GET /mode", None)
     @routes.add("GET /mode/{subject}", None)

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from penstock.registry.errors import InvalidSubject
+from penstock.registry.errors import InvalidSubject, RejectedSchema
 from penstock.registry.formats.schema import SchemaType
 
 Level = Literal[
@@ -37,6 +37,8 @@ LATEST: Final = -1
 """Version number that means the newest version of a subject."""
 VERSION_MAX: Final = (1 << 31) - 1
 SUBJECT_CHARS_MAX: Final = 1_024
+NESTING_MAX: Final = 16
+"""Most levels of a schema's metadata or rule set."""
 _PRINTABLE_MIN: Final = 32
 _DELETE: Final = 127
 
@@ -178,6 +180,30 @@ class Association(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     association_type: str = "value"
     lifecycle: Literal["STRONG", "WEAK"] = "WEAK"
     frozen: bool = False
+
+
+def compact(value: Any, depth: int = NESTING_MAX) -> Any:
+    """Return metadata or a rule set without members that are null, false or empty.
+
+    Some clients omit them, so they must not distinguish two schemas.
+
+    Raises:
+        RejectedSchema: it has more than `depth` levels.
+    """
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth == 0:
+        raise RejectedSchema(
+            f"The metadata or rule set has more than {NESTING_MAX} levels. Nest it less"
+        )
+    if isinstance(value, list):
+        return [compact(item, depth - 1) for item in value]
+    items = {name: compact(item, depth - 1) for name, item in value.items()}
+    return {
+        name: item
+        for name, item in items.items()
+        if not (item is None or item is False or item in ([], {}))  # 0 equals False
+    }
 
 
 def merged_properties(
