@@ -10,16 +10,21 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from tests.ports import free_port
 
 from compat.command_line import COMMAND_LINE
 from compat.drivers import DRIVERS, Driver, eventually, patient
 from compat.parts import PartMissing
 from compat.sample import mark_the_rest
-from compat.servers import Server, chosen, server, topics
+from compat.security import realm
+from compat.servers import QUICK_GROUPS, PenstockProcess, Server, chosen, server, topics
 from compat.wire import served
+
+if TYPE_CHECKING:
+    from compat.registry import Link, RegistryClient
 
 HERE = Path(__file__).resolve().parent
 ALLOWED = HERE / "allowed.toml"
@@ -28,6 +33,8 @@ OWN = {
     "test_diskless",
     "test_history",
     "test_log_files",
+    "test_registry",
+    "test_registry_values",
     "test_share_replicated",
     "test_telemetry",
     "test_three_brokers",
@@ -130,6 +137,52 @@ def helper(driver_of: Callable[[str], Driver]) -> Driver:
 def reader(driver_of: Callable[[str], Driver]) -> Driver:
     """The client that reads committed metadata as others see it."""
     return driver_of("kafka-python")
+
+
+@pytest.fixture(scope="package")
+def registry_link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
+    """A broker that serves the schema registry, and what its clients need to know."""
+    from compat.registry import Link
+    from compat.registry.samples import descriptors
+
+    if realm() is not None:
+        pytest.skip("the registry's clients connect without credentials")
+    address = f"127.0.0.1:{free_port()}"
+    configs = {"registry.enable": "true", "registry.listener": address, **QUICK_GROUPS}
+    directory = tmp_path_factory.mktemp("registry")
+    with PenstockProcess(directory, configs=configs) as broker:
+        yield Link(
+            bootstrap=broker.bootstrap, registry=f"http://{address}", descriptors=descriptors()
+        )
+
+
+@pytest.fixture(scope="package")
+def registry_client(registry_link: Link) -> Iterator[Callable[[str], RegistryClient]]:
+    """Clients of the schema registry by name, each started when it is first requested."""
+    from compat.registry import CLIENTS
+
+    started: dict[str, RegistryClient] = {}
+
+    def get(name: str) -> RegistryClient:
+        if name not in started:
+            try:
+                started[name] = CLIENTS[name](registry_link)
+            except PartMissing as error:
+                missing(error)
+        return started[name]
+
+    with ExitStack() as stack:
+        yield get
+        for client in started.values():
+            stack.callback(client.close)
+
+
+@pytest.fixture
+def client(
+    registry_client: Callable[[str], RegistryClient], request: pytest.FixtureRequest
+) -> RegistryClient:
+    """The client of the schema registry under test (the parameter is its name)."""
+    return registry_client(request.param)
 
 
 @pytest.fixture

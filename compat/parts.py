@@ -39,9 +39,8 @@ def cache() -> Path:
     return directory
 
 
-def jars(profile: str) -> list[Path]:
-    """The jars of one profile of `jars/pom.xml`, as `kafka`: the broker and the Java client."""
-    pom = HERE / "jars" / "pom.xml"
+def jars(profile: str, pom: Path = HERE / "jars" / "pom.xml") -> list[Path]:
+    """The jars of one profile of a `pom.xml`, as `kafka`: the broker and the Java client."""
 
     def fetch(directory: Path) -> None:
         shutil.copy(pom, directory / "pom.xml")
@@ -72,28 +71,29 @@ def class_path(paths: list[Path]) -> str:
 
 def java_program(name: str, profile: str = "kafka") -> str:
     """The class path of a program of `java/`, compiled against the jars of a profile."""
-    source = HERE / "java" / f"{name}.java"
-    libraries = jars(profile)
+    return _compiled(HERE / "java" / f"{name}.java", profile, HERE / "jars" / "pom.xml")
+
+
+def registry_java() -> str:
+    """The class path of the program of `registry/java/`, with Spring's client in it."""
+    place = HERE / "registry" / "java"
+    return _compiled(place / "SpringRegistry.java", "registry", place / "pom.xml")
+
+
+def _compiled(source: Path, profile: str, pom: Path) -> str:
+    libraries = jars(profile, pom)
 
     def compile_source(directory: Path) -> None:
         command = ["javac", "-nowarn", "-proc:none", "-cp", class_path(libraries)]
         _run([*command, "-d", str(directory), str(source)], directory)
 
-    classes = _part(f"java-{name}", [source, HERE / "jars" / "pom.xml"], compile_source)
+    classes = _part(f"java-{source.stem}", [source, pom], compile_source)
     return class_path([classes, *libraries])
 
 
 def kafkajs() -> Path:
     """A directory whose `node_modules` holds KafkaJS and its codecs."""
-    declared = [HERE / "kafkajs" / name for name in ("package.json", "package-lock.json")]
-
-    def install(directory: Path) -> None:
-        for path in declared:
-            shutil.copy(path, directory / path.name)
-        quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
-        _run(["npm", "ci", *quiet], directory)
-
-    return _part("kafkajs", declared, install)
+    return _node_modules("kafkajs", HERE / "kafkajs")
 
 
 def node() -> str:
@@ -170,9 +170,42 @@ def franz_go() -> Path:
     return _part("franz-go", declared, build) / "driver"
 
 
-def _go_build(name: str, package: str, directory: Path) -> None:
+def registry_go() -> Path:
+    """The program of `registry/go/`, with two Go clients of the schema registry in it.
+
+    One of them links librdkafka, which its module has in compiled form.
+    """
+    place = HERE / "registry" / "go"
+    declared = sorted([*place.glob("*.go"), place / "go.mod", place / "go.sum"])
+
+    def build(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        _go_build("driver", ".", directory, c=True)
+
+    return _part("registry-go", declared, build) / "driver"
+
+
+def registry_javascript() -> Path:
+    """A directory whose `node_modules` holds Confluent's client of the schema registry."""
+    return _node_modules("registry-javascript", HERE / "registry" / "javascript")
+
+
+def _node_modules(name: str, place: Path) -> Path:
+    declared = [place / file for file in ("package.json", "package-lock.json")]
+
+    def install(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+        _run(["npm", "ci", *quiet], directory)
+
+    return _part(name, declared, install)
+
+
+def _go_build(name: str, package: str, directory: Path, *, c: bool = False) -> None:
     small = ["-trimpath", "-ldflags=-s -w"]
-    _run(["env", "CGO_ENABLED=0", "go", "build", *small, "-o", name, package], directory)
+    _run(["env", f"CGO_ENABLED={int(c)}", "go", "build", *small, "-o", name, package], directory)
 
 
 def _part(name: str, declared: list[Path], build: Callable[[Path], None]) -> Path:

@@ -1,1 +1,1 @@
-"""Schema registry: schemas of topics, their versions and compatibility, over Confluent's HTTP API."""
+"""Schema registry: schemas of topics and their versions, over Confluent's HTTP interface."""
