@@ -46,6 +46,12 @@ _COMMANDS: Final = {
         "Write payloads as files, and pointers to them on a topic.",
     ),
     "pipeline": ("pipeline.command", "pipeline", "Run Spark pipelines, each defined by a file."),
+    "schema": (
+        "schema.command",
+        "schema",
+        "Manage schemas: register, check, export, import from another registry.",
+    ),
+    "registry": ("registry.command", "registry", "Serve the schema registry without a broker."),
     "keys": ("keys", "keys", "Manage the keys of encrypted fields."),
     "table": ("tables", "table", "Maintain Delta tables of topics."),
     "plan": ("plan.command", "plan", "Size a cluster, compute its cost, check the host."),

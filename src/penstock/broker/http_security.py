@@ -1,9 +1,9 @@
-"""TLS, authentication and authorisation of an HTTP interface of a broker."""
+"""TLS, authentication and authorisation of an HTTP interface of a broker or a registry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.base.http_listener import Bind
@@ -20,29 +20,57 @@ from penstock.security.listeners.listener_group import Gate
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.assembly import Assembly
+    from penstock.base.system import Randomness
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.net.listeners import Listener
     from penstock.broker.net.security import ListenerMaterials
+    from penstock.security import Authoriser
+    from penstock.security.audit import Audit
+    from penstock.security.listeners.listener_group import ListenerGroup
 
 K = TypeVar("K", bound=Somebody)
+
+
+class HttpListeners(Protocol):
+    """Port to the listeners of a process."""
+
+    listener_group: ListenerGroup[ListenerMaterials]
+
+    async def open_http(self, listener: Listener) -> ListenerMaterials:
+        """Load the files of an HTTP interface; raises InvalidError."""
+        ...
+
+
+class HttpProcess(Protocol):
+    """Port to the process that has an HTTP interface: a broker, or a schema registry."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+    @property
+    def authoriser(self) -> Authoriser: ...
+    @property
+    def audit(self) -> Audit: ...
+    @property
+    def randomness(self) -> Randomness: ...
+    @property
+    def security_service(self) -> HttpListeners: ...
 
 
 class HttpSecurity:
     """Security of one HTTP listener, with the users, tokens and certificates of its settings."""
 
-    def __init__(self, broker: Assembly, listener: Listener, setting: str) -> None:
+    def __init__(self, process: HttpProcess, listener: Listener, setting: str) -> None:
         """`setting` names the listener in the audit log."""
-        self._broker = broker
+        self._process = process
         self._setting = setting
         self._materials: ListenerMaterials | None = None
         self.listener = listener
-        self.authoriser = broker.authoriser
-        self.audit = broker.audit
+        self.authoriser = process.authoriser
+        self.audit = process.audit
 
     @property
     def hosts(self) -> frozenset[str]:
-        return names_of(self._broker.settings, self.listener.host)
+        return names_of(self._process.settings, self.listener.host)
 
     async def open(self) -> Bind | None:
         """Load the listener's files; return the function that binds it, or None without TLS.
@@ -50,21 +78,21 @@ class HttpSecurity:
         Raises:
             InvalidSetting, InvalidError: a file cannot be loaded, or the name is taken.
         """
-        service = self._broker.security_service
+        service = self._process.security_service
         self._materials = await service.open_http(self.listener)
         return service.listener_group.http(self.listener.name)
 
     def authentication(self, known: Callable[[Request, Shown], K]) -> Authentication[K]:
         """Return the authenticator of requests; `known` converts its result."""
-        broker = self._broker
+        process = self._process
         return Authentication(
             self._setting,
             self._identities,
             known,
-            PasswordVerifier(broker.randomness),
-            broker.audit,
-            Gate(broker.security_service.listener_group, self.listener.name),
-            plain_loopback=broker.settings.admin_basic_loopback,
+            PasswordVerifier(process.randomness),
+            process.audit,
+            Gate(process.security_service.listener_group, self.listener.name),
+            plain_loopback=process.settings.admin_basic_loopback,
         )
 
     def _identities(self) -> Identities:

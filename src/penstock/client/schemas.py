@@ -19,6 +19,7 @@ from msgspec import Struct
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity, Body
+from penstock.client.errors import MalformedResponse
 
 CACHED_MAX: Final = 10_000
 """Most schemas that a client caches."""
@@ -70,6 +71,20 @@ class StoredSchema(Struct, frozen=True, kw_only=True, rename="camel"):
         if self.rule_set:
             fields["ruleSet"] = self.rule_set
         return fields
+
+
+def stored_schema(found: Mapping[str, Any]) -> StoredSchema:
+    """Return the schema of a response. Some registries write absent fields as null."""
+    given = {name: value for name, value in found.items() if value is not None}
+    return msgspec.convert(given, StoredSchema)
+
+
+def in_context_of(referrer: str | None, subject: str) -> str:
+    """Return the subject of a reference, in the context of the subject that has the reference."""
+    if referrer is None or not referrer.startswith(":") or subject.startswith(":"):
+        return subject
+    context, colon, _ = referrer[1:].partition(":")
+    return f":{context}{colon}{subject}"
 
 
 class SchemaClient:
@@ -128,6 +143,7 @@ class SchemaClient:
             RegistryRefused: the registry rejected the request.
             AdminUnavailable: the registry did not answer within the timeout.
             NotHttp: the address uses another protocol.
+            MalformedResponse: the response is no JSON, or exceeds `ADMIN_ANSWER_BYTES_MAX`.
         """
         query = {
             name: str(value).lower() if isinstance(value, bool) else value
@@ -147,28 +163,34 @@ class SchemaClient:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             error_code = answer.body.get("error_code", answer.status)
             raise RegistryRefused(self.url, answer.status, error_code, answer.message)
-        return msgspec.json.decode(answer.content)
+        try:
+            return msgspec.json.decode(answer.content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedResponse(
+                f"the schema registry {self.url} responded to {method} {target} with"
+                f" {len(answer.content)} bytes that are no JSON, or too long: {error}"
+            ) from None
 
     def schema(self, schema_id: int) -> StoredSchema:
         """Return the schema of an id, from the cache if it was read before."""
         known = self._by_id.get(schema_id)
         if known is None:
             found = self.request("GET", ("schemas", "ids", str(schema_id)))
-            known = msgspec.convert({**found, "id": schema_id}, StoredSchema)
+            known = stored_schema({**found, "id": schema_id})
             while len(self._by_id) >= CACHED_MAX:
                 del self._by_id[next(iter(self._by_id))]
             self._by_id[schema_id] = known
         return known
 
     def schema_by_guid(self, guid: str) -> StoredSchema:
-        return msgspec.convert(self.request("GET", ("schemas", "guids", guid)), StoredSchema)
+        return stored_schema(self.request("GET", ("schemas", "guids", guid)))
 
     def version(
         self, subject: str, version: int | str = "latest", *, deleted: bool = False
     ) -> StoredSchema:
         """Return a version of a subject."""
         path = ("subjects", subject, "versions", str(version))
-        return msgspec.convert(self.request("GET", path, deleted=deleted), StoredSchema)
+        return stored_schema(self.request("GET", path, deleted=deleted))
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         path = ("subjects", subject, "versions")
@@ -207,9 +229,9 @@ class SchemaClient:
                 `REFERENCES_MAX`.
         """
         found: dict[str, StoredSchema] = {}
-        waiting = [(schema, iter(schema.references), "")]
+        waiting = [(schema.subject, iter(schema.references), "")]
         while waiting:
-            _, references, name = waiting[-1]
+            referrer, references, name = waiting[-1]
             reference = next(references, None)
             if reference is None:
                 waiting.pop()
@@ -221,7 +243,8 @@ class SchemaClient:
                         self.url, 422, 42201,
                         f"the schema leads to more than {REFERENCES_MAX} others by references",
                     )  # fmt: skip
-                target = self.version(reference.subject, reference.version, deleted=True)
+                subject = in_context_of(referrer, reference.subject)
+                target = self.version(subject, reference.version, deleted=True)
                 found[reference.name] = target
-                waiting.append((target, iter(target.references), reference.name))
+                waiting.append((target.subject, iter(target.references), reference.name))
         return list(found.items())

@@ -238,7 +238,7 @@ def delete_subject(state: RegistryState, subject: Subject, *, permanent: bool) -
         raise SubjectSoftDeleted(subject.qualified)
     rows: list[RegistryRow] = []
     for number, version in (every if permanent else alive).items():
-        _check_unused(state, subject, number, whole=True)
+        _check_unused(state, subject, number, permanent=permanent, whole=True)
         rows += _deleted(state, subject, number, version, permanent=permanent)
     if subject in state.configs:
         rows.append(row("config", tuple(subject), None))
@@ -266,15 +266,22 @@ def delete_version(
         raise VersionNotSoftDeleted(subject.qualified, number)
     if not permanent and number not in alive:
         raise VersionSoftDeleted(subject.qualified, number)
-    _check_unused(state, subject, number, whole=False)
+    _check_unused(state, subject, number, permanent=permanent, whole=False)
     rows = _deleted(state, subject, number, every[number], permanent=permanent)
     if permanent:
         rows += _unused_schemas(state, [every[number]])
     return Change(rows, number)
 
 
-def _check_unused(state: RegistryState, subject: Subject, number: int, *, whole: bool) -> None:
-    for referrer in state.referrers_of(subject, number):
+def _check_unused(
+    state: RegistryState, subject: Subject, number: int, *, permanent: bool, whole: bool
+) -> None:
+    """Raise ReferenceExists if another schema refers to a version.
+
+    Deleted referrers prevent a permanent deletion, since their schemas can still be read by id.
+    `whole` ignores referrers of the same subject, all of whose versions are deleted.
+    """
+    for referrer in state.referrers_of(subject, number, deleted=permanent):
         if not (whole and referrer.subject == subject):
             name = f"subject '{referrer.subject.qualified}' version {referrer.number}"
             raise ReferenceExists(subject.qualified, number, name)

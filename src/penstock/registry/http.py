@@ -6,6 +6,10 @@ in a path are percent-decoded one by one, so that a subject may contain a slash.
 A request that does not find something is answered after the broker has looked for changes of other
 brokers. Responses to reads are cached until the registry changes, for clients with all permissions.
 
+The content type of a response is the one of `CONTENT_TYPES` that the header Accept prefers. A
+request body has one of these types, `application/octet-stream`, or no type. Forms are rejected,
+which also keeps pages of other sites from sending changes.
+
 Source: Confluent's Schema Registry API reference; its error responses have `error_code` and
 `message`.
 """
@@ -15,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from urllib.parse import unquote_to_bytes
@@ -39,7 +44,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
+CONTENT_TYPES: Final = (
+    b"application/vnd.schemaregistry.v1+json",
+    b"application/vnd.schemaregistry+json",
+    b"application/json",
+)
+"""Content types of responses, the preferred one first."""
+_BODY_TYPES: Final = (*CONTENT_TYPES, b"application/octet-stream", b"")
+_ACCEPT_BYTES_MAX: Final = 512
+"""Length of a header Accept from which it is ignored."""
 BODY_BYTES_MAX: Final = 4 << 20
 """Largest request body; a schema of `SCHEMA_BYTES_MAX` fits, with its escapes."""
 CACHED_MAX: Final = 20_000
@@ -70,7 +83,6 @@ class Answer(Struct, frozen=True):
     """Response whose body is already encoded."""
 
     body: bytes
-    content_type: bytes = CONTENT_TYPE
 
 
 Registered = HttpRoute[Any, None]
@@ -141,20 +153,23 @@ class RegistryApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         target = scope["raw_path"] + b"?" + scope["query_string"]
+        preferred = accepted(_header(scope, b"accept"))
+        content_type = preferred or CONTENT_TYPES[0]
         try:
             caller = await self._access.admit(request)
-            known = self._known(target) if caller.unlimited and request.method == "GET" else None
+            cached = preferred and caller.unlimited and request.method == "GET"
+            known = self._known(target) if cached else None
             answer = known or await self._answer(request, caller, target)
         except PenstockError as error:
-            await _refuse(request, send, error)
+            await _refuse(request, send, error, content_type)
         except ClientDisconnect:
             return
         except Exception:
             logger.exception("%s %s failed", request.method, scope["path"])
             message = "the registry failed to handle this request; the broker's log has the cause"
-            await _send_error(send, 500, 50001, message)
+            await _send(send, 500, _error_body(50001, message), content_type)
         else:
-            await _send(send, 200, answer)
+            await _send(send, 200, answer.body, content_type)
 
     # Cache
 
@@ -180,7 +195,9 @@ class RegistryApp:
         segments, context = _segments(request.scope["raw_path"])
         found = self._table.find(request.method, segments)
         if found is None:
-            raise _NoRoute(known=self._table.knows(segments))
+            known = self._table.knows(segments)
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)
+        _check_types(request.scope)
         route, views, names = found
         request.scope["path_params"] = names
         call = Call(
@@ -223,17 +240,63 @@ class RegistryApp:
         return await handler(views, call)
 
 
-class _NoRoute(InvalidError):
-    def __init__(self, *, known: bool) -> None:
-        super().__init__("HTTP 405 Method Not Allowed" if known else "HTTP 404 Not Found")
-        self.status = 405 if known else 404
+class _Refused(InvalidError):
+    """Request that HTTP itself rejects, before a handler is called."""
+
+    def __init__(self, status: HTTPStatus, remedy: str = "") -> None:
+        super().__init__(f"HTTP {status} {status.phrase}{remedy}")
+        self.status = status
 
 
-class _BodyTooLarge(InvalidError):
-    def __init__(self, size: int | str) -> None:
-        super().__init__(
-            f"the request body of {size} bytes exceeds the limit of {BODY_BYTES_MAX} bytes"
+def _body_too_large(size: int | str) -> _Refused:
+    return _Refused(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f": the request body of {size} bytes exceeds the limit of {BODY_BYTES_MAX} bytes",
+    )
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((value for known, value in scope["headers"] if known == name), b"")
+
+
+def _check_types(scope: Scope) -> None:
+    """Reject a request that accepts no type of ours, or whose body is of another type."""
+    names = b", ".join(CONTENT_TYPES).decode()
+    if accepted(_header(scope, b"accept")) is None:
+        raise _Refused(HTTPStatus.NOT_ACCEPTABLE, f": the header Accept must allow one of {names}")
+    given = _header(scope, b"content-type").partition(b";")[0].strip().lower()
+    if scope["method"] in ("POST", "PUT") and given not in _BODY_TYPES:
+        raise _Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f": the header Content-Type must be one of {names}"
         )
+
+
+@lru_cache(maxsize=256)
+def accepted(header: bytes) -> bytes | None:
+    """Return the content type that a header Accept prefers; None if it allows none of ours.
+
+    Of equally preferred types, the first of `CONTENT_TYPES` is returned.
+    """
+    if not header or len(header) > _ACCEPT_BYTES_MAX:
+        return CONTENT_TYPES[0]
+    ranges: dict[bytes, float] = {}
+    for item in header.lower().split(b","):
+        name, *parameters = (part.strip() for part in item.split(b";"))
+        kind = b"*/*" if name == b"*" or name.startswith(b"*/") else name
+        ranges[kind] = max(_quality(parameters), ranges.get(kind, 0.0))
+    wide = ranges.get(b"application/*", ranges.get(b"*/*", 0.0))
+    best = max(CONTENT_TYPES, key=lambda kind: ranges.get(kind, wide))
+    return best if ranges.get(best, wide) > 0 else None
+
+
+def _quality(parameters: Iterable[bytes]) -> float:
+    for parameter in parameters:
+        if parameter.startswith(b"q="):
+            try:
+                return float(parameter[2:])
+            except ValueError:
+                return 0.0
+    return 1.0
 
 
 def _segments(raw_path: bytes) -> tuple[list[str], str]:
@@ -251,12 +314,12 @@ async def _body(request: Request) -> bytes:
         return b""
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:16]) > BODY_BYTES_MAX:
-        raise _BodyTooLarge(declared[:16])
+        raise _body_too_large(declared[:16])
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > BODY_BYTES_MAX:
-            raise _BodyTooLarge(f"more than {BODY_BYTES_MAX}")
+            raise _body_too_large(f"more than {BODY_BYTES_MAX}")
     return bytes(body)
 
 
@@ -264,10 +327,8 @@ def _status(error: PenstockError) -> tuple[int, int]:
     """Return the HTTP status and the error code of an error."""
     if isinstance(error, RegistryError):
         return error.status, error.error_code
-    if isinstance(error, _NoRoute):
+    if isinstance(error, _Refused):
         return error.status, error.status
-    if isinstance(error, _BodyTooLarge):
-        return 413, 413
     if isinstance(error, NotAuthenticated):
         return 401, 40101
     if isinstance(error, AuthorisationFailed):
@@ -281,34 +342,33 @@ def _status(error: PenstockError) -> tuple[int, int]:
     return 500, 50001
 
 
-async def _refuse(request: Request, send: Send, error: PenstockError) -> None:
+async def _refuse(
+    request: Request, send: Send, error: PenstockError, content_type: bytes
+) -> None:
     status, code = _status(error)
     headers: list[tuple[bytes, bytes]] = []
     if status == HTTPStatus.UNAUTHORIZED:
         headers.append((b"www-authenticate", CHALLENGE.encode()))
     if request.method not in ("GET", "DELETE", "HEAD") and not await drained(request):
         headers.append((b"connection", b"close"))
-    await _send_error(send, status, code, str(error), headers)
+    await _send(send, status, _error_body(code, str(error)), content_type, headers)
 
 
-async def _send_error(
-    send: Send,
-    status: int,
-    code: int,
-    message: str,
-    headers: list[tuple[bytes, bytes]] | None = None,
-) -> None:
-    body = msgspec.json.encode({"error_code": code, "message": message})
-    await _send(send, status, Answer(body), headers or [])
+def _error_body(code: int, message: str) -> bytes:
+    return msgspec.json.encode({"error_code": code, "message": message})
 
 
 async def _send(
-    send: Send, status: int, answer: Answer, headers: list[tuple[bytes, bytes]] | None = None
+    send: Send,
+    status: int,
+    body: bytes,
+    content_type: bytes,
+    headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
     own = [
-        (b"content-type", answer.content_type),
-        (b"content-length", b"%d" % len(answer.body)),
-        *(headers or ()),
+        (b"content-type", content_type),
+        (b"content-length", b"%d" % len(body)),
+        *headers,
     ]
     await send({"type": "http.response.start", "status": status, "headers": own})
-    await send({"type": "http.response.body", "body": answer.body})
+    await send({"type": "http.response.body", "body": body})

@@ -494,16 +494,25 @@ class CompatibilityViews:
         state = self._registry.state
         subject = state.resolved(subject_of(call))
         call.caller.check("describe", subject)
-        body = decoded(call, SchemaBody)
-        schema, made, _ = await self._registry.prepared(
-            subject, body.content(), normalize=call.flag("normalize")
-        )
+        body, verbose = decoded(call, SchemaBody), call.flag("verbose")
+        found = state.versions_of(subject)
+        if number not in (None, LATEST, *found):
+            raise VersionNotFound(number)
+        try:
+            schema, made, _ = await self._registry.prepared(
+                subject, body.content(), normalize=call.flag("normalize")
+            )
+        except RejectedSchema as error:
+            if verbose:
+                return {"is_compatible": False, "messages": [str(error)]}
+            raise
         compared = decisions.compared(state, subject, schema)
         if number is not None:
-            compared = msgspec.structs.replace(compared, earlier=[state.version(subject, number)])
+            earlier = [state.version(subject, number)] if found else []
+            compared = msgspec.structs.replace(compared, earlier=earlier)
         verdict = await self._registry.verdict(made, compared)
         answer: dict[str, Any] = {"is_compatible": verdict.compatible}
-        if call.flag("verbose"):
+        if verbose:
             level = compared.config.compatibility_level or "NONE"
             answer["messages"] = verdict.messages(level)
             if verdict.proposal:

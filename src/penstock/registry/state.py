@@ -335,13 +335,15 @@ class RegistryState:
         """Return how many versions have a schema, deleted ones included."""
         return len(self._users.get(guid, ()))
 
-    def referrers_of(self, subject: Subject, number: int) -> list[SchemaVersion]:
-        """Return the versions whose schemas refer to a version, without deleted ones."""
+    def referrers_of(
+        self, subject: Subject, number: int, *, deleted: bool = False
+    ) -> list[SchemaVersion]:
+        """Return the versions whose schemas refer to a version."""
         found = sorted(self._referrers.get((subject, number), ()))
         return [
             self._full(referrer, place, version)
             for referrer, place in found
-            if not (version := self._versions(referrer)[place]).deleted
+            if not (version := self._versions(referrer)[place]).deleted or deleted
         ]
 
     # Scopes

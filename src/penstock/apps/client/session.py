@@ -184,6 +184,11 @@ class State:
         silence = Silence(first_seconds=first, every_seconds=every, subject=subject)
         return WatchedClient(bootstrap, silence=silence, say=self.notice, **options)
 
+    def api_timeout_ms(self, default: int) -> int:
+        """Return the timeout of a call with its retries, as `-X` sets it."""
+        text = self.overrides.get(_API_TIMEOUT)
+        return default if text is None else _milliseconds(_API_TIMEOUT, text)
+
     def working(self, task: str) -> AbstractContextManager[None]:
         """Return a context that reports `task` on stderr while its block runs, if that takes
         long.
@@ -230,10 +235,11 @@ class State:
         return {key: str(value) for key, value in chosen.items()}
 
 
+_API_TIMEOUT: Final = "default.api.timeout.ms"
 _TIMEOUTS: Final = {
     "request.timeout.ms": "request_timeout_ms",
     "socket.connection.setup.timeout.ms": "connect_timeout_ms",
-    "default.api.timeout.ms": "api_timeout_ms",
+    _API_TIMEOUT: "api_timeout_ms",
     "delivery.timeout.ms": "delivery_timeout_ms",
 }
 _CLIENT_SETTINGS: Final = ("bootstrap.servers", "client.id", *_TIMEOUTS)

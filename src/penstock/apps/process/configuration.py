@@ -133,13 +133,6 @@ class LocationSettings:
                 f"{scheme}://…",
                 "the port must be a number from 0 to 65535; write a / before the @ as %2F",
             )
-        if not self.diskless_storage_url:
-            raise InvalidSetting(
-                "diskless.storage.url",
-                "",
-                "must name the object store that all brokers share, because the control plane is"
-                " PostgreSQL",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +191,15 @@ def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
 
 
 def configure(
-    *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
+    *,
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Given],
+    has_topics: bool = True,
 ) -> Configuration:
     """Build the configuration of a broker from all sources.
+
+    A process with `has_topics=False` has the control plane of brokers, but no topics.
 
     Raises:
         InvalidConfiguration: the file cannot be read, a name is unknown, or a value is not allowed.
@@ -209,6 +208,8 @@ def configure(
     overrides = take_overrides(given)
     loaded, notes = load_given(_TYPES, given)
     directories: DirectorySettings = loaded[DirectorySettings]
+    if has_topics:
+        _check_objects(loaded[LocationSettings])
     return Configuration(
         broker=loaded[BrokerSettings],
         storage=loaded[StorageSettings],
@@ -224,6 +225,18 @@ def configure(
         processes=directories.processes,
         notes=notes,
     )
+
+
+def _check_objects(locations: LocationSettings) -> None:
+    """Raise InvalidConfiguration if brokers would share a database, but no object store."""
+    if locations.control_url and not locations.diskless_storage_url:
+        error = InvalidSetting(
+            "diskless.storage.url",
+            "",
+            "must name the object store that all brokers share, because the control plane is"
+            " PostgreSQL",
+        )
+        raise InvalidConfiguration(f"{error} (default)")
 
 
 def load_all(

@@ -1,4 +1,4 @@
-"""Schema registry of a broker's process."""
+"""Schema registry of a process, which may be a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from penstock.registry.server import RegistryServer
 
 if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration
-    from penstock.broker.server import BrokerServer
+    from penstock.broker.http_security import HttpProcess
+    from penstock.control import ControlPlane
 
 
 NAME = "REGISTRY"
@@ -21,9 +22,9 @@ NAME = "REGISTRY"
 
 
 async def start_registry(
-    configuration: Configuration, broker: BrokerServer
+    configuration: Configuration, process: HttpProcess, control: ControlPlane
 ) -> tuple[RegistryServer, tuple[str, int]]:
-    """Start the registry of a running broker; return it and its bound address.
+    """Start the registry of a process whose control plane is open; return it and its address.
 
     Raises:
         PortUnavailable: the address cannot be bound.
@@ -33,14 +34,14 @@ async def start_registry(
     settings = configuration.schemas
     protocol = settings.registry_security_protocol or configuration.broker.admin_security_protocol
     listener = http_listener(NAME, LISTENER, settings.registry_listener, protocol)
-    security = HttpSecurity(broker.assembly, listener, LISTENER)
+    security = HttpSecurity(process, listener, LISTENER)
     access = RegistryAccess(
         authoriser=security.authoriser,
         authentication=security.authentication(known),
         audit=security.audit,
         hosts=security.hosts,
     )
-    server = RegistryServer(broker.control, access, version=__version__)
+    server = RegistryServer(control, access, version=__version__)
     bind = await security.open()
     try:
         address = await server.start(

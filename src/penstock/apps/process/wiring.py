@@ -168,7 +168,7 @@ def build(
         registry=registry,
         diskless=archive,
         tiers=_tiers(configuration, control, archive),
-        authoriser=_authoriser(configuration.broker),
+        authoriser=authoriser_of(configuration.broker),
         security=configuration.security,
         front_secret=configuration.front_secret,
         audit=audit_log(audit, registry, {"broker": configuration.broker.node_id}, topic),
@@ -178,7 +178,8 @@ def build(
     return server
 
 
-def _authoriser(settings: BrokerSettings) -> Authoriser:
+def authoriser_of(settings: BrokerSettings) -> Authoriser:
+    """Return the authoriser that the settings choose; it has no ACLs yet."""
     from penstock.broker.configuration.settings import super_users_of
     from penstock.security import PERMISSIVE, AclAuthoriser
 
@@ -406,9 +407,17 @@ def prepare(log: Path) -> None:
     Raises:
         DirectoryUnusable: the directory cannot be created or written.
     """
-    directory = log.parent
+    prepare_directory(log.parent, log)
+
+
+def prepare_directory(directory: Path, log: Path | None = None) -> None:
+    """Create a data directory, and check that it is writable; also create a log directory in it.
+
+    Raises:
+        DirectoryUnusable: a directory cannot be created or written.
+    """
     try:
-        log.mkdir(parents=True, exist_ok=True)
+        (log or directory).mkdir(parents=True, exist_ok=True)
         probe = directory / ".writable"
         probe.write_bytes(b"")
         probe.unlink(missing_ok=True)

@@ -75,7 +75,7 @@ async def _started(
     from penstock.apps.process.registry import start_registry
 
     try:
-        registry, address = await start_registry(configuration, server)
+        registry, address = await start_registry(configuration, server.assembly, server.control)
     except BaseException:
         await server.stop()
         raise

@@ -1,0 +1,1 @@
+"""Command group `penstock registry`: the schema registry without a broker."""

@@ -1,0 +1,1 @@
+"""Command group `penstock schema`: schemas of a registry, and moves between registries."""
