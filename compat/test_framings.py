@@ -94,4 +94,4 @@ def test_javas_client_reads_what_is_stored_and_we_read_what_it_reads() -> None:
                 assert ours == theirs, batch.hex()
         if stored(batch):
             assert isinstance(theirs, list), (theirs, batch.hex())
-    assert sum(isinstance(theirs, list) for theirs in answers) > len(answers) // 4
+    assert sum(isinstance(theirs, list) for theirs in answers) > len(answers) // 10

@@ -106,7 +106,7 @@ def _local_refusal(config: LogConfig) -> str:
 
 CONCURRENT_CHANGES_MAX: Final = 256
 """Largest number of topics that one request stores in the control plane at a time."""
-LED_SECONDS: Final = 3.0
+LED_SECONDS: Final = 10.0
 """Longest wait for the leaders of new partitions. The topic exists even if they are late."""
 
 
