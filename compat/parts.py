@@ -96,6 +96,13 @@ def kafkajs() -> Path:
     return _node_modules("kafkajs", HERE / "kafkajs")
 
 
+def buf() -> Path:
+    """The program `buf`, which checks Protobuf files for breaking changes."""
+    modules = _node_modules("buf", HERE / "buf") / "node_modules" / "@bufbuild"
+    [program] = modules.glob("buf-*/bin/buf")
+    return program
+
+
 def node() -> str:
     """The path of Node.js, which runs programs of our own that need no packages."""
     found = shutil.which("node")

@@ -86,6 +86,9 @@ class ParsedSchema(ABC):
 
         Schemas that differ only in the order of elements whose order has no meaning have the same
         normal form.
+
+        Raises:
+            InvalidSchema: the text in normal form exceeds a limit.
         """
 
     @abstractmethod
