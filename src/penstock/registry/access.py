@@ -16,7 +16,7 @@ Lists contain only what the client may read.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -24,13 +24,14 @@ from msgspec import Struct
 from penstock.base.http_listener import client_address
 from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed, Rights, refusal
 from penstock.security.audit import Audit, AuditEvent, EventKind, Outcome
-from penstock.security.authoriser import ANONYMOUS, Principal
+from penstock.security.authoriser import ANONYMOUS, Principal, TopicAuthorisationFailed
 from penstock.security.http_credentials import READS, check_meant
 from penstock.security.listeners.http_authentication import Authentication, Shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from penstock.registry.state import SchemaVersion
     from penstock.registry.values import Subject
     from penstock.security import Authoriser
 
@@ -83,6 +84,21 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     def sees(self, subject: Subject) -> bool:
         return self.unlimited or self.rights.allows("describe", "topic", topic_of(subject))
+
+    def visible(self, users: Sequence[SchemaVersion], identifier: object) -> list[SchemaVersion]:
+        """Return the versions of an id that the client may read.
+
+        Raises:
+            AuthorisationFailed: it may read none. The message does not name their topics.
+        """
+        seen = [user for user in users if self.sees(user.subject)]
+        if not seen:
+            message = (
+                f"{self.known.principal} may not describe the topic of any subject that has the"
+                f" schema {identifier}"
+            )
+            raise TopicAuthorisationFailed(message, "topic", f"schema {identifier}")
+        return seen
 
     def may_describe_configs(self, subject: Subject) -> bool:
         return self.unlimited or self.rights.allows("describe_configs", *resource_of(subject))

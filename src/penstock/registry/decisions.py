@@ -43,6 +43,7 @@ from penstock.registry.state import (
 )
 from penstock.registry.values import (
     GLOBAL,
+    ID_MAX,
     LATEST,
     VERSION_MAX,
     Association,
@@ -87,7 +88,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[object, ...]:
         """Value that is equal for checks with equal results."""
         config = self.config
-        guids = [(one.number, one.version.guid) for one in self.earlier]
+        guids = [(version.number, version.version.guid) for version in self.earlier]
         return config.compatibility_level, config.compatibility_policy, tuple(guids)
 
 
@@ -96,7 +97,7 @@ def existing(
 ) -> SchemaVersion | None:
     """Return the newest version of a subject with a schema; None if it has none."""
     found = state.all_versions(subject, deleted=deleted)
-    return next((one for one in reversed(found) if one.version.guid == guid), None)
+    return next((version for version in reversed(found) if version.version.guid == guid), None)
 
 
 def compared(state: RegistryState, subject: Subject, schema: Schema) -> Compared:
@@ -110,7 +111,7 @@ def compared(state: RegistryState, subject: Subject, schema: Schema) -> Compared
     group = config.compatibility_group
     if group:
         value = _property(schema, group)
-        earlier = [one for one in earlier if _property(one.schema, group) == value]
+        earlier = [version for version in earlier if _property(version.schema, group) == value]
     return Compared(earlier=earlier if is_transitive(level) else earlier[-1:], config=config)
 
 
@@ -176,6 +177,8 @@ def _number(state: RegistryState, subject: Subject, given: int | None, *, import
             f"Version {given} is not one more than the previous version {following - 1} of subject"
             f" '{subject.qualified}'. Omit the version, or give {following}"
         )
+    if not 1 <= given <= VERSION_MAX:
+        raise RejectedSchema(f"The version {given} must be between 1 and {VERSION_MAX}")
     if given in taken:
         raise OperationNotPermitted(
             f"Subject '{subject.qualified}' already has a version {given} with another schema or"
@@ -187,7 +190,12 @@ def _number(state: RegistryState, subject: Subject, given: int | None, *, import
 def _schema_id(state: RegistryState, subject: Subject, guid: UUID, given: int | None) -> int:
     if given is None:
         known = state.id_of(subject.context, guid)
-        return state.highest_id(subject.context) + 1 if known is None else known
+        given = state.highest_id(subject.context) + 1 if known is None else known
+    if not 0 <= given <= ID_MAX:
+        raise RejectedSchema(
+            f"The schema's id {given} must be between 0 and {ID_MAX}, since records have four"
+            " bytes for it. Use another context if its ids are used up"
+        )
     holder = state.guid_of_id(subject.context, given)
     if holder not in (None, guid):
         raise OperationNotPermitted(
@@ -239,7 +247,7 @@ def delete_subject(state: RegistryState, subject: Subject, *, permanent: bool) -
     rows: list[RegistryRow] = []
     for number, version in (every if permanent else alive).items():
         _check_unused(state, subject, number, permanent=permanent, whole=True)
-        rows += _deleted(state, subject, number, version, permanent=permanent)
+        rows.append(_deleted(subject, number, version, permanent=permanent))
     if subject in state.configs:
         rows.append(row("config", tuple(subject), None))
     if subject in state.modes:
@@ -267,7 +275,7 @@ def delete_version(
     if not permanent and number not in alive:
         raise VersionSoftDeleted(subject.qualified, number)
     _check_unused(state, subject, number, permanent=permanent, whole=False)
-    rows = _deleted(state, subject, number, every[number], permanent=permanent)
+    rows = [_deleted(subject, number, every[number], permanent=permanent)]
     if permanent:
         rows += _unused_schemas(state, [every[number]])
     return Change(rows, number)
@@ -287,14 +295,9 @@ def _check_unused(
             raise ReferenceExists(subject.qualified, number, name)
 
 
-def _deleted(
-    state: RegistryState, subject: Subject, number: int, version: Version, *, permanent: bool
-) -> list[RegistryRow]:
+def _deleted(subject: Subject, number: int, version: Version, *, permanent: bool) -> RegistryRow:
     marked = None if permanent else replace(version, deleted=True)
-    rows = [row("version", (*subject, number), marked)]
-    if permanent and version.id == state.highest_id(subject.context):
-        rows.append(row("context", (subject.context,), version.id))
-    return rows
+    return row("version", (*subject, number), marked)
 
 
 def _unused_schemas(state: RegistryState, gone: Sequence[Version]) -> list[RegistryRow]:
@@ -376,8 +379,8 @@ def delete_mode(state: RegistryState, subject: Subject, *, recursive: bool) -> C
         raise NoSubjectMode(subject.qualified)
     gone = [subject]
     if recursive and not subject.name:
-        gone += [one for one in state.modes if subject in scopes_of(one) and one != subject]
-    rows = [row("mode", tuple(one), None) for one in gone if one in state.modes]
+        gone += [scope for scope in state.modes if subject in scopes_of(scope) and scope != subject]
+    rows = [row("mode", tuple(scope), None) for scope in gone if scope in state.modes]
     return Change(rows, known or state.mode(subject))
 
 
@@ -417,9 +420,7 @@ def associate(
                     f" {other.resource_name!r}, and a STRONG association is exclusive. Use the"
                     " lifecycle WEAK for both, or another subject"
                 )
-    rows = [
-        row("association", (one.resource_id, one.association_type), one) for one in associations
-    ]
+    rows = [row("association", item.key, item) for item in associations]
     return Change(rows, list(associations))
 
 
@@ -433,18 +434,18 @@ def dissociate(
 ) -> Change[None]:
     """Delete the associations of a resource; with `cascade` also the subjects of STRONG ones."""
     found = [
-        one
-        for (identifier, kind), one in state.associations.items()
+        item
+        for (identifier, kind), item in state.associations.items()
         if identifier == resource_id
         and (not types or kind in types)
-        and resource_type in (None, one.resource_type)
+        and resource_type in (None, item.resource_type)
     ]
     if not found:
         raise AssociationNotFound(f"Resource {resource_id!r} has no such association")
-    rows = [row("association", (one.resource_id, one.association_type), None) for one in found]
-    for one in found:
-        if cascade and one.lifecycle == "STRONG":
-            subject = GLOBAL.sibling(one.subject)
+    rows = [row("association", item.key, None) for item in found]
+    for item in found:
+        if cascade and item.lifecycle == "STRONG":
+            subject = GLOBAL.sibling(item.subject)
             if state.versions_of(subject):
                 rows += delete_subject(state, subject, permanent=False).rows
     return Change(rows, None)

@@ -125,6 +125,10 @@ class RejectedSchema(RegistryError):
     error_code: ClassVar[int] = 42201
 
 
+class MalformedSchema(RejectedSchema):
+    """Schema that its format does not permit."""
+
+
 class InvalidVersion(RegistryError):
     error_code: ClassVar[int] = 42202
 

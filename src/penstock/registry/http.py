@@ -119,7 +119,8 @@ class _Table:
 
     def knows(self, segments: list[str]) -> bool:
         """Return whether the path exists, with any method."""
-        return any(_match(one, segments) is not None for one in self._paths.get(len(segments), ()))
+        patterns = self._paths.get(len(segments), ())
+        return any(_match(pattern, segments) is not None for pattern in patterns)
 
 
 def _match(pattern: tuple[str, ...], segments: list[str]) -> dict[str, str] | None:
@@ -197,7 +198,8 @@ class RegistryApp:
         if found is None:
             known = self._table.knows(segments)
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)
-        _check_types(request.scope)
+        if segments != [""]:  # probes request `/`, and accept any type
+            _check_types(request.scope)
         route, views, names = found
         request.scope["path_params"] = names
         call = Call(
@@ -342,9 +344,7 @@ def _status(error: PenstockError) -> tuple[int, int]:
     return 500, 50001
 
 
-async def _refuse(
-    request: Request, send: Send, error: PenstockError, content_type: bytes
-) -> None:
+async def _refuse(request: Request, send: Send, error: PenstockError, content_type: bytes) -> None:
     status, code = _status(error)
     headers: list[tuple[bytes, bytes]] = []
     if status == HTTPStatus.UNAUTHORIZED:

@@ -5,7 +5,7 @@ Source: Confluent's Schema Registry API reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar, cast
 from uuid import UUID
@@ -17,7 +17,6 @@ from penstock.base.http_routes import Routes
 from penstock.base.settings import whole_number
 from penstock.registry import decisions
 from penstock.registry.errors import (
-    AssociationNotFound,
     BadRequest,
     InvalidCompatibility,
     InvalidMode,
@@ -35,11 +34,11 @@ from penstock.registry.http import Answer, Call
 from penstock.registry.service import SchemaRegistry
 from penstock.registry.state import RegistryState, SchemaVersion
 from penstock.registry.values import (
+    ID_MAX,
     LATEST,
     LEVELS,
     MODES,
     VERSION_MAX,
-    Association,
     Config,
     Reference,
     Schema,
@@ -48,7 +47,6 @@ from penstock.registry.values import (
 )
 
 TYPES: Final[tuple[SchemaType, ...]] = ("JSON", "PROTOBUF", "AVRO")
-ID_MAX: Final = (1 << 31) - 1
 PAGE_MAX: Final = 10_000
 """Most items of a list if the client sets no limit for one page of `GET /schemas`."""
 
@@ -93,23 +91,6 @@ class ConfigBody(Config, frozen=True, kw_only=True, rename="camel"):
 
 class ModeBody(Struct):
     mode: str = ""
-
-
-class AssociationItem(Struct, rename="camel", omit_defaults=True):
-    subject: str | None = None
-    association_type: str | None = None
-    lifecycle: str | None = None
-    frozen: bool | None = None
-    schema: SchemaBody | None = None
-    normalize: bool | None = None
-
-
-class AssociationBody(Struct, rename="camel"):
-    resource_name: str = ""
-    resource_namespace: str = ""
-    resource_id: str = ""
-    resource_type: str | None = None
-    associations: list[AssociationItem] = []
 
 
 def decoded(call: Call, kind: type[B]) -> B:
@@ -218,7 +199,7 @@ class SchemaViews:
         for subject in self._subjects(call, prefix, deleted=deleted):
             versions = self._state.all_versions(subject, deleted=deleted)
             found += versions[-1:] if call.flag("latestOnly") else versions
-        return [full(one) for one in page(call, found, PAGE_MAX)]
+        return [full(version) for version in page(call, found, PAGE_MAX)]
 
     @routes.add("GET /schemas/ids/{id}", None)
     async def schema_by_id(self, call: Call) -> Any:
@@ -244,9 +225,7 @@ class SchemaViews:
         subject = parse_subject(call.text("subject"), call.context)
         place, _, _ = self._state.schema_of_id(schema_id, subject)
         users = self._state.users_of(place, schema_id, deleted=True)
-        seen = [user for user in users if call.caller.sees(user.subject)]
-        if not seen:
-            call.caller.check("describe", users[0].subject)
+        seen = call.caller.visible(users, schema_id)
         named = [user for user in seen if user.subject.name == subject.name]
         return (named or seen)[-1]
 
@@ -304,10 +283,7 @@ class SchemaViews:
         ]
         if not users:
             raise SchemaNotFound(guid)
-        seen = [user for user in users if call.caller.sees(user.subject)]
-        if not seen:
-            call.caller.check("describe", users[0].subject)
-        return seen[0]
+        return call.caller.visible(users, guid)[0]
 
     @routes.add("GET /schemas/guids/{guid}/ids", None)
     async def ids_by_guid(self, call: Call) -> Any:
@@ -321,8 +297,9 @@ class SchemaViews:
     @routes.add("GET /contexts", None)
     async def contexts(self, call: Call) -> Any:
         """Return the names of the contexts."""
-        found = sorted({".", *(name for name, one in self._state.contexts.items() if one.subjects)})
-        return page(call, found)
+        subjects = self._state.subjects(deleted=True)
+        found = {subject.context for subject in subjects if call.caller.sees(subject)}
+        return page(call, sorted({".", *found}))
 
     @routes.add("DELETE /", None)
     async def delete_context(self, call: Call) -> Any:
@@ -638,149 +615,6 @@ def _config(body: ConfigBody) -> Config:
         )
     fields = {name: getattr(body, name) for name in Config.__struct_fields__}
     return Config(**{**fields, "compatibility_level": level})
-
-
-class AssociationViews:
-    """Associations of topics with subjects."""
-
-    routes: ClassVar[Routes[Any, None]] = Routes()
-
-    def __init__(self, registry: SchemaRegistry) -> None:
-        self._registry = registry
-
-    @routes.add("POST /associations", None)
-    async def create(self, call: Call) -> Any:
-        """Associate a resource with subjects, and register schemas that the request has."""
-        return await self._stored(call, replace_existing=False)
-
-    @routes.add("PUT /associations", None)
-    async def replace(self, call: Call) -> Any:
-        """Associate a resource with subjects, and replace its associations of the same types."""
-        return await self._stored(call, replace_existing=True)
-
-    async def _stored(self, call: Call, *, replace_existing: bool) -> Any:
-        body = decoded(call, AssociationBody)
-        if not (body.resource_name and body.resource_id and body.associations):
-            raise InvalidRequest("resourceName, resourceId and associations are required")
-        wanted: list[Association] = []
-        items: list[dict[str, Any]] = []
-        for item in body.associations:
-            made = _association(body, item)
-            subject = parse_subject(made.subject, call.context)
-            call.caller.check("write", subject)
-            if item.schema is not None:
-                await self._registry.register(
-                    subject, item.schema.content(), normalize=bool(item.normalize)
-                )
-            wanted.append(made)
-            shown = {
-                "subject": made.subject,
-                "associationType": made.association_type,
-                "lifecycle": made.lifecycle,
-                "frozen": made.frozen,
-            }
-            items.append(shown if item.schema is None else {**shown, "schema": item.schema})
-        decide: Callable[[RegistryState], Any] = partial(
-            decisions.associate, associations=wanted, replace_existing=replace_existing
-        )
-        await self._registry.change(decide)
-        return {
-            "resourceName": body.resource_name,
-            "resourceNamespace": body.resource_namespace,
-            "resourceId": body.resource_id,
-            "resourceType": body.resource_type or "topic",
-            "associations": items,
-        }
-
-    @routes.add("GET /associations/resources/{namespace}/{name}", None)
-    async def of_resource(self, call: Call) -> Any:
-        """Return the associations of a resource by its name; the namespace `-` means any."""
-        namespace, name = call.names["namespace"], call.names["name"]
-        found = [
-            one
-            for one in self._registry.state.associations.values()
-            if one.resource_name == name and namespace in ("-", one.resource_namespace)
-        ]
-        return self._shown(call, found)
-
-    @routes.add("GET /associations/resources/{id}", None)
-    async def of_resource_id(self, call: Call) -> Any:
-        """Return the associations of a resource by its id."""
-        found = [
-            one
-            for one in self._registry.state.associations.values()
-            if one.resource_id == call.names["id"]
-        ]
-        return self._shown(call, found)
-
-    @routes.add("GET /associations/subjects/{subject}", None)
-    async def of_subject(self, call: Call) -> Any:
-        """Return the associations of a subject."""
-        subject = subject_of(call)
-        found = [
-            one
-            for one in self._registry.state.associations.values()
-            if parse_subject(one.subject) == subject
-        ]
-        return self._shown(call, found)
-
-    def _shown(self, call: Call, found: Iterable[Association]) -> Any:
-        parameters = call.request.query_params
-        types, kind = parameters.getlist("associationType"), call.text("resourceType")
-        lifecycle = call.text("lifecycle")
-        chosen = [
-            one
-            for one in found
-            if (not types or one.association_type in types)
-            and kind in ("", one.resource_type)
-            and lifecycle in ("", one.lifecycle)
-            and call.caller.sees(parse_subject(one.subject))
-        ]
-        shown = [msgspec.to_builtins(one) for one in chosen]
-        defaults: Mapping[str, Any] = {
-            "resourceType": "topic", "associationType": "value", "lifecycle": "WEAK",
-            "frozen": False,
-        }  # fmt: skip
-        return page(call, [{**defaults, **one} for one in shown])
-
-    @routes.add("DELETE /associations/resources/{id}", None)
-    async def delete(self, call: Call) -> Any:
-        """Delete the associations of a resource."""
-        identifier = call.names["id"]
-        state = self._registry.state
-        for (resource, _), one in state.associations.items():
-            if resource == identifier:
-                call.caller.check("write", parse_subject(one.subject))
-        decide: Callable[[RegistryState], Any] = partial(
-            decisions.dissociate,
-            resource_id=identifier,
-            resource_type=call.text("resourceType") or None,
-            types=call.request.query_params.getlist("associationType"),
-            cascade=call.flag("cascadeLifecycle"),
-        )
-        await self._registry.change(decide)
-        return {}
-
-
-def _association(body: AssociationBody, item: AssociationItem) -> Association:
-    kind = item.association_type or "value"
-    lifecycle = (item.lifecycle or "WEAK").upper()
-    if kind not in ("key", "value") or lifecycle not in ("STRONG", "WEAK"):
-        raise AssociationNotFound(
-            f"associationType {kind[:64]!r} must be key or value, and lifecycle"
-            f" {lifecycle[:64]!r} STRONG or WEAK"
-        )
-    return Association(
-        subject=item.subject or f"{body.resource_name}-{kind}",
-        guid="",
-        resource_name=body.resource_name,
-        resource_namespace=body.resource_namespace,
-        resource_id=body.resource_id,
-        resource_type=body.resource_type or "topic",
-        association_type=kind,
-        lifecycle=cast("Any", lifecycle),
-        frozen=bool(item.frozen),
-    )
 
 
 class ServerViews:

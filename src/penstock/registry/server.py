@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.base.http_listener import Bind, HttpListener
+from penstock.registry.association_routes import AssociationViews
 from penstock.registry.http import RegistryApp
 from penstock.registry.routes import (
-    AssociationViews,
     CompatibilityViews,
     ConfigViews,
     SchemaViews,

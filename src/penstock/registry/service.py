@@ -31,7 +31,7 @@ from penstock.control.values.registry import (
 from penstock.registry import decisions
 from penstock.registry.compatibility import Earlier, Verdict, check
 from penstock.registry.decisions import Candidate, Change, Compared
-from penstock.registry.errors import IncompatibleSchema, RejectedSchema
+from penstock.registry.errors import IncompatibleSchema, MalformedSchema, RejectedSchema
 from penstock.registry.formats import parse
 from penstock.registry.formats.schema import InvalidSchema, ParsedSchema
 from penstock.registry.state import RegistryState, SchemaVersion
@@ -252,16 +252,17 @@ class SchemaRegistry:
         """Parse a schema with its references.
 
         Raises:
-            RejectedSchema: the schema is malformed, or a reference does not exist.
+            MalformedSchema: its format does not permit it.
+            RejectedSchema: a reference does not exist.
         """
         dependencies = self._dependencies(subject, schema)
-        chars = len(schema.schema) + sum(len(one.text) for one in dependencies)
+        chars = len(schema.schema) + sum(len(dependency.text) for dependency in dependencies)
         try:
             if chars < THREAD_CHARS_MIN:
                 return parse(schema.schema_type, schema.schema, dependencies)
             return await asyncio.to_thread(parse, schema.schema_type, schema.schema, dependencies)
         except InvalidSchema as error:
-            raise RejectedSchema(f"Invalid schema of type {schema.schema_type}: {error}") from None
+            raise MalformedSchema(f"Invalid schema of type {schema.schema_type}: {error}") from None
 
     def _dependencies(self, subject: Subject, schema: Schema) -> list[Any]:
         try:
@@ -290,44 +291,73 @@ class SchemaRegistry:
 
     async def prepared(
         self, subject: Subject, given: Schema, *, normalize: bool
-    ) -> tuple[Schema, ParsedSchema, UUID]:
+    ) -> tuple[Schema, ParsedSchema | MalformedSchema, UUID]:
         """Parse a schema for a subject, with the defaults of its config and in its stored form.
+
+        An import keeps the text of a malformed schema, because records with its id may exist. The
+        error then takes the place of the parsed schema.
 
         Raises:
             RejectedSchema: as `parsed`.
         """
         config = self.state.config(subject)
         given = replace(given, references=self._with_versions(subject, given.references))
-        made = await self.parsed(subject, given)
+        given = replace(given, **decisions.with_defaults(given, config))
+        try:
+            made = await self.parsed(subject, given)
+        except MalformedSchema as error:
+            guid = given.guid(given.schema)
+            known = decisions.existing(self.state, subject, guid, deleted=True)
+            if known is None and self.state.mode(subject) != "IMPORT":
+                raise
+            return given, error, guid
         if normalize or config.normalize:
-            made = made.normalized()
-        schema = replace(given, schema=made.text, **decisions.with_defaults(given, config))
-        return schema, made, schema.guid(made.identity)
+            try:
+                made = made.normalized()
+            except InvalidSchema as error:
+                raise MalformedSchema(f"The schema cannot be normalized: {error}") from None
+        return replace(given, schema=made.text), made, given.guid(made.identity)
 
     def _with_versions(
         self, subject: Subject, references: Sequence[Reference]
     ) -> tuple[Reference, ...]:
         """Replace LATEST in references by the newest version of their subjects."""
         return tuple(
-            replace(one, version=max(found))
-            if one.version == LATEST
-            and (found := self.state.versions_of(subject.sibling(one.subject)))
-            else one
-            for one in references
+            replace(reference, version=max(found))
+            if reference.version == LATEST
+            and (found := self.state.versions_of(subject.sibling(reference.subject)))
+            else reference
+            for reference in references
         )
 
-    async def verdict(self, made: ParsedSchema, compared: Compared) -> Verdict:
-        """Compare a parsed schema with earlier versions."""
+    async def verdict(self, made: ParsedSchema | MalformedSchema, compared: Compared) -> Verdict:
+        """Compare a parsed schema with earlier versions.
+
+        Raises:
+            RejectedSchema: one of them is malformed, or the comparison exceeds a limit.
+        """
+        if isinstance(made, MalformedSchema):
+            raise made
         config = compared.config
-        earlier = [Earlier(one.number, await self.parsed_version(one)) for one in compared.earlier]
+        earlier = [await self._earlier(version) for version in compared.earlier]
         level, policy = config.compatibility_level or "NONE", config.compatibility_policy
-        chars = len(made.text) + sum(len(one.schema.text) for one in earlier)
+        chars = len(made.text) + sum(len(old.schema.text) for old in earlier)
         try:
             if chars < THREAD_CHARS_MIN:
                 return check(made, earlier, level, policy or "STRICT")
             return await asyncio.to_thread(check, made, earlier, level, policy or "STRICT")
         except InvalidSchema as error:
             raise RejectedSchema(f"The schema cannot be compared: {error}") from None
+
+    async def _earlier(self, version: SchemaVersion) -> Earlier:
+        try:
+            return Earlier(version.number, await self.parsed_version(version))
+        except MalformedSchema as error:
+            raise RejectedSchema(
+                f"Version {version.number} of subject '{version.subject.qualified}' was imported"
+                f" and cannot be compared: {error}. Set the subject's compatibility to NONE, or"
+                " delete the version"
+            ) from None
 
     async def register(
         self,
@@ -364,14 +394,17 @@ class SchemaRegistry:
                 found = await self.change(decide)
             except _Changed:
                 continue
-            self._remember(guid, made)
+            if not isinstance(made, MalformedSchema):
+                self._remember(guid, made)
             return found
         raise TooManyChanges(
             f"Subject '{subject.qualified}' changed during each of {ATTEMPTS_MAX} attempts to"
             " register a schema. Try again"
         )
 
-    async def _check(self, candidate: Candidate, made: ParsedSchema) -> tuple[object, ...]:
+    async def _check(
+        self, candidate: Candidate, made: ParsedSchema | MalformedSchema
+    ) -> tuple[object, ...]:
         """Check a candidate's compatibility; return the key of what it was compared with."""
         state = self.state
         decisions.check_writable(state, candidate.subject)

@@ -90,7 +90,7 @@ class _Context:
 
 
 class RegistryState:
-    """All schemas, versions, configs, modes and associations of a registry."""
+    """Schemas, versions, configs, modes and associations of a registry, with their indexes."""
 
     def __init__(self) -> None:
         self.schemas: dict[UUID, Schema] = {}
@@ -212,16 +212,16 @@ class RegistryState:
         wildcard = prefix.startswith(":*:")
         for name, context in self.contexts.items():
             for subject, versions in context.subjects.items():
-                one = Subject(name, subject)
+                found_subject = Subject(name, subject)
                 named = (
                     subject.startswith(prefix[3:])
                     if wildcard
-                    else one.qualified.startswith(prefix)
+                    else found_subject.qualified.startswith(prefix)
                     and (prefix.startswith(":") or name == DEFAULT_CONTEXT)
                 )
                 alive = any(not version.deleted for version in versions.values())
                 if named and (not alive if deleted_only else alive or deleted):
-                    found.append(one)
+                    found.append(found_subject)
         return sorted(found, key=lambda subject: subject.qualified)
 
     def _versions(self, subject: Subject) -> Mapping[int, Version]:

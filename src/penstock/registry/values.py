@@ -35,6 +35,7 @@ MODES: Final[tuple[Mode, ...]] = Mode.__args__  # type: ignore[attr-defined]
 DEFAULT_CONTEXT: Final = "."
 LATEST: Final = -1
 """Version number that means the newest version of a subject."""
+ID_MAX: Final = (1 << 31) - 1
 VERSION_MAX: Final = (1 << 31) - 1
 SUBJECT_CHARS_MAX: Final = 1_024
 NESTING_MAX: Final = 16
@@ -122,7 +123,7 @@ class Schema(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
         content = [
             self.schema_type,
             identity,
-            sorted((one.name, one.subject, one.version) for one in self.references),
+            sorted((item.name, item.subject, item.version) for item in self.references),
             self.metadata,
             self.rule_set,
         ]
@@ -180,6 +181,11 @@ class Association(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     association_type: str = "value"
     lifecycle: Literal["STRONG", "WEAK"] = "WEAK"
     frozen: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Resource id and type, which identify the association."""
+        return self.resource_id, self.association_type
 
 
 def compact(value: Any, depth: int = NESTING_MAX) -> Any:
