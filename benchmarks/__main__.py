@@ -71,6 +71,7 @@ ALL = (
     "floods",
     "bombs",
     "access_changes",
+    "registry",
 )
 
 

@@ -5,6 +5,7 @@ Oracle: Confluent's Schema Registry API reference.
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 from uuid import UUID
@@ -93,6 +94,23 @@ async def test_references_lead_to_both_sides(served: Served) -> None:
     assert json.loads(resolved["schema"])["fields"][0]["type"]["name"] == "Address"
     refused = await served.ask("GET", f"/schemas/ids/{made['id']}?format=unknown")
     assert refused.refusal == (422, 422)
+
+
+async def test_each_type_of_schema_is_registered_and_returned(served: Served) -> None:
+    proto = 'syntax = "proto3";\npackage shop;\n\nmessage Order {\n  int32 id = 1;\n}\n'
+    made = await served.register("p", proto, schemaType="PROTOBUF")
+    assert made["schemaType"] == "PROTOBUF"
+    found = await served.get(f"/schemas/ids/{made['id']}?format=serialized")
+    assert b"Order" in base64.b64decode(found["schema"])
+    again = await served.register("p", found["schema"], schemaType="PROTOBUF")
+    assert again["id"] == made["id"], "the serialized form is the same schema"
+    described = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    made = await served.register("j", described, schemaType="JSON")
+    assert (await served.get("/subjects/j/versions/1"))["schemaType"] == "JSON"
+    changed = {"schema": '{"type": "string"}', "schemaType": "JSON"}
+    assert (await served.ask("POST", "/subjects/j/versions", changed)).refusal == (409, 409)
+    avro = await served.ask("POST", "/subjects/j/versions", {"schema": INT})
+    assert "SCHEMA_TYPE_CHANGED" in avro.value["message"]
 
 
 async def test_referenced_versions_outlive_those_that_refer_to_them(served: Served) -> None:
@@ -208,9 +226,11 @@ async def test_lists_are_filtered_and_paged(served: Served) -> None:
     assert await served.get("/subjects?offset=1&limit=2") == names[1:3]
     assert await served.get("/subjects?limit=-1") == [*names, "users"]
     latest = await served.get("/schemas?latestOnly=true&subjectPrefix=orders")
-    assert [(one["subject"], one["version"]) for one in latest] == [(name, 2) for name in names]
+    assert [(version["subject"], version["version"]) for version in latest] == [
+        (name, 2) for name in names
+    ]
     assert len(await served.get("/schemas")) == 11
-    assert [one["version"] for one in await served.get("/schemas?offset=9&limit=5")] == [2, 1]
+    assert [found["version"] for found in await served.get("/schemas?offset=9&limit=5")] == [2, 1]
     assert await served.get("/subjects/orders-1/versions?offset=1") == [2]
     assert (await served.ask("GET", "/subjects?limit=many")).refusal == (422, 422)
     assert await served.get("/schemas/types") == ["JSON", "PROTOBUF", "AVRO"]
@@ -490,7 +510,9 @@ async def test_associations_are_stored_and_deleted(served: Served) -> None:
     for path in ("resources/cluster/orders", "resources/-/orders", "resources/id-1",
                  "subjects/orders-value"):  # fmt: skip
         found = await served.get(f"/associations/{path}")
-        assert [(one["subject"], one["lifecycle"]) for one in found] == [("orders-value", "STRONG")]
+        assert [(item["subject"], item["lifecycle"]) for item in found] == [
+            ("orders-value", "STRONG")
+        ]
     assert await served.get("/associations/resources/id-1?lifecycle=WEAK") == []
     other = {**body, "resourceId": "id-2", "resourceName": "other"}
     assert (await served.ask("POST", "/associations", other)).refusal == (409, 40971)

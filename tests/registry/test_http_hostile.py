@@ -29,7 +29,10 @@ async def others_are_served(served: Served) -> AsyncIterator[None]:
 
 
 async def send(served: Served, head: bytes, pieces: int, piece: bytes) -> tuple[int, int]:
-    """Send a request in pieces until the response; return its status and the bytes sent."""
+    """Send a request in pieces until the response; return its status and the bytes sent.
+
+    The status is 0 if the connection was reset, as it may be while the client still sends.
+    """
     reader, writer = await asyncio.open_connection(*served.address)
     sent = 0
     answered = asyncio.create_task(reader.readline())
@@ -46,6 +49,8 @@ async def send(served: Served, head: bytes, pieces: int, piece: bytes) -> tuple[
     try:
         async with asyncio.timeout(SLOW_SECONDS):
             line = await answered
+    except ConnectionError:
+        return 0, sent
     finally:
         writer.close()
     return int(line.split()[1]), sent
@@ -54,7 +59,7 @@ async def send(served: Served, head: bytes, pieces: int, piece: bytes) -> tuple[
 async def test_a_declared_body_of_100_mb_is_rejected(served: Served) -> None:
     head = HEAD + b"content-length: %d\r\n\r\n" % LARGE
     status, sent = await send(served, head, LARGE >> 16, b"x" * (1 << 16))
-    assert status == 413
+    assert status in (413, 0)
     assert sent < LARGE / 2
 
 
@@ -62,7 +67,7 @@ async def test_a_chunked_body_of_100_mb_is_rejected(served: Served) -> None:
     head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
     chunk = b"10000\r\n" + b"x" * (1 << 16) + b"\r\n"
     status, sent = await send(served, head, LARGE >> 16, chunk)
-    assert status == 413
+    assert status in (413, 0)
     assert sent < LARGE / 2
 
 

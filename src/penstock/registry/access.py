@@ -16,7 +16,7 @@ Lists contain only what the client may read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -85,20 +85,20 @@ class Caller(Struct, frozen=True, kw_only=True):
     def sees(self, subject: Subject) -> bool:
         return self.unlimited or self.rights.allows("describe", "topic", topic_of(subject))
 
-    def visible(self, users: Sequence[SchemaVersion], identifier: object) -> list[SchemaVersion]:
-        """Return the versions of an id that the client may read.
+    def first_visible(self, users: Iterable[SchemaVersion], identifier: object) -> SchemaVersion:
+        """Return the first of the versions with an id that the client may read.
 
         Raises:
             AuthorisationFailed: it may read none. The message does not name their topics.
         """
-        seen = [user for user in users if self.sees(user.subject)]
-        if not seen:
-            message = (
-                f"{self.known.principal} may not describe the topic of any subject that has the"
-                f" schema {identifier}"
-            )
-            raise TopicAuthorisationFailed(message, "topic", f"schema {identifier}")
-        return seen
+        for user in users:
+            if self.sees(user.subject):
+                return user
+        message = (
+            f"{self.known.principal} may not describe the topic of any subject that has the schema"
+            f" {identifier}"
+        )
+        raise TopicAuthorisationFailed(message, "topic", f"schema {identifier}")
 
     def may_describe_configs(self, subject: Subject) -> bool:
         return self.unlimited or self.rights.allows("describe_configs", *resource_of(subject))

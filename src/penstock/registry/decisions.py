@@ -92,14 +92,6 @@ class Compared(Struct, frozen=True, kw_only=True):
         return config.compatibility_level, config.compatibility_policy, tuple(guids)
 
 
-def existing(
-    state: RegistryState, subject: Subject, guid: UUID, *, deleted: bool = False
-) -> SchemaVersion | None:
-    """Return the newest version of a subject with a schema; None if it has none."""
-    found = state.all_versions(subject, deleted=deleted)
-    return next((version for version in reversed(found) if version.version.guid == guid), None)
-
-
 def compared(state: RegistryState, subject: Subject, schema: Schema) -> Compared:
     """Return the versions with which a new schema of a subject is compared.
 
@@ -107,8 +99,13 @@ def compared(state: RegistryState, subject: Subject, schema: Schema) -> Compared
     """
     config = state.config(subject)
     level = config.compatibility_level or "NONE"
-    earlier = [] if level == "NONE" else state.all_versions(subject)
     group = config.compatibility_group
+    if level == "NONE":
+        return Compared(earlier=[], config=config)
+    if not group and not is_transitive(level):
+        newest = state.newest(subject)
+        return Compared(earlier=[] if newest is None else [newest], config=config)
+    earlier = state.all_versions(subject)
     if group:
         value = _property(schema, group)
         earlier = [version for version in earlier if _property(version.schema, group) == value]
@@ -133,7 +130,7 @@ def register(state: RegistryState, candidate: Candidate) -> Change[SchemaVersion
     if not subject.name:
         raise InvalidSubject("The subject must have a name")
     given_id, given_version = candidate.schema_id, candidate.version
-    known = existing(state, subject, guid)
+    known = state.newest(subject, guid)
     if known is not None and _is_same(known, given_id, given_version):
         return Change([], known)
     if given_id is not None and not importing:
@@ -166,8 +163,8 @@ def _is_same(known: SchemaVersion, given_id: int | None, given_version: int | No
 
 
 def _number(state: RegistryState, subject: Subject, given: int | None, *, importing: bool) -> int:
-    taken = state.versions_of(subject, deleted=True)
-    following = max(taken, default=0) + 1
+    newest = state.newest(subject, deleted=True)
+    following = 1 if newest is None else newest.number + 1
     if following > VERSION_MAX:
         raise RejectedSchema(f"Subject '{subject.qualified}' has no version numbers left")
     if given is None or given == following:
@@ -179,7 +176,7 @@ def _number(state: RegistryState, subject: Subject, given: int | None, *, import
         )
     if not 1 <= given <= VERSION_MAX:
         raise RejectedSchema(f"The version {given} must be between 1 and {VERSION_MAX}")
-    if given in taken:
+    if given in state.versions_of(subject, deleted=True):
         raise OperationNotPermitted(
             f"Subject '{subject.qualified}' already has a version {given} with another schema or"
             " id. Delete it permanently before the import"

@@ -36,6 +36,7 @@ from penstock.registry.errors import RegistryError
 from penstock.registry.service import SchemaRegistry
 from penstock.registry.values import DEFAULT_CONTEXT
 from penstock.security import AuthorisationFailed
+from penstock.security.authoriser import ANONYMOUS
 from penstock.security.http_credentials import CHALLENGE, TooManyLogins
 from penstock.security.listeners.http_authentication import NotAuthenticated
 
@@ -216,6 +217,8 @@ class RegistryApp:
             value = await self._repeated(route.handler, views, call)
         except AuthorisationFailed as error:
             caller.denied(error)
+            if caller.known.principal == ANONYMOUS:  # some clients send credentials only after 401
+                raise NotAuthenticated(str(error), f"{error}. Send credentials") from None
             raise
         except PenstockError as error:
             if changes:

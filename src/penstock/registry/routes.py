@@ -223,11 +223,12 @@ class SchemaViews:
         """Return a version with the id, of the requested subject if it has one."""
         schema_id = schema_id_of(call)
         subject = parse_subject(call.text("subject"), call.context)
-        place, _, _ = self._state.schema_of_id(schema_id, subject)
+        place, guid, _ = self._state.schema_of_id(schema_id, subject)
+        named = self._state.newest(Subject(place, subject.name), guid, deleted=True)
+        if named is not None and named.version.id == schema_id and call.caller.sees(named.subject):
+            return named
         users = self._state.users_of(place, schema_id, deleted=True)
-        seen = call.caller.visible(users, schema_id)
-        named = [user for user in seen if user.subject.name == subject.name]
-        return (named or seen)[-1]
+        return call.caller.first_visible(users, schema_id)
 
     @routes.add("GET /schemas/ids/{id}/schema", None)
     async def text_by_id(self, call: Call) -> Any:
@@ -255,12 +256,13 @@ class SchemaViews:
         schema_id = schema_id_of(call)
         subject = parse_subject(call.text("subject"), call.context)
         place, _, _ = self._state.schema_of_id(schema_id, subject)
-        return [
+        users = [
             user
             for user in self._state.users_of(place, schema_id, deleted=call.flag("deleted"))
             if call.caller.sees(user.subject)
             and (not subject.name or user.subject.name == subject.name)
         ]
+        return sorted(users, key=lambda user: (user.subject, user.number))
 
     @routes.add("GET /schemas/guids/{guid}", None)
     async def schema_by_guid(self, call: Call) -> Any:
@@ -276,14 +278,15 @@ class SchemaViews:
             guid = UUID(call.names["guid"])
         except ValueError:
             raise SchemaNotFound(call.names["guid"][:64]) from None
-        users = [
-            user
-            for context, schema_id in self._state.ids_of_guid(guid)
-            for user in self._state.users_of(context, schema_id, deleted=True)
-        ]
-        if not users:
+        ids = self._state.ids_of_guid(guid)
+        if not ids:
             raise SchemaNotFound(guid)
-        return call.caller.visible(users, guid)[0]
+        users = (
+            user
+            for context, schema_id in ids
+            for user in self._state.users_of(context, schema_id, deleted=True)
+        )
+        return call.caller.first_visible(users, guid)
 
     @routes.add("GET /schemas/guids/{guid}/ids", None)
     async def ids_by_guid(self, call: Call) -> Any:
@@ -398,7 +401,7 @@ class SchemaViews:
         self._state.known(subject, deleted=deleted)
         normalize = call.flag("normalize")
         _, _, guid = await self._registry.prepared(subject, body.content(), normalize=normalize)
-        found = decisions.existing(self._state, subject, guid, deleted=deleted)
+        found = self._state.newest(subject, guid, deleted=deleted)
         if found is None:
             raise SchemaNotFound
         return full(found, await self._formatted(call, found))

@@ -307,7 +307,7 @@ class SchemaRegistry:
             made = await self.parsed(subject, given)
         except MalformedSchema as error:
             guid = given.guid(given.schema)
-            known = decisions.existing(self.state, subject, guid, deleted=True)
+            known = self.state.newest(subject, guid, deleted=True)
             if known is None and self.state.mode(subject) != "IMPORT":
                 raise
             return given, error, guid
@@ -427,7 +427,7 @@ def _key(state: RegistryState, candidate: Candidate) -> tuple[object, ...]:
     subject = candidate.subject
     if state.mode(subject) == "IMPORT":
         return ()
-    if decisions.existing(state, subject, candidate.guid) is not None:
+    if state.newest(subject, candidate.guid) is not None:
         return ()
     compared = decisions.compared(state, subject, candidate.schema)
     return compared.key if compared.earlier else ()

@@ -166,6 +166,7 @@ class RegistryState:
         self.versions += 1
         context.subjects.setdefault(subject.name, {})[number] = version
         context.guids[version.id] = version.guid
+        context.highest_id = max(context.highest_id, version.id)
         counts = context.ids.setdefault(version.guid, {})
         counts[version.id] = counts.get(version.id, 0) + 1
         self._users.setdefault(version.guid, {})[subject, number] = None
@@ -305,9 +306,7 @@ class RegistryState:
 
     def highest_id(self, context: str) -> int:
         known = self.contexts.get(context)
-        if known is None:
-            return 0
-        return max(known.highest_id, max(known.guids, default=0))
+        return 0 if known is None else known.highest_id
 
     def ids_of_guid(self, guid: UUID) -> list[tuple[str, int]]:
         """Return (context, id) of a schema, in each context that has it."""
@@ -317,19 +316,32 @@ class RegistryState:
             for schema_id in context.ids.get(guid, ())
         )
 
+    def newest(
+        self, subject: Subject, guid: UUID | None = None, *, deleted: bool = False
+    ) -> SchemaVersion | None:
+        """Return the newest version of a subject, of those that have a schema if it is given."""
+        versions = self._versions(subject)
+        numbers = (
+            number
+            for number, version in versions.items()
+            if (deleted or not version.deleted) and guid in (None, version.guid)
+        )
+        number = max(numbers, default=None)
+        return None if number is None else self._full(subject, number, versions[number])
+
     def users_of(
         self, context: str, schema_id: int, *, deleted: bool = False
-    ) -> list[SchemaVersion]:
-        """Return the versions in a context that have an id, by subject and number."""
+    ) -> Iterator[SchemaVersion]:
+        """Yield the versions in a context that have an id, in no particular order."""
         guid = self._guid(context, schema_id)
-        found = [] if guid is None else sorted(self._users.get(guid, ()))
-        return [
-            self._full(subject, number, version)
-            for subject, number in found
-            if subject.context == context
-            and (version := self._versions(subject)[number]).id == schema_id
-            and (deleted or not version.deleted)
-        ]
+        for subject, number in () if guid is None else self._users.get(guid, ()):
+            version = self._versions(subject)[number]
+            if (
+                subject.context == context
+                and version.id == schema_id
+                and (deleted or not version.deleted)
+            ):
+                yield self._full(subject, number, version)
 
     def uses(self, guid: UUID) -> int:
         """Return how many versions have a schema, deleted ones included."""
