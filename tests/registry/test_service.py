@@ -80,9 +80,9 @@ async def test_equal_schemas_of_two_brokers_have_one_id(
     first: SchemaRegistry, second: SchemaRegistry
 ) -> None:
     made = await asyncio.gather(
-        *[one.register(ORDERS, record("a")) for one in (first, second) for _ in range(5)]
+        *[broker.register(ORDERS, record("a")) for broker in (first, second) for _ in range(5)]
     )
-    assert {(one.version.id, one.number) for one in made} == {(1, 1)}
+    assert {(version.version.id, version.number) for version in made} == {(1, 1)}
 
 
 async def test_different_schemas_of_two_brokers_have_different_ids(
@@ -95,11 +95,11 @@ async def test_different_schemas_of_two_brokers_have_different_ids(
             for number, subject in enumerate(subjects)
         ]
     )
-    assert sorted(one.version.id for one in made) == list(range(1, 41))
-    for one in (first, second):
-        await one.refresh()
-        assert one.state.highest_id(".") == 40
-        assert [subject.name for subject in one.state.subjects()] == sorted(
+    assert sorted(version.version.id for version in made) == list(range(1, 41))
+    for broker in (first, second):
+        await broker.refresh()
+        assert broker.state.highest_id(".") == 40
+        assert [subject.name for subject in broker.state.subjects()] == sorted(
             s.name for s in subjects
         )
 
@@ -113,8 +113,8 @@ async def test_versions_of_one_subject_follow_each_other(
             for number in range(12)
         ]
     )
-    assert sorted(one.number for one in made) == list(range(1, 13))
-    assert sorted(one.version.id for one in made) == list(range(1, 13))
+    assert sorted(version.number for version in made) == list(range(1, 13))
+    assert sorted(version.version.id for version in made) == list(range(1, 13))
 
 
 async def test_changes_wait_while_others_are_stored_and_share_one_write(
@@ -186,7 +186,7 @@ async def test_a_restarted_broker_has_what_was_stored(
     assert again.state.modes == {GLOBAL: "READONLY"}
     assert again.state.configs == {GLOBAL: Config(alias="x")}
     assert [
-        one.subject.name for one in again.state.referrers_of(Subject(".test", "address"), 1)
+        version.subject.name for version in again.state.referrers_of(Subject(".test", "address"), 1)
     ] == ["user"]
     await again.stop()
 
@@ -232,6 +232,6 @@ async def test_waiting_changes_are_bounded(
         *[first.register(Subject(".", f"s{number}"), record("a")) for number in range(6)],
         return_exceptions=True,
     )
-    refused = [one for one in results if isinstance(one, TooManyChanges)]
+    refused = [result for result in results if isinstance(result, TooManyChanges)]
     assert 1 <= len(refused) <= 3
     assert len(first.state.subjects()) == 6 - len(refused)

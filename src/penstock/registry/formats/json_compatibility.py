@@ -366,7 +366,8 @@ class Comparison:
 
     def _not(self, view: View, writer: Domain) -> Steps:
         node = view.negated
-        assert node is not None
+        if node is None:
+            return
         written = [part.negated for part in writer.parts if part.negated is not None]
         if self._is_excluded(node, writer) or any(self._contains(old, node) for old in written):
             return
@@ -382,7 +383,8 @@ class Comparison:
 
     def _if(self, view: View, writer: Domain) -> Steps:
         condition = view.condition
-        assert condition is not None
+        if condition is None:
+            return
         written = [
             part.condition
             for part in writer.parts

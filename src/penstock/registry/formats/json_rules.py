@@ -110,7 +110,8 @@ class KeywordRules:
 
     def _numbers(self, view: View, writer: Domain) -> Steps:
         rules = view.numbers
-        assert rules is not None
+        if rules is None:
+            return
         low, high = rules.low, rules.high
         if low and not _covers_low(low, writer.low):
             yield self._bound(view, writer, low, writer.low, "minimum", "INCREASED")
@@ -160,7 +161,8 @@ class KeywordRules:
 
     def _strings(self, view: View, writer: Domain) -> Steps:
         rules = view.strings
-        assert rules is not None
+        if rules is None:
+            return
         if rules.shortest > writer.shortest:
             yield size_problem(view, writer, "minLength", rules.shortest, writer.shortest or None)
         if rules.longest is not None and above(writer.longest, rules.longest):
