@@ -142,6 +142,22 @@ def test_framed_values(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_framed_values_with_another_id_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "schema.avsc"
+    path.write_text(json.dumps(field("long")))
+    chosen = ValueFormat(kind="avro", schema_file=path, framing="confluent", ids=(3, 7))
+    content = [b"\0\0\0\0" + bytes([number]) + long(1) for number in (3, 5, 7, 5, 9)]
+    found, errors = avro_reader(chosen).read(pa.array([*content, None, b"\0"], pa.binary()))
+    assert found.to_pylist() == [{"a": 1}, None, {"a": 1}, None, None, None, None]
+    foreign = 'but values with schema id 3, 7 are read. Use format = "registry"'
+    texts = errors.to_pylist()
+    assert [texts[row] for row in (0, 2, 5)] == [None] * 3
+    assert all(foreign in texts[row] for row in (1, 3, 4))
+    assert texts[1].startswith("has schema id 5, ")
+    assert texts[4].startswith("has schema id 9, ")
+    assert texts[6] == "shorter than the 5 bytes of the confluent framing"
+
+
 @pytest.mark.parametrize(("indexes", "right"), [(long(0), "A"), (long(1) + long(1), "B"),
                                                 (long(2) + long(1) + long(0), "B.C")])  # fmt: skip
 def test_framed_messages_say_which_they_are(tmp_path: Path, indexes: bytes, right: str) -> None:

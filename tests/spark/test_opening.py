@@ -128,6 +128,9 @@ def test_a_stream_opens_too(topic: Topic, schema_file: Path, tmp_path: Path) -> 
         topic.batch(valueFormat="avro", valueSchemaFile="gone.avsc")
 
 
+REGISTRY = {"valueFormat": "registry", "valueRegistry": "http://127.0.0.1:1"}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -139,6 +142,13 @@ def test_a_stream_opens_too(topic: Topic, schema_file: Path, tmp_path: Path) -> 
         ({"valueFormat": "json", "valueSchema": '{"type":"struct","fields":[]}'}, "no fields"),
         ({"valueFormat": "json", "valueSchema": VARIANT}, "only Spark decodes field any"),
         ({"valueFraming": "confluent"}, "valueFraming"),
+        ({"valueIds": "[1]"}, "valueIds"),
+        ({"valueIds": "1"}, r"must look like \[1, 2\]"),
+        ({"valueFormat": "registry"}, "valueRegistry"),
+        ({"valueFormat": "registry", "valueSchema": "{}"}, "valueRegistry"),
+        ({**REGISTRY, "valueSchema": "{}"}, "valueSchema = '{}': is not a pinned schema"),
+        ({**REGISTRY, "valueReader": "none.avsc"}, "valueReader = 'none.avsc': cannot be read"),
+        ({**REGISTRY, "valueRegistryConfig": "none"}, "valueRegistryConfig = 'none'"),
         ({"valueFields": "id"}, "valueFields = 'id': must be JSON"),
         ({"valueFields": "{}"}, "valueFields"),
         ({"valueFields": "[]"}, "valueFields"),
@@ -147,6 +157,15 @@ def test_a_stream_opens_too(topic: Topic, schema_file: Path, tmp_path: Path) -> 
 def test_options_that_are_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
         opening_of(parse(SOURCE | options))
+
+
+def test_options_of_a_format_are_read_back() -> None:
+    framed = ValueFormat(kind="avro", schema_file=Path("a.avsc"), framing="confluent", ids=(1, 2))
+    chosen = ValueFormat(
+        kind="registry", schema="{}", registry="http://127.0.0.1:8081", subject="s", reader="id 7"
+    )
+    for given in (framed, chosen):
+        assert parse(SOURCE | value_options(given)).value_format == given
 
 
 def test_fields_that_are_not_there(schema_file: Path) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.client.admin import ConfigEntry
     from penstock.client.client import Client, RawFetch
+    from penstock.client.decoding import RegistryReader
+    from penstock.client.encoding import ValueSchema
     from penstock.client.errors import (
         BrokersUnreachable,
         InvalidArgument,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.client.protocol import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
     from penstock.client.queue import Queue
     from penstock.client.reader import Subscription
+    from penstock.client.schemas import SchemaClient
     from penstock.client.share_member import LocksLost, Record, Taken
     from penstock.client.transactions import TransactionalProducer
     from penstock.client.writer import WriteReport
@@ -48,6 +51,8 @@ _HOMES = {
     "RawFetch": "client",
     "ReadPosition": "fetch",
     "Record": "share_member",
+    "RegistryReader": "decoding",
+    "SchemaClient": "schemas",
     "Subscription": "reader",
     "Taken": "share_member",
     "TopicExists": "errors",
@@ -55,6 +60,7 @@ _HOMES = {
     "TransactionalProducer": "transactions",
     "UnknownTopic": "errors",
     "UnreadableBatch": "errors",
+    "ValueSchema": "encoding",
     "WriteReport": "writer",
 }
 
@@ -78,6 +84,8 @@ __all__ = [
     "RawFetch",
     "ReadPosition",
     "Record",
+    "RegistryReader",
+    "SchemaClient",
     "Subscription",
     "Taken",
     "TopicExists",
@@ -85,6 +93,7 @@ __all__ = [
     "TransactionalProducer",
     "UnknownTopic",
     "UnreadableBatch",
+    "ValueSchema",
     "WriteReport",
 ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 from msgspec import Struct
@@ -55,11 +55,17 @@ from penstock.client.writer import (
 )
 from penstock.records.transactions import AbortedRange, ranges_until
 
+if TYPE_CHECKING:
+    from penstock.client.decoding import RegistryReader
+    from penstock.client.encoding import ValueSchema
+    from penstock.client.schemas import SchemaClient
+
 CONNECT_TIMEOUT_MS: Final = 10_000
 """Maximum time in milliseconds for opening one TCP connection."""
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 """Default timeout of an open transaction in milliseconds, as in Kafka."""
 
+Decoding: TypeAlias = "str | SchemaClient | RegistryReader | None"
 Position = str | int | Mapping[int, int]
 """`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""
 
@@ -172,6 +178,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         batch_bytes: int = errors.BATCH_BYTES,
         records_per_second: float | None = None,
         progress: Progress | None = None,
+        schema: ValueSchema | None = None,
     ) -> WriteReport:
         """Write a table; return when every record is acknowledged.
 
@@ -183,6 +190,9 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
 
         Order is kept within a partition. With `idempotent` (acks=all) a record is stored once, even
         if connections break. `progress` receives the acknowledged numbers of records and bytes.
+
+        With `schema`, the column `value` is a struct, and is written as Avro with the id of the
+        registered schema. Without such a column, all columns without another role are the value.
 
         Raises:
             InvalidArgument: columns or options are invalid.
@@ -200,18 +210,11 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         own = idempotent and options.acks == parse_acks("all")
         identity = self._identities.borrow() if own else ProducerIdentity()
         report = write_table(
-            self._session,
-            topic,
-            data,
-            identity,
-            options,
-            key=key,
-            value=value,
-            timestamp=timestamp,
-            headers=headers,
+            self._session, topic, data, identity, options, key=key, value=value,
+            timestamp=timestamp, headers=headers,
             partition=partition if isinstance(partition, str) else None,
-            progress=progress,
-        )
+            progress=progress, schema=schema,
+        )  # fmt: skip
         self._identities.give_back(identity)
         return report
 
@@ -251,6 +254,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         max_records: int | None = None,
         isolation: Isolation = "read_uncommitted",
         views: bool = False,
+        decode: Decoding = None,
     ) -> Any:
         """Read a range of a topic as one PyArrow table, sorted by partition and offset.
 
@@ -259,12 +263,29 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         keys and values are not copied: they are `binary_view` columns over the fetched bytes. These
         bytes stay in memory as long as the columns.
 
+        With `decode`, the URL or client of a schema registry, `value` is a struct with the columns
+        of the newest schema of the topic's values. Each value is decoded by the schema that it was
+        written with. `value_error` has the reasons of values that cannot be decoded. For another
+        reader's schema, `decode` is a `RegistryReader`.
+
         Raises:
             InvalidArgument: an argument is invalid; nothing is sent.
             OffsetOutOfRange: the start offset is outside the log.
             UnknownTopic: the cluster has no such topic or partition.
             UnreadableBatch: a stored batch cannot be read.
+            RegistryRefused: the registry rejects the request, or has no schema of the topic.
+            AdminUnavailable: the registry does not answer.
         """
+        if decode is not None:
+            from penstock.client.decoding import decoded_table
+
+            def read(wanted: Sequence[str]) -> Any:
+                return self.read_arrow(
+                    topic, partitions=partitions, start=start, end=end, columns=wanted,
+                    max_records=max_records, isolation=isolation,
+                )  # fmt: skip
+
+            return decoded_table(read, columns, decode, topic, views=views)
         by_partition: dict[int, list[Any]] = {}
         for run, batch in self._batches(
             topic, partitions, start, end, columns, max_records, isolation, ReadLimits(), views

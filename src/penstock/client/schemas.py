@@ -23,6 +23,8 @@ from penstock.client.errors import MalformedResponse
 
 CACHED_MAX: Final = 10_000
 """Most schemas that a client caches."""
+PAUSE_ATTEMPT: Final = 2
+"""Number of failed attempts after which the pause before the next one is 100 to 200 ms."""
 REFERENCES_MAX: Final = 500
 """Most schemas to which a schema leads through references."""
 _TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -112,7 +114,8 @@ class SchemaClient:
             example="http://host:8081",
         )
         self._timeout_seconds = timeout_seconds
-        self._by_id: dict[int, StoredSchema] = {}
+        self._by_id: dict[tuple[int, str, str], StoredSchema] = {}
+        self._clock = clock
 
     @property
     def url(self) -> str:
@@ -171,26 +174,47 @@ class SchemaClient:
                 f" {len(answer.content)} bytes that are no JSON, or too long: {error}"
             ) from None
 
-    def schema(self, schema_id: int) -> StoredSchema:
-        """Return the schema of an id, from the cache if it was read before."""
-        known = self._by_id.get(schema_id)
+    def schema(self, schema_id: int, *, subject: str = "", output: str = "") -> StoredSchema:
+        """Return the schema of an id, from the cache if it was read before.
+
+        Args:
+            subject: a subject of the context in which the id is searched.
+            output: format of the text, such as `serialized` or `resolved`.
+        """
+        key = (schema_id, subject, output)
+        known = self._by_id.get(key)
         if known is None:
-            found = self.request("GET", ("schemas", "ids", str(schema_id)))
+            path = ("schemas", "ids", str(schema_id))
+            found = self.request("GET", path, subject=subject, format=output)
             known = stored_schema({**found, "id": schema_id})
             while len(self._by_id) >= CACHED_MAX:
                 del self._by_id[next(iter(self._by_id))]
-            self._by_id[schema_id] = known
+            self._by_id[key] = known
         return known
 
-    def schema_by_guid(self, guid: str) -> StoredSchema:
-        return stored_schema(self.request("GET", ("schemas", "guids", guid)))
+    def schema_by_guid(self, guid: str, *, output: str = "") -> StoredSchema:
+        return stored_schema(self.request("GET", ("schemas", "guids", guid), format=output))
 
     def version(
-        self, subject: str, version: int | str = "latest", *, deleted: bool = False
+        self,
+        subject: str,
+        version: int | str = "latest",
+        *,
+        deleted: bool = False,
+        output: str = "",
     ) -> StoredSchema:
-        """Return a version of a subject."""
+        """Return a version of a subject; `output` is that of `schema`."""
         path = ("subjects", subject, "versions", str(version))
-        return stored_schema(self.request("GET", path, deleted=deleted))
+        return stored_schema(self.request("GET", path, deleted=deleted, format=output))
+
+    def look_up(self, subject: str, schema: StoredSchema, *, normalize: bool = False) -> int:
+        """Return the id of a schema that is a version of a subject."""
+        found = self.request("POST", ("subjects", subject), schema.body(), normalize=normalize)
+        return int(found["id"])
+
+    def pause(self) -> None:
+        """Wait for the time after which another server of the registry has the newest schemas."""
+        self._http.pause(PAUSE_ATTEMPT, self._clock.monotonic() + self._timeout_seconds)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         path = ("subjects", subject, "versions")
@@ -219,10 +243,12 @@ class SchemaClient:
         found = self.request("POST", path, body, normalize=normalize)
         return int(found["id"])
 
-    def dependencies(self, schema: StoredSchema) -> list[tuple[str, StoredSchema]]:
+    def dependencies(
+        self, schema: StoredSchema, *, output: str = ""
+    ) -> list[tuple[str, StoredSchema]]:
         """Return the schemas to which references lead, with the names of the references.
 
-        Each precedes those that refer to it.
+        Each precedes those that refer to it. `output` is that of `schema`.
 
         Raises:
             RegistryRefused: a referenced version does not exist, or there are more than
@@ -244,7 +270,7 @@ class SchemaClient:
                         f"the schema leads to more than {REFERENCES_MAX} others by references",
                     )  # fmt: skip
                 subject = in_context_of(referrer, reference.subject)
-                target = self.version(subject, reference.version, deleted=True)
+                target = self.version(subject, reference.version, deleted=True, output=output)
                 found[reference.name] = target
                 waiting.append((target.subject, iter(target.references), reference.name))
         return list(found.items())

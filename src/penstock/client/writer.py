@@ -12,7 +12,7 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
@@ -37,6 +37,9 @@ from penstock.client.protocol import read_response
 from penstock.client.session import Session
 from penstock.records import HEADER_BYTES, Codec, columnar
 from penstock.records.compression import LEVELS
+
+if TYPE_CHECKING:
+    from penstock.client.encoding import ValueSchema
 
 BUFFER_BYTES: Final = 32 << 20
 """Maximum bytes that are queued or in flight; above it the writer waits for responses."""
@@ -407,10 +410,12 @@ def write_table(
     headers: str | None,
     partition: str | None,
     progress: Progress | None,
+    schema: ValueSchema | None = None,
 ) -> WriteReport:
     """Write any object with Arrow's C stream interface.
 
-    `key`, `value`, `timestamp`, `headers` and `partition` are the names of its columns.
+    `key`, `value`, `timestamp`, `headers` and `partition` are the names of its columns. With
+    `schema` the values are encoded first.
 
     Raises:
         InvalidArgument: columns are invalid.
@@ -418,6 +423,11 @@ def write_table(
     """
     text("topic", topic)
     stream = open_stream(data)
+    if schema is not None:
+        from penstock.client.encoding import encoded
+
+        others = {name for name in (key, timestamp, headers, partition) if name is not None}
+        stream = encoded(stream, schema, topic, value, others)
     names = choose(
         stream.schema,
         key=key,

@@ -23,7 +23,7 @@ from penstock.formats.columns import (
     map_of,
     struct_of,
 )
-from penstock.formats.value_format import DEPTH_MAX, InvalidFormat
+from penstock.formats.value_format import COMPILED, DEPTH_MAX, InvalidFormat
 
 # Protobuf message type, made from a descriptor and checked once.
 #
@@ -234,10 +234,9 @@ def _enum(scalar: Scalar) -> Column:
 # its own directory.
 
 
-COMPILED: Final = frozenset({".desc", ".binpb", ".pb"})
 _WELL_KNOWN: Final = (
     "any", "duration", "empty", "field_mask", "source_context", "struct", "timestamp", "wrappers",
-    "type", "api",
+    "type", "api", "descriptor",
 )  # fmt: skip
 
 
@@ -260,17 +259,38 @@ def load_message(path: Path, content: bytes, name: str | None) -> Descriptor:
         files.ParseFromString(content)
     except DecodeError as error:
         raise InvalidFormat("schema_file", path, "is not a compiled descriptor set") from error
-    pool = _pool(path, files)
+    try:
+        pool = pool_of(files)
+    except TypeError as error:
+        raise InvalidFormat(
+            "schema_file", path, f"cannot be loaded ({error}); compile it with --include_imports"
+        ) from error
+    return message_in(pool, files, name, path.name)
+
+
+def message_in(
+    pool: DescriptorPool, files: descriptor_pb2.FileDescriptorSet, name: str | None, where: str
+) -> Descriptor:
+    """Return the descriptor of a message; without a name, that of the only one of the last file.
+
+    Raises:
+        InvalidFormat: there is no such message, or the last file has several.
+    """
     names = _messages(files)
     if name is None:
-        name = _only(path, files)
+        name = _only(where, files)
     if name not in names:
         known = ", ".join(sorted(names)[:20]) or "none"
-        raise InvalidFormat("message", name, f"is not in {path.name}, which has: {known}")
+        raise InvalidFormat("message", name, f"is not in {where}, which has: {known}")
     return pool.FindMessageTypeByName(name)
 
 
-def _pool(path: Path, files: descriptor_pb2.FileDescriptorSet) -> DescriptorPool:
+def pool_of(files: descriptor_pb2.FileDescriptorSet) -> DescriptorPool:
+    """Return a pool with files, of which each follows its imports, and with Protobuf's own files.
+
+    Raises:
+        TypeError: a file is invalid, or imports a file that is missing.
+    """
     pool = DescriptorPool()
     there = {file.name for file in files.file}
     for short in _WELL_KNOWN:
@@ -279,13 +299,7 @@ def _pool(path: Path, files: descriptor_pb2.FileDescriptorSet) -> DescriptorPool
         if own.name not in there:
             pool.AddSerializedFile(own.serialized_pb)
     for file in files.file:
-        try:
-            pool.AddSerializedFile(file.SerializeToString())
-        except TypeError as error:
-            raise InvalidFormat(
-                "schema_file", path,
-                f"{file.name} cannot be loaded ({error}); compile it with --include_imports",
-            ) from error  # fmt: skip
+        pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
@@ -301,7 +315,7 @@ def _messages(files: descriptor_pb2.FileDescriptorSet) -> set[str]:
     return names
 
 
-def _only(path: Path, files: descriptor_pb2.FileDescriptorSet) -> str:
+def _only(where: str, files: descriptor_pb2.FileDescriptorSet) -> str:
     last = files.file[-1] if files.file else descriptor_pb2.FileDescriptorProto()
     names = [
         f"{last.package}.{message.name}" if last.package else message.name
@@ -309,7 +323,7 @@ def _only(path: Path, files: descriptor_pb2.FileDescriptorSet) -> str:
     ]
     if len(names) != 1:
         raise InvalidFormat(
-            "message", "", f"is required: {path.name} has {', '.join(names) or 'no messages'}"
+            "message", "", f"is required: {where} has {', '.join(names) or 'no messages'}"
         )
     return names[0]
 

@@ -33,10 +33,12 @@ class Reader(Protocol):
 
     def arrow_type(self) -> pa.DataType: ...
 
-    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+    def read(
+        self, values: pa.BinaryArray, headers: pa.ListArray | None = None
+    ) -> tuple[pa.StructArray, pa.StringArray]:
         """Return a struct per value, and the error text of each invalid value.
 
-        The struct of an invalid value is null.
+        The struct of an invalid value is null. `headers` are the headers of the values' records.
         """
         ...
 
@@ -45,17 +47,20 @@ class Reader(Protocol):
 class AvroReader:
     record: avro_schema.Record
     framed: Framing = "none"
+    ids: tuple[int, ...] = ()
 
     def arrow_type(self) -> pa.DataType:
         return column_of_schema(self.record).type
 
-    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+    def read(
+        self, values: pa.BinaryArray, headers: pa.ListArray | None = None
+    ) -> tuple[pa.StructArray, pa.StringArray]:
         from penstock.formats.avro_decode import decode
 
         found = Values.of(values)
-        if self.framed == "confluent":
-            framing.skip_header(found)
-        return decode(self.record, found)
+        foreign = framing.skip_header(found, (), self.ids) if self.framed == "confluent" else None
+        decoded, errors = decode(self.record, found)
+        return decoded, framing.with_errors(errors, foreign)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +68,22 @@ class ProtobufReader:
     message: Message
     indexes: tuple[int, ...]
     framed: Framing = "none"
+    ids: tuple[int, ...] = ()
     exact: bool = True
 
     def arrow_type(self) -> pa.DataType:
         return column_of_message(self.message).type
 
-    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+    def read(
+        self, values: pa.BinaryArray, headers: pa.ListArray | None = None
+    ) -> tuple[pa.StructArray, pa.StringArray]:
         from penstock.formats.protobuf_decode import decode
 
         found = Values.of(values)
-        if self.framed == "confluent":
-            framing.skip_header(found, self.indexes)
-        return decode(self.message, found, exact=self.exact)
+        framed = self.framed == "confluent"
+        foreign = framing.skip_header(found, self.indexes, self.ids) if framed else None
+        decoded, errors = decode(self.message, found, exact=self.exact)
+        return decoded, framing.with_errors(errors, foreign)
 
 
 def avro_reader(value_format: ValueFormat) -> AvroReader:
@@ -84,7 +93,9 @@ def avro_reader(value_format: ValueFormat) -> AvroReader:
         InvalidFormat: the schema is malformed or not supported.
     """
     document = read_json(value_format.schema_file or Path())
-    return AvroReader(record=avro_schema.parse(document), framed=value_format.framing)
+    return AvroReader(
+        record=avro_schema.parse(document), framed=value_format.framing, ids=value_format.ids
+    )
 
 
 def protobuf_reader(value_format: ValueFormat) -> ProtobufReader:
@@ -104,5 +115,6 @@ def protobuf_reader(value_format: ValueFormat) -> ProtobufReader:
         message=message,
         indexes=indexes_of(descriptor),
         framed=value_format.framing,
+        ids=value_format.ids,
         exact=value_format.decimals == "exact",
     )

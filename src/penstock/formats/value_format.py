@@ -25,13 +25,16 @@ class InvalidFormat(InvalidError):
         self.reason = reason
 
 
-Kind = Literal["raw", "text", "json", "json-schema", "avro", "protobuf"]
+Kind = Literal["raw", "text", "json", "json-schema", "avro", "protobuf", "registry"]
 Framing = Literal["none", "confluent"]
 UnknownFields = Literal["ignore", "reject"]
 Decimals = Literal["exact", "round"]
 
-KINDS: Final[tuple[Kind, ...]] = ("raw", "text", "json", "json-schema", "avro", "protobuf")
+KINDS: Final[tuple[Kind, ...]] = (
+    "raw", "text", "json", "json-schema", "avro", "protobuf", "registry",
+)  # fmt: skip
 INFER: Final = "infer"
+NEWEST: Final = "latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +42,17 @@ class ValueFormat:
     """Format of record values.
 
         kind            `raw` returns the bytes, `text` is UTF-8; the others have a schema
-        schema          for `json`: Spark's DDL, or `infer`
+        schema          for `json`: Spark's DDL, or `infer`; for `registry`: the pinned schema of
+                        the reader, a `ReaderSchema` as JSON
         schema_file     for `json-schema`, `avro`, `protobuf`: a `.json`, `.avsc` or `.proto` file,
                         or a compiled descriptor set
-        message         for `protobuf`: the full name of the message
+        message         for `protobuf` and `registry`: the full name of a Protobuf message
         framing         `confluent` skips the header of a schema registry (`framing.py`)
+        ids             with `framing`: the accepted schema ids; all are accepted if it is empty
+        registry        for `registry`: the URL of the schema registry
+        registry_config for `registry`: a file with the security options of its client
+        subject         for `registry`: the subject of the reader's schema
+        reader          for `registry`: `latest`, a version, `id N`, or a schema file
         unknown_fields  for JSON: `reject` makes a field outside the schema an error
         zone            for JSON: the zone of times without one; None is the Spark session's
         decimals        `exact` rejects values with more digits than their column holds, after the
@@ -58,6 +67,11 @@ class ValueFormat:
     schema_file: Path | None = None
     message: str | None = None
     framing: Framing = "none"
+    ids: tuple[int, ...] = ()
+    registry: str | None = None
+    registry_config: Path | None = None
+    subject: str | None = None
+    reader: str = NEWEST
     unknown_fields: UnknownFields = "ignore"
     zone: str | None = None
     decimals: Decimals = "exact"
@@ -75,13 +89,16 @@ def check(value_format: ValueFormat) -> None:
     _check_needs(value_format)
     if value_format.framing not in ("none", "confluent"):
         raise InvalidFormat("framing", value_format.framing, "must be none or confluent")
-    if value_format.framing != "none" and kind in ("raw", "text"):
+    if value_format.framing != "none" and kind in ("raw", "text", "registry"):
         raise InvalidFormat("framing", value_format.framing, f"format {kind} has no framing")
+    if value_format.ids and value_format.framing == "none":
+        raise InvalidFormat("ids", list(value_format.ids), "needs framing confluent")
     if value_format.unknown_fields not in ("ignore", "reject"):
         raise InvalidFormat(
             "unknown_fields", value_format.unknown_fields, "must be ignore or reject"
         )
-    if value_format.unknown_fields == "reject" and kind not in ("json", "json-schema"):
+    closing = ("json", "json-schema", "registry")
+    if value_format.unknown_fields == "reject" and kind not in closing:
         raise InvalidFormat("unknown_fields", "reject", f"needs format json, not {kind}")
     if value_format.decimals not in ("exact", "round"):
         raise InvalidFormat("decimals", value_format.decimals, "must be exact or round")
@@ -100,6 +117,8 @@ def _check_needs(value_format: ValueFormat) -> None:
                 INFER,
                 "has to be inferred from records (infer_json) before values can be decoded",
             )
+    elif kind == "registry":
+        _check_registry(value_format)
     elif value_format.schema is not None:
         raise InvalidFormat("schema", value_format.schema, f"needs format json, not {kind}")
     filed = kind in ("json-schema", "avro", "protobuf")
@@ -108,8 +127,19 @@ def _check_needs(value_format: ValueFormat) -> None:
     if not filed and value_format.schema_file is not None:
         reason = f"format {kind} has no schema file"
         raise InvalidFormat("schema_file", value_format.schema_file, reason)
-    if kind != "protobuf" and value_format.message is not None:
+    if kind not in ("protobuf", "registry") and value_format.message is not None:
         raise InvalidFormat("message", value_format.message, f"needs format protobuf, not {kind}")
+
+
+def _check_registry(value_format: ValueFormat) -> None:
+    if not value_format.registry:
+        raise InvalidFormat(
+            "registry", "", "format registry needs the address of a schema registry"
+        )
+    if not value_format.schema:
+        raise InvalidFormat(
+            "schema", "", "the reader's schema has to be pinned before values can be decoded"
+        )
 
 
 DEPTH_MAX: Final = 32
@@ -122,7 +152,16 @@ JSON_DIGITS_MAX: Final = 1_000
 """Most digits of a number in a JSON value."""
 
 
+COMPILED: Final = frozenset({".desc", ".binpb", ".pb"})
+"""Endings of compiled descriptor sets."""
+SCHEMA_SUFFIXES: Final = frozenset({".avsc", ".json", ".proto", *COMPILED})
+"""Endings of schema files."""
 SCHEMA_FILE_BYTES_MAX: Final = 16 << 20
+
+
+def is_schema_file(name: str) -> bool:
+    """Return whether a name ends as those of schema files do."""
+    return Path(name).suffix in SCHEMA_SUFFIXES
 
 
 def read_schema_file(path: Path) -> bytes:

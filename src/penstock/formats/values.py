@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -59,7 +59,13 @@ class Values:
 
     @property
     def size_bytes(self) -> int:
-        return int(self.ends[-1] - self.starts[0]) if len(self) else 0
+        return int((self.ends - self.starts).sum())
+
+    def take(self, rows: Longs) -> Self:
+        """Return some of the values; their starts and problems are copies."""
+        return replace(
+            self, starts=self.starts[rows], ends=self.ends[rows], problems=self.problems[rows]
+        )
 
     def texts(self, words: Callable[[int, int], str]) -> pa.StringArray:
         """Return the error text of each value; null for valid and null values.

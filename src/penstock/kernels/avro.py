@@ -1,17 +1,24 @@
 """Reader of Avro's binary encoding into columns, which runs a program made from the schema.
 
-Avro data has no tags: the schema determines which value comes next. A program is an array of steps
-with these columns:
+Avro data has no tags: the writer's schema determines which value comes next. A program is an array
+of steps with these columns:
 
     OPERATION      operation
     COLUMN         column to write to
-    FIRST          a size, a count, or the step to jump to
+    FIRST          a size, a count, or the step to jump to; 1 if a number to convert is an int
     SECOND, THIRD  low and high word of the bound that a decimal's absolute value must not reach;
-                   SECOND of a BLOCK is the smallest size of an item in bytes
+                   SECOND of a BLOCK is the smallest size of an item in bytes, that of a BRANCH the
+                   problem of a wrong branch
 
-A union is a BRANCH followed by one JUMP for each of its branches. The items of an array and the
-entries of a map are read by the steps between a BLOCK and a JUMP back to it. The count of a block
-is limited by the bytes that are left, so that a wrong count cannot cause a large allocation.
+A union is a BRANCH followed by one JUMP for each of its branches; an enum whose symbols have other
+numbers in the reader's schema is one too. The items of an array and the entries of a map are read
+by the steps between a BLOCK and a JUMP back to it. The count of a block is limited by the bytes
+that are left, so that a wrong count cannot cause a large allocation.
+
+Values that the reader's schema lacks are skipped. A CALL continues at another step until a RETURN,
+so the steps of a recursive type occur once. Values that the writer's schema lacks are constants:
+the number or the pair of words in the step, or SECOND bytes from FIRST on in the program's pool of
+texts. A FAIL rejects the value.
 
 Source: the Avro 1.12 specification, "Binary Encoding".
 """
@@ -39,7 +46,15 @@ from penstock.kernels.columns import (
 )
 from penstock.kernels.compiling import kernel
 from penstock.kernels.memory import load_word
-from penstock.kernels.numbers import ENDS_EARLY, load_half, read_decimal, read_zigzag, widened
+from penstock.kernels.numbers import (
+    ENDS_EARLY,
+    double_bits,
+    float_bits,
+    load_half,
+    read_decimal,
+    read_zigzag,
+    widened,
+)
 from penstock.kernels.types import READ, int64
 from penstock.kernels.utf8 import is_utf8
 
@@ -79,16 +94,19 @@ def put_uuid(
 
 OPERATION, COLUMN, FIRST, SECOND, THIRD = range(5)
 STEP_WIDTH: Final = 5
-INT, LONG, MILLIS, ENUM = 0, 1, 2, 3
-BOOLEAN, FLOAT, WIDE_FLOAT, DOUBLE = 4, 5, 6, 7
-BYTES, STRING, UUID, DECIMAL = 8, 9, 10, 11
-STRUCT, NOTHING, JUMP, BRANCH, LIST, BLOCK, END = 12, 13, 14, 15, 16, 17, 18
-NESTING_MAX: Final = 64
+INT, LONG, MILLIS, ENUM, TO_FLOAT, TO_DOUBLE = range(6)
+BOOLEAN, FLOAT, WIDE_FLOAT, DOUBLE = range(6, 10)
+BYTES, STRING, UUID, DECIMAL = range(10, 14)
+NOTHING, JUMP, BRANCH, BLOCK, END = range(14, 19)
+LIST, CALL, RETURN, SKIP_NUMBER, SKIP_BYTES, SKIP_BLOCK = range(19, 25)
+ITEM, STRUCT, WORD, PAIR, TEXT, ITEMS, FAIL = range(25, 32)
+NESTING_MAX: Final = 1_024
+"""Most lists and calls that are open at once. Only values of recursive types can reach it."""
 
 (
     NO_BOOLEAN, NO_INT, NO_TIMESTAMP, NO_SYMBOL, NO_BRANCH, BELOW_ZERO, NO_TEXT, NO_DECIMAL,
-    EMPTY, FOLLOWS,
-) = range(6, 16)  # fmt: skip
+    EMPTY, FOLLOWS, TOO_DEEP, UNRESOLVED,
+) = range(6, 18)  # fmt: skip
 REASONS: Final = 32
 _FULL: Final = 31
 _INT_MAX: Final = 2**31 - 1
@@ -96,12 +114,13 @@ _MILLIS_MAX: Final = (2**63 - 1) // 1000
 _PROGRAM: Final = "int64[:, ::1]"
 
 
-@kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
-def _read_branch(data: Any, at: int, end: int, count: int) -> tuple[int, int]:
+@kernel(f"UniTuple(int64, 2)({_PROGRAM}, int64, {READ}, int64, int64)", inlined=True)
+def _read_branch(program: Any, step: int, data: Any, at: int, end: int) -> tuple[int, int]:
     value, at = read_zigzag(data, at, end)
     if at < 0:
         return 0, at
-    return (1 + value, at) if 0 <= value < count else (0, -NO_BRANCH)
+    known = 0 <= value < program[step, FIRST]
+    return (1 + value, at) if known else (0, -program[step, SECOND])
 
 
 @kernel(
@@ -135,9 +154,12 @@ def _next_item(
 
 @kernel("UniTuple(int64, 2)(int64, int64, int64)", inlined=True)
 def _checked(operation: int, value: int, count: int) -> tuple[int, int]:
-    """Check an integer's range, and convert milliseconds; return the number, and a problem or 0."""
-    if operation == INT and (value > _INT_MAX or value < -_INT_MAX - 1):
+    """Check an integer's range and convert it; return the word, and a problem or 0."""
+    whole = operation == INT or (operation >= TO_FLOAT and count == 1)
+    if whole and (value > _INT_MAX or value < -_INT_MAX - 1):
         return 0, NO_INT
+    if operation >= TO_FLOAT:
+        return (float_bits(value) if operation == TO_FLOAT else double_bits(value)), 0
     if operation == MILLIS:
         if value > _MILLIS_MAX or value < -_MILLIS_MAX:
             return 0, NO_TIMESTAMP
@@ -211,7 +233,7 @@ def _put(
     data: Any, at: int, end: int,
 ) -> int:  # fmt: skip
     operation = program[step, OPERATION]
-    if operation <= ENUM:
+    if operation <= TO_DOUBLE:
         value, at = read_zigzag(data, at, end)
         if at >= 0:
             value, problem = _checked(operation, value, program[step, FIRST])
@@ -223,31 +245,116 @@ def _put(
     return _put_sized(program, table, valid, words, octets, step, data, at, end)
 
 
+@kernel(f"int64({_PROGRAM}, int64, {READ}, int64, int64, int64[::1], int64)", inlined=True)
+def _next_skipped(
+    program: Any, step: int, data: Any, at: int, end: int, left: Any, depth: int
+) -> int:
+    """Find the next item of a list that is skipped, as `_next_item` does.
+
+    Blocks with a size in bytes are skipped as a whole.
+    """
+    while at >= 0 and left[depth] == 0:
+        count, at = read_zigzag(data, at, end)
+        if at >= 0 and count < 0:
+            size, at = read_zigzag(data, at, end)
+            inside = at >= 0 and 0 <= size <= end - at
+            at = at + size if inside else min(at, -ENDS_EARLY)
+        elif at >= 0 and count > (end - at) // program[step, SECOND]:
+            at = -ENDS_EARLY
+        else:
+            left[depth] = count or -1
+    return at
+
+
 @kernel(
-    f"UniTuple(int64, 2)({_PROGRAM}, {COLUMNS}, {READ}, int64, int64, int64[::1])", inlined=True
+    f"UniTuple(int64, 3)({_PROGRAM}, int64, {READ}, int64, int64, int64[::1], int64)", inlined=True
+)
+def _enter(
+    program: Any, step: int, data: Any, at: int, end: int, left: Any, depth: int
+) -> tuple[int, int, int]:
+    """Begin a list or a call, or end a call or an item; return step, position and depth."""
+    operation = program[step, OPERATION]
+    if operation == RETURN:
+        return left[depth], at, depth - 1
+    if operation == SKIP_BLOCK:
+        at = _next_skipped(program, step, data, at, end, left, depth)
+        if at >= 0 and left[depth] < 0:
+            return program[step, FIRST], at, depth - 1
+        left[depth] -= 1
+        return step + (at >= 0), at, depth
+    if depth + 1 >= left.size:
+        return step, -TOO_DEEP, depth
+    left[depth + 1] = 0 if operation == LIST else step + 1
+    return (step + 1 if operation == LIST else program[step, FIRST]), at, depth + 1
+
+
+@kernel(
+    f"UniTuple(int64, 3)({_PROGRAM}, int64, {READ}, int64, int64, int64[::1], int64)", inlined=True
+)
+def _skip(
+    program: Any, step: int, data: Any, at: int, end: int, left: Any, depth: int
+) -> tuple[int, int, int]:
+    """Run a step that writes nothing; return the next step, position and depth.
+
+    The position is the negative number of a problem if there is one; then the step stays.
+    """
+    operation, size = program[step, OPERATION], program[step, FIRST]
+    if operation == SKIP_NUMBER:
+        _, at = read_zigzag(data, at, end)
+        return step + (at >= 0), at, depth
+    if operation == SKIP_BYTES:
+        if size == 0:
+            size, at = read_zigzag(data, at, end)
+            if at < 0 or size < 0:
+                return step, at if at < 0 else -BELOW_ZERO, depth
+        fits = size <= end - at
+        return step + fits, at + size if fits else -ENDS_EARLY, depth
+    return _enter(program, step, data, at, end, left, depth)
+
+
+@kernel(f"int64({_PROGRAM}, {COLUMNS}, {READ}, int64, int64)", inlined=True)
+def _put_constant(
+    program: Any, table: Any, valid: Any, words: Any, octets: Any, texts: Any, step: int, at: int
+) -> int:
+    """Append the constant of a step to its column; return `at`, or the number of a problem."""
+    operation, column = program[step, OPERATION], program[step, COLUMN]
+    first, second = program[step, FIRST], program[step, SECOND]
+    if operation == ITEM:
+        return at if table[column, COUNT] < table[column, ROOM] else -_FULL
+    if operation == STRUCT:
+        put_parts(table, valid, column)
+    elif operation == WORD:
+        put_word(table, valid, words, column, first)
+    elif operation == PAIR:
+        put_pair(table, valid, words, column, first, second)
+    elif operation == ITEMS:
+        put_items(table, valid, words, column)
+    elif operation == FAIL:
+        return -UNRESOLVED
+    elif not put_text(table, valid, words, octets, column, texts, first, second):
+        return -_FULL
+    return at
+
+
+@kernel(
+    f"UniTuple(int64, 2)({_PROGRAM}, {COLUMNS}, {READ}, {READ}, int64, int64, int64[::1])",
+    inlined=True,
 )
 def _read(
-    program: Any, table: Any, valid: Any, words: Any, octets: Any, data: Any, at: int, end: int,
-    left: Any,
+    program: Any, table: Any, valid: Any, words: Any, octets: Any, texts: Any,
+    data: Any, at: int, end: int, left: Any,
 ) -> tuple[int, int]:  # fmt: skip
     step, depth = 0, -1
     while at >= 0:
         operation = program[step, OPERATION]
-        if operation < STRUCT:
+        if operation < NOTHING:
             at = _put(program, table, valid, words, octets, step, data, at, end)
             step += at >= 0
-        elif operation == STRUCT:
-            put_parts(table, valid, program[step, COLUMN])
-            step += 1
         elif operation == JUMP:
             step = program[step, FIRST]
         elif operation == BRANCH:
-            branch, at = _read_branch(data, at, end, program[step, FIRST])
+            branch, at = _read_branch(program, step, data, at, end)
             step += branch
-        elif operation == LIST:
-            depth += 1
-            left[depth] = 0
-            step += 1
         elif operation == BLOCK:
             at = _next_item(program, table, step, data, at, end, left, depth)
             if at >= 0 and left[depth] < 0:
@@ -259,17 +366,22 @@ def _read(
         elif operation == NOTHING:
             put_nothing(table, valid, words, program[step, COLUMN])
             step += 1
+        elif operation >= ITEM:
+            at = _put_constant(program, table, valid, words, octets, texts, step, at)
+            step += at >= 0
+        elif operation > END:
+            step, at, depth = _skip(program, step, data, at, end, left, depth)
         else:
             return step, 0 if at == end else FOLLOWS
     return step, -at
 
 
 @kernel(
-    f"UniTuple(int64, 2)({_PROGRAM}, {COLUMNS}, int64[:, ::1], {READ}, int64[::1], int64[::1],"
-    " int64[::1], int64, int64[::1])"
+    f"UniTuple(int64, 2)({_PROGRAM}, {READ}, {COLUMNS}, int64[:, ::1], {READ}, int64[::1],"
+    " int64[::1], int64[::1], int64, int64[::1])"
 )
 def read_avro(
-    program: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
+    program: Any, texts: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
     data: Any, starts: Any, ends: Any, problems: Any, row: int, left: Any,
 ) -> tuple[int, int]:  # fmt: skip
     """Read the values from row `row` on into columns; return the row to continue at, and a column.
@@ -281,7 +393,7 @@ def read_avro(
         if problems[row] == 0:
             mark_row(table, marks)
             step, problem = _read(
-                program, table, valid, words, octets, data, starts[row], ends[row], left
+                program, table, valid, words, octets, texts, data, starts[row], ends[row], left
             )
             if problem == _FULL:
                 undo_row(table, marks)

@@ -39,6 +39,36 @@ def widened(bits: int) -> int:
     return _widened(bits)  # type: ignore[no-any-return]
 
 
+def _number_bits(value: Any, real: Any, bits: Any) -> tuple[Any, Any]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = builder.bitcast(builder.sitofp(arguments[0], real), bits)
+        return made if bits.width == 64 else builder.sext(made, ir.IntType(64))
+
+    return types.int64(value), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _float_bits(context: Any, value: Any) -> Any:
+    return _number_bits(value, ir.FloatType(), ir.IntType(32))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _double_bits(context: Any, value: Any) -> Any:
+    return _number_bits(value, ir.DoubleType(), ir.IntType(64))
+
+
+@kernel("int64(int64)", inlined=True)
+def float_bits(value: int) -> int:
+    """Return the bits of the float that is nearest to a number."""
+    return _float_bits(value)  # type: ignore[no-any-return]
+
+
+@kernel("int64(int64)", inlined=True)
+def double_bits(value: int) -> int:
+    """Return the bits of the double that is nearest to a number."""
+    return _double_bits(value)  # type: ignore[no-any-return]
+
+
 @kernel(f"Tuple((int64, int64, boolean))({READ}, int64, int64, int64, int64)")
 def read_decimal(
     data: Any, at: int, size: int, bound_low: int, bound_high: int

@@ -77,7 +77,7 @@ _CONTROL: Final = 0x20
 _OFFSET_MAX: Final = 2**63 - 2
 _CUT: Final = 1 << 61
 _LONG: Final = 1 << 62
-_INT: Final = 5
+INT_BYTES: Final = 5
 _INT_MAX: Final = 2**32 - 1
 _LONG_INT: Final = 10
 _HEADER_BYTES_MIN: Final = 2
@@ -152,7 +152,7 @@ def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
         raw |= (byte & np.uint64(0x7F)) << shift
         at += 1
         if byte < np.uint64(0x80):
-            if bytes_max == _INT and raw > np.uint64(_INT_MAX):
+            if bytes_max == INT_BYTES and raw > np.uint64(_INT_MAX):
                 return 0, _LONG
             return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
         shift += np.uint64(7)
@@ -160,7 +160,7 @@ def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
 
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
-def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
+def read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
     """Return the varint at a position, of at most `bytes_max` bytes, and the position after it."""
     if at >= end:
         return 0, max(at, _CUT)
@@ -181,11 +181,11 @@ def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
         return MANY_HEADERS
     keys, values = 0, 0
     for _ in range(count):
-        length, at = _read_varint(data, at, end, _INT)
+        length, at = read_varint(data, at, end, INT_BYTES)
         if length < 0:
             return BAD_HEADERS
         keys += length
-        length, at = _read_varint(data, at + length, end, _INT)
+        length, at = read_varint(data, at + length, end, INT_BYTES)
         if length < -1:
             return BAD_HEADERS
         values += max(length, 0)
@@ -270,15 +270,15 @@ def _read_any(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
     The fields are timestamp and offset as deltas, starts and lengths of key and value, and number
     and start of the headers.
     """
-    length, body = _read_varint(data, at, section_end, _INT)
+    length, body = read_varint(data, at, section_end, INT_BYTES)
     end = body + length
     if length < 0 or end > section_end:
         return MISFIT, 0, 0, 0, 0, 0, 0, 0, 0, at
-    timestamp, at = _read_varint(data, body + 1, end, _LONG_INT)
-    delta, at = _read_varint(data, at, end, _INT)
-    key_length, key_at = _read_varint(data, at, end, _INT)
-    value_length, value_at = _read_varint(data, key_at + max(key_length, 0), end, _INT)
-    headers, at = _read_varint(data, value_at + max(value_length, 0), end, _INT)
+    timestamp, at = read_varint(data, body + 1, end, _LONG_INT)
+    delta, at = read_varint(data, at, end, INT_BYTES)
+    key_length, key_at = read_varint(data, at, end, INT_BYTES)
+    value_length, value_at = read_varint(data, key_at + max(key_length, 0), end, INT_BYTES)
+    headers, at = read_varint(data, value_at + max(value_length, 0), end, INT_BYTES)
     problem = 0
     if at != end and (at > end or headers == 0):
         problem = BAD_VARINT if at >= _LONG else BAD_END
@@ -453,10 +453,10 @@ def copy_headers(
     for row in range(low, high):
         at = np.int64(positions[row])
         for index in range(lists[row], lists[row + 1]):
-            length, at = _read_varint(data, at, data.size, _INT)
+            length, at = read_varint(data, at, data.size, INT_BYTES)
             append_bytes(keys, key_bound, data, at, length)
             key_bound += length
-            length, at = _read_varint(data, at + length, data.size, _INT)
+            length, at = read_varint(data, at + length, data.size, INT_BYTES)
             if length < 0:
                 valid[index >> 3] &= ~np.uint8(1 << (index & 7))
                 nulls += 1

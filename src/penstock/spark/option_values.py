@@ -23,6 +23,7 @@ _ENVIRONMENT: Final = {
     "bootstrap": "PENSTOCK_BOOTSTRAP",
     "penstock.admin.url": "PENSTOCK_ADMIN_URL",
     "parallelism": "PENSTOCK_SPARK_PARALLELISM",
+    "valueRegistry": "PENSTOCK_REGISTRY",
 }
 
 

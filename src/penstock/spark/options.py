@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -20,7 +20,7 @@ from penstock.base.ids import validate_topic_name
 from penstock.base.settings import LONG_MAX, Kind, describe, setting
 from penstock.client.security import CONFIG_VARIABLE, client_security, is_option
 from penstock.client.security import environment_options as client_options
-from penstock.formats.value_format import InvalidFormat, ValueFormat, check
+from penstock.formats.value_format import NEWEST, InvalidFormat, ValueFormat, check
 from penstock.records.extents import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from penstock.security.files import UnusableFile
 from penstock.spark import option_values
@@ -247,11 +247,14 @@ class Values:
         "raw", "Format in which values are decoded. It adds the columns `_value`, a struct of the"
         " value's fields, and `_error`, the reason why a value is invalid. `raw` decodes nothing.",
         name="valueFormat",
-        kind=option_values.word_of("raw", "json", "json-schema", "avro", "protobuf"),
+        kind=option_values.word_of(
+            "raw", "json", "json-schema", "avro", "protobuf", "registry"
+        ),
     )  # fmt: skip
     schema: str | None = setting(
         None, "Schema of values, as Spark writes it in JSON"
-        ' (`StructType.fromDDL("id bigint").json()`). Required for `json`.', name="valueSchema",
+        ' (`StructType.fromDDL("id bigint").json()`). Required for `json`. For `registry`: a pinned'
+        " schema, which a pipeline sets.", name="valueSchema",
         kind=_AS_JSON,
     )  # fmt: skip
     schema_file: Path | None = setting(
@@ -260,12 +263,35 @@ class Values:
         name="valueSchemaFile", kind=Kind("path", Path),
     )  # fmt: skip
     message: str | None = setting(
-        None, "Full name of the message. Required for `protobuf`.", name="valueMessage",
+        None, "Full name of the message. Required for `protobuf`. For `registry`: selects one of"
+        " several messages.", name="valueMessage",
         kind=option_values.TEXT,
     )  # fmt: skip
     framing: str = setting(
         "none", "`confluent` skips the prefix that serialisers of a schema registry write.",
         name="valueFraming", kind=option_values.word_of("none", "confluent"),
+    )  # fmt: skip
+    ids: str | None = setting(
+        None, "For `valueFraming`: accepted schema ids, such as `[1, 2]`. Values with other ids"
+        " are invalid. Without it all values are read with the same schema, whatever their id.",
+        name="valueIds", kind=_AS_JSON,
+    )  # fmt: skip
+    registry: str | None = setting(
+        None, "For `registry`, required: URL of the schema registry.", name="valueRegistry",
+        kind=option_values.URL, shown="`PENSTOCK_REGISTRY`",
+    )  # fmt: skip
+    registry_config: Path | None = setting(
+        None, "For `registry`: file on the driver's machine with security options of its client.",
+        name="valueRegistryConfig", kind=Kind("path", Path), shown="`PENSTOCK_CLIENT_CONFIG`",
+    )  # fmt: skip
+    subject: str | None = setting(
+        None, "For `registry`: subject of the schema that values are read as.",
+        name="valueSubject", kind=option_values.TEXT, shown="`<topic>-value`",
+    )  # fmt: skip
+    reader: str = setting(
+        NEWEST, "For `registry`: schema that values are read as: `latest`, a version, `id N`, or a"
+        " schema file on the driver's machine. It is fixed when the query starts.",
+        name="valueReader", kind=option_values.TEXT,
     )  # fmt: skip
     unknown_fields: str = setting(
         "ignore", "For `json` and `json-schema`: `reject` makes a field that is not in the schema"
@@ -347,6 +373,7 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
 def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None) -> dict[str, str]:
     wanted = None if fields is None else json.dumps(fields)
     given = {info.name: getattr(value_format, info.attribute, wanted) for info in describe(Values)}
+    given["valueIds"] = json.dumps(value_format.ids) if value_format.ids else None
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
@@ -358,10 +385,12 @@ def named_as_option(error: InvalidFormat) -> InvalidOption:
 
 def _values(values: Values) -> dict[str, Any]:
     parts = asdict(values)
-    wanted = parts.pop("fields")
-    value_format = ValueFormat(**parts)
+    wanted, ids = parts.pop("fields"), parts.pop("ids")
+    value_format = ValueFormat(**parts, ids=() if ids is None else _ids(ids))
+    # The schema is fixed when the source is created, which happens on the driver.
+    pinned = value_format.kind != "registry" or value_format.schema is not None
     try:
-        check(value_format)
+        check(value_format if pinned else replace(value_format, schema="{}"))
     except InvalidFormat as error:
         raise named_as_option(error) from error
     if wanted is None:
@@ -370,6 +399,13 @@ def _values(values: Values) -> dict[str, Any]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidOption("valueFields", wanted, 'must look like ["id", "at"]')
     return {"value_format": value_format, "value_fields": tuple(names)}
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    numbers = _json("valueIds", text)
+    if not isinstance(numbers, list) or not numbers or not all(map(_is_partition, numbers)):
+        raise InvalidOption("valueIds", text, "must look like [1, 2]")
+    return tuple(numbers)
 
 
 def _subscription(given: Mapping[str, str]) -> dict[str, Any]:

@@ -87,10 +87,14 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Decoder of values: a reader of one format, and the selected fields; it can be pickled."""
+    """Decoder of values: a reader of one format, and the selected fields; it can be pickled.
+
+    With `with_headers` the reader also reads the headers of records.
+    """
 
     reader: Reader
     value: StructType
+    with_headers: bool = False
 
     @property
     def schema(self) -> tuple[StructField, StructField]:
@@ -122,8 +126,10 @@ class Opening:
             pa.field(ERROR, pa.string()),
         )
 
-    def columns(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        opened, errors = self.reader.read(values)
+    def columns(
+        self, values: pa.BinaryArray, headers: pa.ListArray | None = None
+    ) -> tuple[pa.StructArray, pa.StringArray]:
+        opened, errors = self.reader.read(values, headers)
         names = self.value.names
         if opened.type.num_fields != len(names):
             parts = [opened.field(name) for name in names]

@@ -35,6 +35,7 @@ MARK = "# <-"
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_BOOTSTRAP", raising=False)
     monkeypatch.delenv("PENSTOCK_ADMIN_URL", raising=False)
+    monkeypatch.delenv("PENSTOCK_REGISTRY", raising=False)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from penstock.apps.client.waiting import WatchedClient
+    from penstock.apps.log.decoding import Decoder
     from penstock.client import Client
 
 
@@ -69,6 +71,17 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Print each record as a JSON object on one line, in kcat's form.",
 )
+@click.option(
+    "--decode",
+    is_flag=True,
+    help="Print values as JSON, decoded by the schemas of a schema registry whose ids they have.",
+)
+@click.option("--decode-key", is_flag=True, help="Decode keys too. Implies --decode.")
+@click.option(
+    "--registry",
+    metavar="URL",
+    help="Schema registry for --decode: a URL, or HOST:PORT. Default: that of `penstock schema`.",
+)
 @click.option("-q", "quiet", is_flag=True, help="Print no notices on stderr, only errors.")
 @click.option(
     "--isolation", type=click.Choice(("read_uncommitted", "read_committed")),
@@ -87,12 +100,16 @@ def consume(
     layout: str | None,
     delimiter: str | None,
     as_json: bool,
+    decode: bool,
+    decode_key: bool,
+    registry: str | None,
     quiet: bool,
     isolation: str,
 ) -> None:
     """Print the records of a topic.
 
-    Without -e and -c the command waits for new records until it is interrupted.
+    Without -e and -c the command waits for new records until it is interrupted. A value that cannot
+    be decoded is printed with the reason and its bytes in base64.
     """
     chosen = topic or name
     if chosen is None:
@@ -102,7 +119,11 @@ def consume(
     positions = [parse_position(text) for text in offsets]
     if quiet:
         state = replace(state, notice=_say_nothing)
-    with state.client(f"topic {chosen}") as client:
+    with ExitStack() as held:
+        client = held.enter_context(state.client(f"topic {chosen}"))
+        decoder = None
+        if decode or decode_key:
+            decoder = _decoder(held, state, registry, key=decode_key, as_json=as_json)
         level = READ_COMMITTED if isolation == "read_committed" else READ_UNCOMMITTED
         start, end = _range(client, chosen, positions, partitions, exit_at_end, level)
         batches = client.iter_arrow(
@@ -110,15 +131,31 @@ def consume(
             partitions=sorted(start),
             start=start,
             end=end,
-            columns=JSON_COLUMNS if as_json else compiled.columns,
+            columns=_columns(compiled, as_json=as_json, decoded=decoder is not None),
             max_records=count,
             isolation="read_committed" if level == READ_COMMITTED else "read_uncommitted",
         )
         leaders = {p.index: p.leader for p in client.describe_topic(chosen).partitions}
         found = _taken(client, batches, follows=end is None)
-        printed = _print(found, chosen, None if as_json else compiled, leaders)
+        printed = _print(found, chosen, None if as_json else compiled, leaders, decoder)
     if exit_at_end and not quiet:
         click.echo(f"% Reached end of topic {chosen} after {counted(printed, 'record')}", err=True)
+
+
+def _decoder(
+    held: ExitStack, state: State, registry: str | None, *, key: bool, as_json: bool
+) -> Decoder:
+    from penstock.apps.log.decoding import Decoder
+    from penstock.apps.schema.connection import registry_address
+
+    client = held.enter_context(registry_address(state, registry, anonymous=False).client())
+    return Decoder(client, key=key, as_json=as_json)
+
+
+def _columns(layout: Format, *, as_json: bool, decoded: bool) -> tuple[str, ...]:
+    if as_json:
+        return JSON_COLUMNS
+    return tuple(dict.fromkeys((*layout.columns, *(("headers",) if decoded else ()))))
 
 
 def _say_nothing(line: str) -> None:
@@ -171,13 +208,19 @@ def _range(
 
 
 def _print(
-    batches: Iterator[Any], topic: str, layout: Format | None, leaders: dict[int, int]
+    batches: Iterator[Any],
+    topic: str,
+    layout: Format | None,
+    leaders: dict[int, int],
+    decoder: Decoder | None = None,
 ) -> int:
     out = sys.stdout.buffer
     printed = 0
-    for batch in batches:
+    for each in batches:
+        batch = each if decoder is None else decoder.decoded(each)
         if layout is None:
-            out.write(render_json(batch, topic, leaders))
+            written = () if decoder is None else decoder.columns
+            out.write(render_json(batch, topic, leaders, written))
         else:
             out.write(render(batch, layout, topic))
         out.flush()

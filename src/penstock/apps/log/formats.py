@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring as _quoted
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -184,11 +184,18 @@ JSON_COLUMNS: Final = (
 _TIMESTAMP_TYPES: Final = {0: "create", 1: "logappend"}
 
 
-def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryview:
+def render_json(
+    batch: Any, topic: str, leaders: Mapping[int, int], written: Collection[str] = ()
+) -> memoryview:
     """Return each record as a JSON object on one line, in kcat's form.
 
-    `broker` is the leader of the record's partition. Bytes that are not UTF-8 become U+FFFD.
+    `broker` is the leader of the record's partition. Bytes that are not UTF-8 become U+FFFD. The
+    columns `written` have JSON already.
     """
+    key, value = (
+        batch.column(name) if name in written else _json_texts(batch.column(name))
+        for name in ("key", "value")
+    )
     partitions = batch.column("partition")
     fields = [
         f'{{"topic":{_quoted(topic)},"partition":'.encode(),
@@ -203,9 +210,9 @@ def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryvie
         _named(partitions, lambda partition: str(leaders.get(partition, -1))),
         _json_headers(batch.column("headers")),
         b',"key":',
-        _json_texts(batch.column("key")),
+        key,
         b',"payload":',
-        _json_texts(batch.column("value")),
+        value,
         b"}\n",
     ]
     return _joined(batch.num_rows, fields)

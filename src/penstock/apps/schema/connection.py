@@ -115,17 +115,21 @@ def registry_options(command: Callable[..., None]) -> Callable[..., None]:
     @client_options
     @functools.wraps(command)
     def wrapped(state: State, registry: str | None, anonymous: bool, **arguments: Any) -> None:
-        from penstock.client.security import admin_security
-
-        url = admin_url(state.setting("registry", registry, DEFAULT_REGISTRY))
-        security = admin_security(state.security() or {})
-        if anonymous:
-            security = AdminSecurity(tls=security.tls)
-        seconds = state.api_timeout_ms(TIMEOUT_MS) / 1000
-        address = RegistryAddress(url=url, security=security, timeout_seconds=seconds)
-        command(state, address, **arguments)
+        command(state, registry_address(state, registry, anonymous=anonymous), **arguments)
 
     return wrapped
+
+
+def registry_address(state: State, given: str | None, *, anonymous: bool) -> RegistryAddress:
+    """Return the address of an option `--registry`, or else of the environment or the profile."""
+    from penstock.client.security import admin_security
+
+    url = admin_url(state.setting("registry", given, DEFAULT_REGISTRY))
+    security = admin_security(state.security() or {})
+    if anonymous:
+        security = AdminSecurity(tls=security.tls)
+    seconds = state.api_timeout_ms(TIMEOUT_MS) / 1000
+    return RegistryAddress(url=url, security=security, timeout_seconds=seconds)
 
 
 class Connections:

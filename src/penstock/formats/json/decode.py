@@ -119,17 +119,27 @@ class JsonReader:
 
     record: Record
     framed: Framing = "none"
+    ids: tuple[int, ...] = ()
     conversion: Conversion = field(default_factory=Conversion)
 
     def arrow_type(self) -> pa.DataType:
         return arrow_type(self.record)
 
-    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
+    def read(
+        self, values: pa.BinaryArray, headers: pa.ListArray | None = None
+    ) -> tuple[pa.StructArray, pa.StringArray]:
         """Return a struct per value, and the error text of each invalid value.
 
         The struct of an invalid value is null.
         """
-        batch = _Batch(values, self.framed)
+        found = Values.of(values)
+        foreign = framing.skip_header(found, (), self.ids) if self.framed == "confluent" else None
+        decoded, errors = self.read_values(found)
+        return decoded, framing.with_errors(errors, foreign)
+
+    def read_values(self, values: Values) -> tuple[pa.StructArray, pa.StringArray]:
+        """Return what `read` returns for values without a header."""
+        batch = _Batch(values)
         arenas = Arenas(Program.of(self.record, self.conversion), len(values), batch.size_bytes)
         batch.parse(arenas)
         batch.convert(arenas)
@@ -155,10 +165,7 @@ def _replaced(made: pa.Array, rows: Longs, values: Sequence[Any]) -> pa.Array:
 
 
 class _Batch:
-    def __init__(self, values: pa.BinaryArray, framed: Framing) -> None:
-        found = Values.of(values)
-        if framed == "confluent":
-            framing.skip_header(found)
+    def __init__(self, found: Values) -> None:
         self.data, self.starts, self.ends = found.data, found.starts, found.ends
         self.size_bytes = found.size_bytes
         self.status = np.where(found.problems, layout.ABSENT, layout.GOOD).astype(np.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,12 +19,13 @@ from penstock.formats.json.json_schema import Record, record_of_json_schema
 from penstock.formats.json.plain import NOT_TEXT, Conversion
 from penstock.formats.json.program import unsupported
 from penstock.formats.readers import Reader, avro_reader, protobuf_reader
-from penstock.formats.value_format import Framing, ValueFormat, check, read_json
+from penstock.formats.value_format import ValueFormat, check, read_json
 from penstock.spark.errors import InvalidOption
 from penstock.spark.formats.ddl import read_ddl, record_of, spark_type
 from penstock.spark.formats.json_columns import finish, readable, record_type
+from penstock.spark.formats.registry import registry_reader, shape_of, with_pinned_reader
 from penstock.spark.options import SourceOptions, named_as_option
-from penstock.spark.schema import Opening
+from penstock.spark.schema import HEADERS, Opening
 
 # Decoder that runs a reader of `penstock.formats` in Spark's Python workers, on Arrow batches.
 #
@@ -66,7 +67,9 @@ class _Batches:
             values = batch.column(batch.schema.get_field_index(self.column))
             if not pa.types.is_binary(values.type):
                 values = values.cast(pa.binary())
-            decoded, errors = self.reader.read(values)
+            place = batch.schema.get_field_index(HEADERS)
+            headers = None if place < 0 else batch.column(place)
+            decoded, errors = self.reader.read(values, headers)
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, decoded, errors], [*batch.schema.names, "_value", "_error"]
             )
@@ -126,11 +129,13 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
-    """Decoder of JSON objects with fields whose types only Spark can decode."""
+    """Decoder of JSON objects with fields whose types only Spark can decode.
+
+    `reader` reads the other fields, in the shape `readable(record)`.
+    """
 
     record: Record
-    framed: Framing = "none"
-    conversion: Conversion = field(default_factory=Conversion)
+    reader: Reader
 
     @property
     def reasons(self) -> list[str]:
@@ -142,10 +147,7 @@ class JsonDecoder:
         return record_type(self.record)
 
     def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
-        reader = JsonReader(
-            record=readable(self.record), framed=self.framed, conversion=self.conversion
-        )
-        return finish(by_reader(reader, frame, column), self.record)
+        return finish(by_reader(self.reader, frame, column), self.record)
 
 
 def decoder(value_format: ValueFormat) -> Decoder:
@@ -169,6 +171,8 @@ def decoder(value_format: ValueFormat) -> Decoder:
             return ReaderDecoder(reader=avro_reader(value_format), value_format=value_format)
         case "protobuf":
             return ReaderDecoder(reader=protobuf_reader(value_format), value_format=value_format)
+        case "registry":
+            return _registry_decoder(value_format)
 
 
 def opening_of(options: SourceOptions) -> Opening:
@@ -177,17 +181,22 @@ def opening_of(options: SourceOptions) -> Opening:
     Raises:
         InvalidOption: the format cannot be used, or only Spark can decode it.
     """
+    value_format = options.value_format
     try:
-        made = decoder(options.value_format)
+        if value_format.kind == "registry" and value_format.schema is None:
+            value_format = with_pinned_reader(value_format, options.topics)
+        made = decoder(value_format)
     except InvalidFormat as error:
         raise named_as_option(error) from error
     if not isinstance(made, ReaderDecoder):
         parts = "; ".join(made.reasons) if isinstance(made, JsonDecoder) else "such values"
         raise InvalidOption(
-            "valueFormat", options.value_format.kind,
+            "valueFormat", value_format.kind,
             f"only Spark decodes {parts}: read the column value",
         )  # fmt: skip
-    opening = Opening(reader=made.reader, value=made.schema)
+    opening = Opening(
+        reader=made.reader, value=made.schema, with_headers=value_format.kind == "registry"
+    )
     return opening if options.value_fields is None else opening.only(options.value_fields)
 
 
@@ -210,11 +219,23 @@ def _json_decoder(value_format: ValueFormat) -> Decoder:
     conversion = Conversion(
         zone=value_format.zone or UTC, exact=value_format.decimals == "exact"
     )  # fmt: skip
-    framed = value_format.framing
+    reader = JsonReader(
+        record=record,
+        framed=value_format.framing,
+        ids=value_format.ids,
+        conversion=conversion,
+    )
     if unsupported(record):
-        return JsonDecoder(record=record, framed=framed, conversion=conversion)
-    reader = JsonReader(record=record, framed=framed, conversion=conversion)
+        return JsonDecoder(record=record, reader=replace(reader, record=readable(record)))
     return ReaderDecoder(reader=reader, value_format=value_format)
+
+
+def _registry_decoder(value_format: ValueFormat) -> Decoder:
+    record = shape_of(value_format)
+    if record is not None and unsupported(record):
+        reader = registry_reader(value_format, readable(record))
+        return JsonDecoder(record=record, reader=reader)
+    return ReaderDecoder(reader=registry_reader(value_format), value_format=value_format)
 
 
 def _session_zone() -> str:

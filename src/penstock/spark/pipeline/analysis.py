@@ -25,7 +25,15 @@ from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER, ValueFormat
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import document, frames, protecting, rejects, rules, schemas
+from penstock.spark.pipeline import (
+    document,
+    frames,
+    protecting,
+    readers,
+    rejects,
+    rules,
+    schemas,
+)
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.document import PipelineInvalid, Problem, dotted
@@ -77,6 +85,8 @@ def check_fields(names: Sequence[str], value_format: ValueFormat) -> None:
     """
     if taken := [name for name in names if name.lower() == RECORD]:
         key = "schema" if value_format.schema_file is None else "schema_file"
+        if value_format.kind == "registry":
+            key = "reader"
         given = getattr(value_format, key)
         raise InvalidFormat(
             key, str(given), f"field {taken[0]} has the reserved name of the record column"
@@ -319,6 +329,9 @@ class _Analysis:
                     inferred = schemas.inferred(alone, self._spark, keep=False)
                 except PenstockError as error:
                     raise InvalidFormat("schema", INFER, cause_of(error)) from error
+            if source.value_format.schema is None:
+                source = replace(source, value_format=readers.analysed_format(self._spec, source))
+                self._spec = replace(self._spec, sources={**self._spec.sources, name: source})
             read = frames.decoders(replace(self._spec, sources={name: source}), inferred)[name]
             self.decoders[name] = read
             check_fields(read.schema.names, source.value_format)
@@ -446,8 +459,9 @@ class _Analysis:
             self._problem(("run", "state"), said, fix)
 
     def _check_target(self, key: tuple[str, ...], query: QueryPlan, sink: Sink) -> None:
+        origins = readers.origins(self._spec, query.sources)
         for name, said in of_sink(self._spec, query, sink, self.views[sink.view]):
-            self._problem((*key, name), said)
+            self._problem((*key, name), f"{said} ({origins})" if origins else said)
 
     def _check_streaming(self, query: QueryPlan) -> None:
         if query.root is None:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.base.errors import PenstockError
 from penstock.spark.options import parse
-from penstock.spark.pipeline import schemas
+from penstock.spark.pipeline import readers, schemas
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Definitions, Journal
@@ -34,6 +34,7 @@ _LOGS: Final = ("offsets", "commits")
 def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
     """Return a pipeline's queries in phase `ended`; an empty tuple if a run may have work to do."""
     try:
+        spec = readers.pinned(spec)
         plans = Definitions(PipelinePaths(spec).definitions).present_queries(
             spec, schemas.kept(spec)
         )

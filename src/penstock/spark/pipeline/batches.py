@@ -36,7 +36,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import frames, joining, late, schemas
+from penstock.spark.pipeline import frames, joining, late, readers, schemas
 from penstock.spark.pipeline.causes import cause_of, has_java_trace, interruption, is_lasting
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Definitions, Entry, Journal, with_present_sinks
@@ -189,7 +189,8 @@ class BatchJob(ABC):
             )
             return self
         began = definitions.load(entry.definition, self.spec.run)
-        old = with_present_sinks(began.spec, began.plan(self.plan.name), self.spec)
+        there = readers.with_addresses(began.spec, self.spec)
+        old = with_present_sinks(there, began.plan(self.plan.name), self.spec)
         ship(spark, sorted(step.python.file for step in old.spec.steps.values() if step.python))
         return replace(
             self,

@@ -8,6 +8,7 @@ defined twice. Checks of other files are in `draft.py`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.settings import by_name
+from penstock.formats.value_format import is_schema_file
 from penstock.security.data.masks import KINDS as MASKS
 from penstock.security.data.masks import InvalidTokenForm, TokenForm
 from penstock.spark.pipeline.document import Key, Problem, in_order
@@ -29,6 +31,7 @@ from penstock.spark.pipeline.kinds import nearest
 from penstock.spark.pipeline.spec import (
     KEEPING,
     NAMED,
+    REGISTRY_VARIABLE,
     Evolve,
     FormatKeys,
     Protection,
@@ -61,11 +64,13 @@ _OF_FORMAT: Final[Choices] = {
     "schema_file": {
         "json-schema": '"{name}.json"', "avro": '"{name}.avsc"', "protobuf": '"{name}.proto"',
     },
-    "message": {"protobuf": '"package.Message"'},
+    "message": {"protobuf": '"package.Message"', "registry": ""},
     "framing": dict.fromkeys(("json", "json-schema", "avro", "protobuf"), ""),
-    "decimals": dict.fromkeys(("json", "json-schema", "avro", "protobuf"), ""),
-    "unknown_fields": dict.fromkeys(("json", "json-schema"), ""),
+    "decimals": dict.fromkeys(("json", "json-schema", "avro", "protobuf", "registry"), ""),
+    "unknown_fields": dict.fromkeys(("json", "json-schema", "registry"), ""),
+    **{key: {"registry": ""} for key in ("registry", "registry_config", "subject", "reader")},
 }  # fmt: skip
+_OF_FRAMING: Final[Choices] = {"ids": {"confluent": ""}}
 _OF_MODE: Final[Choices] = {
     "keys": dict.fromkeys(("upsert", "cdc"), '["id"], the columns that name a row'),
     "order_by": dict.fromkeys(("upsert", "cdc"), ""),
@@ -197,10 +202,22 @@ def _source(draft: Draft, source: Section) -> None:
         decoding = (*by_name(FormatKeys), "start", "outbox", "protect")
         _only_for(draft, source, decoding, "topics, but this is a table")
     else:
-        _chosen(draft, source, FormatKeys, "format", _OF_FORMAT)
+        _chosen(draft, source, FormatKeys, "framing", _OF_FRAMING)
+        if _chosen(draft, source, FormatKeys, "format", _OF_FORMAT) == "registry":
+            _registry(draft, source, kind)
     if kind == "pattern":
         _only_for(draft, source, ("outbox",), "a topic, but this is a pattern")
     _watermark(draft, source)
+
+
+def _registry(draft: Draft, source: Section, kind: str | None) -> None:
+    if not source.given("registry") and not os.environ.get(REGISTRY_VARIABLE):
+        fix = f'add registry = "http://127.0.0.1:8081", or set {REGISTRY_VARIABLE}'
+        draft.refuse(source.key, "registry needs the address of a schema registry", fix)
+    several = kind == "pattern" or len(source.get("topics") or ()) > 1
+    if several and not source.given("subject") and not is_schema_file(source.get("reader") or ""):
+        said = "values come from several topics, so the reader's schema needs a subject"
+        draft.refuse(source.key, said, 'add subject = "…"')
 
 
 def _watermark(draft: Draft, view: Section) -> None:

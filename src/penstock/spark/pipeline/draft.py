@@ -16,6 +16,7 @@ from typing import Any, Final
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import Kind, SettingInfo, by_name, describe
+from penstock.formats.value_format import is_schema_file
 from penstock.security.data.file_ring import KeyPlace, ring_at
 from penstock.security.data.key_ring import KeyRingUnusable
 from penstock.spark.pipeline.document import (
@@ -230,6 +231,10 @@ def check_files(draft: Draft) -> None:
     for source in draft.sources.values():
         if source.get("schema_file"):
             _exists(draft, (*source.key, "schema_file"), source.get("schema_file"))
+        if source.get("registry_config"):
+            _exists(draft, (*source.key, "registry_config"), source.get("registry_config"))
+        if is_schema_file(source.get("reader") or ""):
+            _exists(draft, (*source.key, "reader"), Path(source.get("reader")))
     for step in draft.steps.values():
         if step.get("sql_file"):
             _exists(draft, (*step.key, "sql_file"), step.get("sql_file"))

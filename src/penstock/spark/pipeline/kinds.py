@@ -16,6 +16,7 @@ from typing import Any, Final
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import Kind
+from penstock.formats.value_format import is_schema_file
 from penstock.security.data.key_ring import ENVIRONMENT
 
 LIST_ENTRIES_MAX: Final = 1_000
@@ -36,6 +37,7 @@ _UNIT_BYTES: Final[Mapping[str, int]] = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
 _QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]+)\s*")
+_READER: Final = re.compile(r"latest|\d{1,9}|id \d{1,10}")
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):\d{1,5}")
 _TYPES: Final[Mapping[type, str]] = {
     str: "text", bool: "true or false", int: "a whole number", float: "a number",
@@ -335,6 +337,36 @@ def master_key(value: object) -> str:
     return given
 
 
+def reader(value: object) -> str:
+    """Return the choice of a reader's schema: `latest`, a version, `id N`, or a file."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(_whole(value, 1, COUNT_MAX))
+    given = text(value).strip()
+    if _READER.fullmatch(given) is None and not is_schema_file(given):
+        raise Unfit(
+            f"{given!r} is not a schema",
+            'write "latest", a version as 3, "id 7", or a file as "order.avsc"',
+        )
+    return given
+
+
+def ids(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise Unfit(f"must be a list of ids, but is {type_name(value)}", "write [1, 2]")
+    if not value:
+        raise Unfit("must not be empty", "write [1, 2], or remove the key")
+    if len(value) > LIST_ENTRIES_MAX:
+        raise Unfit(f"has {len(value)} entries, the limit is {LIST_ENTRIES_MAX}", "name fewer")
+    return tuple(sorted({_whole(item, 0, COUNT_MAX) for item in value}))
+
+
+def registry_url(value: object) -> str:
+    given = text(value).strip()
+    if not re.fullmatch(r"https?://[^\s/]+(/[^\s]*)?", given):
+        raise Unfit(f"{given!r} is not an address", 'write "http://127.0.0.1:8081"')
+    return given.rstrip("/")
+
+
 def whole(least: int, most: int = COUNT_MAX) -> Kind:
     return Kind("whole number", lambda value: _whole(value, least, most))
 
@@ -380,6 +412,12 @@ FUNCTION: Final = Located(
     "`file.py:function`", function, lambda given, path: (path(given[0]), given[1])
 )
 EVOLVE: Final = Kind("`none`, `add`", lambda value: one_of("none", "add")(value) == "add" or None)
+REGISTRY: Final = Kind("URL", registry_url)
+READER: Final = Located(
+    "`latest`, version, `id N` or path", reader,
+    lambda given, path: str(path(given)) if is_schema_file(given) else given,
+)  # fmt: skip
+IDS: Final = Kind("list of ids", ids)
 SETTINGS: Final = Kind("", settings)
 RULES: Final = Kind("table of rules", dict)
 PROTECTIONS: Final = Kind("table of columns", dict)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from penstock.base.settings import by_name
 from penstock.formats import ValueFormat
+from penstock.spark.pipeline import kinds
 from penstock.spark.pipeline.checking import check, step_inputs, view_named
 from penstock.spark.pipeline.document import PipelineInvalid, Problem, dotted, read
 from penstock.spark.pipeline.draft import Draft, Section, sql_text
 from penstock.spark.pipeline.spec import (
     ADMIN,
     BOOTSTRAP,
+    REGISTRY_VARIABLE,
     ConsoleSink,
     ErrorPolicy,
     Evolve,
@@ -172,10 +174,18 @@ def _source(drafted: Draft, source: Section) -> Source:
         source,
         **source.fields(OneTopic),
         name=source.name,
-        value_format=ValueFormat(**source.fields(FormatKeys)),
+        value_format=_value_format(drafted, source),
         rules=_rules(drafted, source),
         protections=_protections(source),
     )
+
+
+def _value_format(drafted: Draft, source: Section) -> ValueFormat:
+    found = ValueFormat(**source.fields(FormatKeys))
+    address = os.environ.get(REGISTRY_VARIABLE)
+    if found.kind != "registry" or source.given("registry") or not address:
+        return found
+    return replace(found, registry=drafted.convert((REGISTRY_VARIABLE,), kinds.REGISTRY, address))
 
 
 def _step(drafted: Draft, step: Section) -> Step:

@@ -30,6 +30,7 @@ from penstock.spark.pipeline.spec import (
     TopicSink,
 )
 from penstock.spark.pipeline.sql_views import words_of
+from penstock.spark.schema import HEADERS
 
 _PLACE: Final = ("topic", "partition", "offset")
 _LEAST: Final = ("partition",)
@@ -84,6 +85,8 @@ def read_of(
     needed = _columns(spec, plan, names)
     if found.value_format is None:
         needed.add("value")
+        if any(spec.sources[name].value_format.kind == "registry" for name in names):
+            needed.add(HEADERS)
     else:
         fields = _fields(spec, plan, names, decoders[names[0]].schema.names)
         found = replace(found, fields=fields)

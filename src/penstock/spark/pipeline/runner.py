@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.spark.pipeline import frames, joining, schemas
+from penstock.spark.pipeline import frames, joining, readers, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
@@ -92,7 +92,8 @@ class PipelineRunner:
             PipelineInvalid: the file has problems that only Spark finds, or names no usable
                 keyring.
             QueryFailed: a query cannot be started, and a retry cannot help.
-            NothingToInfer, InvalidFormat: a schema is missing or cannot be used.
+            NothingToInfer, NothingToPin, InvalidFormat: a schema is missing or cannot be used.
+            AdminUnavailable: a schema registry does not answer.
         """
         self._take_lock()
         try:
@@ -102,10 +103,12 @@ class PipelineRunner:
             if not is_connect(self._spark):
                 # Registered here, so that sources and sinks share one parent of workers.
                 self._spark.dataSource.register(PenstockSource)
+            self._spec = readers.pinned(self._spec)
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             definitions = Definitions(self._paths.definitions)
             found = self._plans(definitions, inferred)
             definition = definitions.keep(self._spec, found)
+            readers.keep(self._spec)
             self._prepared = Prepared(
                 spec=self._spec,
                 decoders=frames.decoders(self._spec, inferred),

@@ -40,6 +40,7 @@ from typing import Any, ClassVar, Final, Literal
 from penstock.base.settings import SettingInfo, by_name, describe, setting
 from penstock.formats import ValueFormat
 from penstock.formats.value_format import KINDS as FORMATS
+from penstock.formats.value_format import NEWEST
 from penstock.security.data.masks import (
     DEFAULT_LENGTH,
     FIXED,
@@ -57,6 +58,9 @@ TableMode = Literal["append", "upsert", "cdc"]
 OutputMode = Literal["append", "update"]
 BOOTSTRAP: Final = "127.0.0.1:9092"
 ADMIN: Final = "http://127.0.0.1:9644"
+
+REGISTRY_VARIABLE: Final = "PENSTOCK_REGISTRY"
+"""Environment variable with the address of the schema registry."""
 
 RECORD: Final = "_record"
 """Column with the record that a row came from."""
@@ -475,7 +479,8 @@ class FormatKeys:
 
     kind: str = setting(
         "raw", "The format of values. `raw` gives their bytes in the column `value`; `text` is"
-        " UTF-8.", name="format", kind=kinds.choice(*FORMATS),
+        " UTF-8; `registry` reads each value with its own schema of a schema registry.",
+        name="format", kind=kinds.choice(*FORMATS),
     )  # fmt: skip
     schema: str | None = setting(
         None, 'For `json`, required: Spark\'s DDL (`"id bigint, at timestamp"`), or `infer`, which'
@@ -486,11 +491,34 @@ class FormatKeys:
         " file, or a compiled descriptor set.", kind=kinds.PATH,
     )  # fmt: skip
     message: str | None = setting(
-        None, "For `protobuf`, required: the full name of the message.", kind=kinds.TEXT
-    )
+        None, "For `protobuf`, required: the full name of the message. For `registry`: the message,"
+        " if the reader's Protobuf schema has several.", kind=kinds.TEXT,
+    )  # fmt: skip
     framing: str = setting(
-        "none", "`confluent` skips the header that a schema registry's serialisers write.",
-        kind=kinds.choice("none", "confluent"),
+        "none", "`confluent` skips the header that a schema registry's serialisers write."
+        " Records need one of `ids`.", kind=kinds.choice("none", "confluent"),
+    )  # fmt: skip
+    ids: tuple[int, ...] = setting(
+        (), "For `framing = \"confluent\"`: the ids of schemas whose values `schema_file` reads."
+        " Records with another id cannot be decoded.", kind=kinds.IDS,
+        shown="that of the first record",
+    )  # fmt: skip
+    registry: str | None = setting(
+        None, "For `registry`, required: the schema registry. The file overrides the"
+        " environment (`PENSTOCK_REGISTRY`).", kind=kinds.REGISTRY, shown="`PENSTOCK_REGISTRY`",
+    )  # fmt: skip
+    registry_config: str | None = setting(
+        None, "For `registry`: a file with the security options of its client: `sasl.username`,"
+        " `sasl.password`, `ssl.truststore.location` and others.", kind=kinds.PATH,
+        shown="`PENSTOCK_CLIENT_CONFIG`",
+    )  # fmt: skip
+    subject: str | None = setting(
+        None, "For `registry`: the subject of the reader's schema. Required for several topics.",
+        kind=kinds.TEXT, shown="`<topic>-value`",
+    )  # fmt: skip
+    reader: str = setting(
+        NEWEST, "For `registry`: the schema that defines the columns, and that values are read as."
+        " `latest` is the newest version when the pipeline starts.", kind=kinds.READER,
     )  # fmt: skip
     unknown_fields: str = setting(
         "ignore", "For `json` and `json-schema`: whether a field outside the schema is an error.",

@@ -70,6 +70,8 @@ class QueryState:
 #     <state>/journal/<query>/         journal: a file per batch
 #     <state>/definitions/             stored copies of the pipeline file
 #     <state>/schemas/<source>.ddl     inferred schemas
+#     <state>/schemas/<source>.reader  pinned schemas of registries
+#     <state>/schemas/<source>.ids     pinned schema ids of sources without a registry
 #     <state>/held/<query>/            retry store: a Delta table
 #     <state>/releases/<query>/        requests to release parked records; completed ones in done/
 #     <state>/wake-<query>             time of the next batch of a query with held records
@@ -112,6 +114,12 @@ class PipelinePaths:
 
     def joined(self, query: str) -> Path:
         return self.state / "joined" / query
+
+    def reader(self, source: str) -> Path:
+        return self.state / "schemas" / f"{source}.reader"
+
+    def ids(self, source: str) -> Path:
+        return self.state / "schemas" / f"{source}.ids"
 
     @property
     def replays(self) -> Path:

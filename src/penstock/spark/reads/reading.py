@@ -208,8 +208,10 @@ class TaskReader:
 
     def _shape(self, item: Slice, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         wanted = [name for name in self._columns if name in _DECODED]
-        if self._opening is not None and "value" not in wanted:
-            wanted.append("value")
+        opening = self._opening
+        if opening is not None:
+            needed = ("value", HEADERS) if opening.with_headers else ("value",)
+            wanted += [name for name in needed if name not in wanted]
         decoded = decode_batches(
             chunk.data,
             columns=tuple(wanted) or ("offset",),
@@ -221,8 +223,9 @@ class TaskReader:
         for low in range(0, decoded.num_rows, BATCH_ROWS_MAX):
             piece = decoded.slice(low, BATCH_ROWS_MAX)
             arrays = [_column(name, piece, item, chunk) for name in self._columns]
-            if self._opening is not None:
-                arrays.extend(self._opening.columns(piece.column("value")))
+            if opening is not None:
+                headers = piece.column(HEADERS) if opening.with_headers else None
+                arrays.extend(opening.columns(piece.column("value"), headers))
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

@@ -27,7 +27,7 @@ from penstock.base.errors import CorruptError
 from penstock.base.files import write_durably
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
-from penstock.spark.pipeline import frames, joining, protecting, rules, schemas
+from penstock.spark.pipeline import frames, joining, protecting, readers, rules, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.draft import keys_of
 from penstock.spark.pipeline.graph import QueryPlan
@@ -122,6 +122,7 @@ class Backfill:
             PipelineInvalid, InvalidFormat: the pipeline's file has problems.
         """
         check_sink(spec, sink)
+        spec = readers.pinned(spec, stored=True)
         inferred = schemas.inferred(spec, spark, keep=False)
         found = [plan for plan in plans(spec, spark, inferred) if sink in plan.sinks]
         self._plan: QueryPlan = found[0]
