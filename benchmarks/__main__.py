@@ -46,6 +46,7 @@ ALL = (
     "share_saves",
     "group_targets",
     "record_validation",
+    "schema_validation",
     "columnar_client",
     "broker_peer",
     "transactions",

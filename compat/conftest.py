@@ -35,6 +35,7 @@ OWN = {
     "test_log_files",
     "test_registry",
     "test_registry_values",
+    "test_schema_validation",
     "test_share_replicated",
     "test_telemetry",
     "test_three_brokers",

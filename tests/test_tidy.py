@@ -19,14 +19,14 @@ SOURCE = "src"
 FOLDERS = (SOURCE, "tests", "compat", "benchmarks", "examples", "sim")
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
-FILES_MAX = 700
+FILES_MAX = 780
 """Largest number of files in the product."""
 LINES_MAX = {
-    "apps": 18_500, "archive": 1_100, "base": 2_100, "broker": 35_500, "client": 9_100,
-    "control": 11_100, "diskless": 6_900, "formats": 3_500, "host": 9_700, "kernels": 3_700,
+    "apps": 21_900, "archive": 1_100, "base": 2_100, "broker": 35_700, "client": 10_300,
+    "control": 11_200, "diskless": 6_900, "formats": 4_900, "host": 9_700, "kernels": 4_000,
     "objects": 2_800, "outbox": 6_300, "partitions": 2_800, "planner": 10_400, "records":
-    3_500, "replication": 4_600, "security": 6_400, "spark": 21_400, "storage": 14_100,
-    "testing": 600, "wire": 2_600,
+    3_600, "registry": 13_400, "replication": 4_600, "security": 6_400, "spark": 22_000,
+    "storage": 14_100, "testing": 600, "wire": 2_600,
 }  # fmt: skip
 """Budget of each room's lines. A commit that raises one states the reason in its body."""
 LINES_SLACK = 300

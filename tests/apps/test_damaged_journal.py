@@ -40,7 +40,7 @@ class Wired(Cluster):
             "broker.session.timeout.ms": "60000",
         }
         flags = {name: Given(value, "test") for name, value in values.items()}
-        server = await opened(configure(file=None, environment={}, flags=flags))
+        server, _ = await opened(configure(file=None, environment={}, flags=flags))
         self.brokers[node_id] = server
         await start(server)
         self.clients[node_id] = await WireClient.connect(server.kafka_address)

@@ -10,12 +10,13 @@ import pytest
 
 from penstock.broker.requests.opening import (
     OPENED_NEARBY_BYTES_MAX,
-    Opened,
     OpeningProcess,
+    OpenResult,
     Sealed,
     open_batches,
 )
 from penstock.records import Codec
+from penstock.records.columnar.schema_ids import PartIds
 from penstock.records.columnar.validation import VALIDATED_BATCH_BYTES_MAX
 from penstock.records.compression import Allowance
 from penstock.storage.files.settings import LogConfig
@@ -24,6 +25,9 @@ from tests.records.reference import varint
 
 COMPACTED = LogConfig(cleanup_policy=("compact",))
 ZSTD = LogConfig(compression_type="zstd")
+WITH_IDS = LogConfig(
+    compression_type="zstd", schema_validation_key=True, schema_validation_value=True
+)
 PACKED = sealed(b"".join(GOOD), len(GOOD), codec=Codec.GZIP)
 LARGE = sealed(
     framed(b"\0\0\0" + varint(1) + b"k" + varint(OPENED_NEARBY_BYTES_MAX)
@@ -43,13 +47,17 @@ def batches_of(config: LogConfig, *batches: bytes) -> list[Sealed]:
     return [Sealed(memoryview(bytearray(batch)), config, False) for batch in batches]
 
 
-def compared(found: Sequence[Opened]) -> list[object]:
+def compared(found: Sequence[OpenResult]) -> list[object]:
     return [
         (type(ready), str(ready), vars(ready))
         if isinstance(ready, Exception)
-        else (bytes(ready), ready.readonly)
+        else (bytes(ready.records), ready.records.readonly, *map(shown, ready.ids))
         for ready in found
     ]
+
+
+def shown(ids: PartIds) -> tuple[object, ...]:
+    return ids.part, ids.ids, ids.absent, ids.numbers.tolist()
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,10 @@ def compared(found: Sequence[Opened]) -> list[object]:
         pytest.param(
             [*batches_of(COMPACTED, LARGE), Sealed(memoryview(bytearray(PACKED)), COMPACTED, True)],
             id="transactional",
+        ),
+        pytest.param(
+            [batch._replace(with_ids=True) for batch in batches_of(WITH_IDS, PACKED, LARGE)],
+            id="with schema ids",
         ),
     ],
 )

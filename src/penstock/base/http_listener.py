@@ -11,9 +11,10 @@ connections, and closes slow ones. The application limits the bodies.
 
 A request whose length is ambiguous is rejected before the application gets it: one with both
 Content-Length and Transfer-Encoding, or with a transfer coding other than chunked. (The parser
-rejects several lengths.) The ASGI scope has the client certificate (`http_protocol.py`).
+rejects several lengths.) So is a request without a Host header, or with several. The ASGI scope has
+the client certificate (`http_protocol.py`).
 
-Source: RFC 9112, 6.1 and 6.3 (request smuggling).
+Source: RFC 9112, 3.2 (Host), 6.1 and 6.3 (request smuggling).
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ _LARGE_HEAD: Final = b'{"error":"invalid_request","message":"the request head ex
 _BUSY: Final = (
     b'{"error":"throttling_quota_exceeded","message":"too many concurrent requests; retry later"}'
 )
+_NO_HOST: Final = b'{"error":"invalid_request","message":"a request must have one Host header"}'
 _TWO_LENGTHS: Final = (
     b'{"error":"invalid_request","message":"the request body has no single length: '
     b'send either Content-Length or Transfer-Encoding: chunked"}'
@@ -137,14 +139,17 @@ async def _refuse(send: Any, status: int, body: bytes) -> None:
 
 
 def _one_length(app: Any) -> Any:
-    """Wrap an application, to reject requests of ambiguous length or with too large heads."""
+    """Wrap an application, to reject ambiguous requests and those with too large heads."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
         every = scope.get("headers", ())
         headers = [header for header in every if header[0] in _LENGTHS]
         codings = [value.strip().lower() for name, value in headers if name == _CODING]
+        hosts = sum(1 for name, _ in every if name == b"host")
         if sum(len(name) + len(value) + _AROUND_BYTES for name, value in every) > HEAD_BYTES_MAX:
             await _refuse(send, 431, _LARGE_HEAD)
+        elif hosts > 1 or (not hosts and scope.get("http_version") != "1.0"):
+            await _refuse(send, 400, _NO_HOST)
         elif len(headers) > 1 or codings not in ([], [b"chunked"]):
             await _refuse(send, 400, _TWO_LENGTHS)
         else:

@@ -22,7 +22,7 @@ class AdminServer:
         self._broker = broker
         self._listener = HttpListener()
         own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
-        self._security = HttpSecurity(broker, own, ADMIN_LISTENER)
+        self._security = HttpSecurity(broker, settings, own, ADMIN_LISTENER)
         self.access = AdminAccess(
             authoriser=broker.authoriser,
             authentication=self._security.authentication(

@@ -25,6 +25,7 @@ from penstock.broker.partitions.registry import PartitionRegistry
 from penstock.broker.quotas.service import Quotas
 from penstock.broker.requests.metrics import RequestMetrics
 from penstock.broker.requests.opening import Opener
+from penstock.broker.requests.schema_ids import SchemaChecks
 from penstock.broker.share.service import ShareService
 from penstock.broker.telemetry.service import Telemetry
 from penstock.broker.topics.admin import TopicAdmin
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.broker.net.connection import ConnectionOwner, Expiring
     from penstock.broker.net.security_settings import Security
     from penstock.broker.partitions.replicas import Replicas
+    from penstock.broker.requests.schema_ids import SchemaIds
     from penstock.control import ControlPlane
     from penstock.diskless.topics.service import DisklessService
     from penstock.partitions.tiering import TierService
@@ -73,8 +75,9 @@ class Assembly:
         front_secret: bytes,
         owner: ConnectionOwner,
         on_set_back: Callable[[PenstockError], None],
+        schema_ids: SchemaIds | None = None,
     ) -> None:
-        """`owner` handles authenticated connections.
+        """`owner` handles authenticated connections; `schema_ids` are those of a schema registry.
 
         `on_set_back` is called if the database was replaced by an older copy (`DatabaseWatch`).
         """
@@ -103,6 +106,7 @@ class Assembly:
         self.metrics = RequestMetrics()
         self.commits = GroupCommits(store)
         self.opener = Opener()
+        self.schema_checks = SchemaChecks(schema_ids)
         self.fetch_hub = FetchHub()
         self.metadata_cache = MetadataCache()
         self.produce_waiting: dict[Expiring, None] = {}
@@ -112,10 +116,8 @@ class Assembly:
         self._make_metadata(on_set_back)
         self._make_topics()
         self._make_coordinators()
-        self.sinks: SinkService | None = None
+        self.sinks = self._sink_service()
         """Sink service; None without a directory for staged blobs."""
-        if settings.sink_staging_directory:
-            self.sinks = self._sink_service()
 
     def _make_metadata(self, on_set_back: Callable[[PenstockError], None]) -> None:
         self.seen = DatabaseWatch(
@@ -169,6 +171,7 @@ class Assembly:
             control=self.control,
             randomness=self.randomness,
             diskless=self.diskless is not None,
+            schema_checks=self.schema_checks,
             tiered=self.tiers is not None and self.tiers.enabled,
         )
         self.migrations = TopicMigrations(
@@ -220,7 +223,9 @@ class Assembly:
             identity=self.identity,
         )
 
-    def _sink_service(self) -> SinkService:
+    def _sink_service(self) -> SinkService | None:
+        if not self.settings.sink_staging_directory:
+            return None
         from penstock.broker.batch_commits import SinkContext, SinkService
 
         return SinkService(
@@ -236,6 +241,7 @@ class Assembly:
                 commits=self.commits,
                 identity=self.identity,
                 diskless=self.diskless,
+                schema_checks=self.schema_checks,
                 stopping=self.stopping,
             )
         )

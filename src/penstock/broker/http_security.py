@@ -45,8 +45,6 @@ class HttpProcess(Protocol):
     """Port to the process that has an HTTP interface: a broker, or a schema registry."""
 
     @property
-    def settings(self) -> BrokerSettings: ...
-    @property
     def authoriser(self) -> Authoriser: ...
     @property
     def audit(self) -> Audit: ...
@@ -59,9 +57,12 @@ class HttpProcess(Protocol):
 class HttpSecurity:
     """Security of one HTTP listener, with the users, tokens and certificates of its settings."""
 
-    def __init__(self, process: HttpProcess, listener: Listener, setting: str) -> None:
+    def __init__(
+        self, process: HttpProcess, settings: BrokerSettings, listener: Listener, setting: str
+    ) -> None:
         """`setting` names the listener in the audit log."""
         self._process = process
+        self._settings = settings
         self._setting = setting
         self._materials: ListenerMaterials | None = None
         self.listener = listener
@@ -70,7 +71,7 @@ class HttpSecurity:
 
     @property
     def hosts(self) -> frozenset[str]:
-        return names_of(self._process.settings, self.listener.host)
+        return names_of(self._settings, self.listener.host)
 
     async def open(self) -> Bind | None:
         """Load the listener's files; return the function that binds it, or None without TLS.
@@ -92,7 +93,7 @@ class HttpSecurity:
             PasswordVerifier(process.randomness),
             process.audit,
             Gate(process.security_service.listener_group, self.listener.name),
-            plain_loopback=process.settings.admin_basic_loopback,
+            plain_loopback=self._settings.admin_basic_loopback,
         )
 
     def _identities(self) -> Identities:

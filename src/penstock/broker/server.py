@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.broker.admin_server import AdminServer
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.net.security import SecurityService
+    from penstock.broker.requests.schema_ids import SchemaIds
     from penstock.control import ControlPlane
     from penstock.control.values.diskless import Watermarks
     from penstock.diskless.topics.service import DisklessService
@@ -209,8 +210,12 @@ class BrokerServer:
         audit_topic: AuditTopic | None = None,
         security: Security | None = None,
         front_secret: bytes = b"",
+        schema_ids: SchemaIds | None = None,
     ) -> None:
-        """`audit_topic` is a sink of `audit`; requests of a front end carry the `front_secret`."""
+        """`audit_topic` is a sink of `audit`; requests of a front end carry the `front_secret`.
+
+        `schema_ids` are those of the schema registry, if this broker has one.
+        """
         self.assembly = assembly = Assembly(
             settings,
             control=control,
@@ -226,15 +231,11 @@ class BrokerServer:
             front_secret=front_secret,
             owner=self,
             on_set_back=self._set_back,
+            schema_ids=schema_ids,
         )
         self._audit_topic = audit_topic
         self._take(assembly)
-        self._servers: list[Server] = []
-        self._connections: dict[Connection, None] = {}
-        self._per_host: dict[str, int] = {}
-        self._warnings = AddressWarnings()
-        self.bound: dict[str, tuple[str, int]] = {}
-        """Bound host and port by listener name."""
+        self._make_connections()
         self._timer: asyncio.TimerHandle | None = None
         self._looked = clock.monotonic()
         self._incarnation = randomness.uuid()
@@ -252,6 +253,14 @@ class BrokerServer:
         self._noticed = False
         self._ending = False
         self._make_dispatcher()
+
+    def _make_connections(self) -> None:
+        self._servers: list[Server] = []
+        self._connections: dict[Connection, None] = {}
+        self._per_host: dict[str, int] = {}
+        self._warnings = AddressWarnings()
+        self.bound: dict[str, tuple[str, int]] = {}
+        """Bound host and port by listener name."""
 
     def _make_dispatcher(self) -> None:
         settings = self.settings

@@ -182,6 +182,7 @@ class Handlers:
             commits=broker.commits,
             metrics=broker.metrics,
             quotas=broker.quotas,
+            schema_checks=broker.schema_checks,
             settings=broker.settings,
             verifier=broker.verifier,
             produce_waiting=broker.produce_waiting,

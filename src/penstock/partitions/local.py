@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.records import OffsetOutOfRange
-from penstock.records.appends import NO_APPEND, AppendResult, Done, Opening
+from penstock.records.appends import NO_APPEND, AppendResult, Done, IdReader, Opening
 from penstock.records.extents import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -158,6 +158,7 @@ class LocalPartition(ReplicaState):
         done: Done,
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
+        ids: IdReader | None = None,
     ) -> None:
         """Append as `Partition.append`; durable after the sync of this turn of the loop.
 
@@ -171,7 +172,7 @@ class LocalPartition(ReplicaState):
             self.check_in_sync()
         result = log.append(
             batches, now_ms=now_ms, lease=lease, config=config, single=True, guard=guard,
-            opening=opening,
+            opening=opening, ids=ids,
         )  # fmt: skip
         commits = self._commits
         commits.appends.append((done, result))

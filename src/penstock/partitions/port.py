@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from penstock.records.appends import Done, Opening
+from penstock.records.appends import Done, IdReader, Opening
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -82,13 +82,15 @@ class Partition(Protocol):
         done: Done,
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
+        ids: IdReader | None = None,
     ) -> None:
         """Validate and append the batch that a produce request has for this partition.
 
         With a guard the batch is part of a transaction. `opening` states whether this call may
-        perform a validation that takes long. `done` is called once, after this call has returned:
-        when the guarantee of `acks` holds, or with an error. Until then `batches` must not change.
-        With a lease, the batch stays in its buffer until the lease is released.
+        perform a validation that takes long. `ids` reads and checks the schema ids of the records.
+        `done` is called once, after this call has returned: when the guarantee of `acks` holds, or
+        with an error. Until then `batches` must not change. With a lease, the batch stays in its
+        buffer until the lease is released.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
@@ -97,6 +99,7 @@ class Partition(Protocol):
             rejects them.
             NeedsOpening: validation takes long, and `opening` is `Opening.BESIDE`; nothing was
             appended.
+            PenstockError: `ids` rejects the batch.
             PenstockError: the partition accepts no appends now; nothing was appended.
         """
         ...

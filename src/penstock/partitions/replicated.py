@@ -15,7 +15,7 @@ from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.pause import pause
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
-from penstock.records.appends import NO_APPEND, Done, Opening, Outcome
+from penstock.records.appends import NO_APPEND, Done, IdReader, Opening, Outcome
 from penstock.replication.messages import BeingMended, NotLeading, TooFewReplicas
 from penstock.storage.files.values import Later, OffsetAndTimestamp, Read
 from penstock.storage.files.walk import DamagedRecords
@@ -94,6 +94,7 @@ class ReplicatedPartition(LocalPartition):
         done: Done,
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
+        ids: IdReader | None = None,
     ) -> None:
         """Append as `Partition.append`.
 
@@ -114,7 +115,7 @@ class ReplicatedPartition(LocalPartition):
         try:
             result = self.replicated.append(
                 batches, now_ms=now_ms, acks=acks, lease=lease, done=done, guard=guard,
-                opening=opening,
+                opening=opening, ids=ids,
             )  # fmt: skip
         except (NotLeading, TooFewReplicas):
             self._refused_ms = now_ms

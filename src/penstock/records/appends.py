@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
 
 
@@ -53,6 +54,19 @@ class Opening(Enum):
     """
     DONE = "done"
     """None: the records have been checked already; the append checks headers and checksums."""
+
+
+class IdReader(Protocol):
+    """Reader of the schema ids of a batch, which also checks the batch's records."""
+
+    def read(self, section: Readable, count: int) -> None:
+        """Read the ids of exactly `count` records.
+
+        Raises:
+            CorruptBatch: a record is invalid; the error has its index.
+            PenstockError: the reader rejects the ids.
+        """
+        ...
 
 
 class NeedsOpening(Exception):

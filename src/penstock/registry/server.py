@@ -23,12 +23,20 @@ if TYPE_CHECKING:
 class RegistryServer:
     """The registry of one process, and its listener."""
 
-    def __init__(self, control: ControlPlane, access: RegistryAccess, *, version: str) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        access: RegistryAccess,
+        *,
+        version: str,
+        registry: SchemaRegistry | None = None,
+    ) -> None:
+        """`registry` is the one to serve, if other parts of the process use it too."""
         self._control = control
         self._access = access
         self._version = version
         self._listener = HttpListener()
-        self.registry = SchemaRegistry(control)
+        self.registry = registry or SchemaRegistry(control)
 
     async def start(
         self, address: tuple[str, int], *, connections_max: int, bind: Bind | None = None

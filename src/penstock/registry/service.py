@@ -113,7 +113,9 @@ class SchemaRegistry:
     # Reading changes of other brokers
 
     async def refresh(self) -> None:
-        """Read the rows that changed since the last read. Concurrent calls share one read."""
+        """Read the rows that changed before this call. Concurrent calls share one read."""
+        if self._refreshing is not None:  # its read may have begun before the change
+            await asyncio.wait({self._refreshing})
         if self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
             self._refreshing.add_done_callback(self._refreshed)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.control.values.errors import EPOCH_PARTITIONS_PER_CALL_MAX
-from penstock.records.appends import AppendResult, Done, Opening
+from penstock.records.appends import AppendResult, Done, IdReader, Opening
 from penstock.records.transactions import Guard, Marker
 from penstock.replication.chain import Chain
 from penstock.replication.copies import HEARD_BY_COPIES, Copy
@@ -218,6 +218,7 @@ class ReplicatedLog:
         done: Done,
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
+        ids: IdReader | None = None,
     ) -> AppendResult | None:
         """Append batches, or a marker, as the leader.
 
@@ -237,8 +238,9 @@ class ReplicatedLog:
             result = log.transactions.append_marker(appended, now_ms=now_ms)
         else:
             result = log.append(
-                appended, now_ms=now_ms, lease=lease, single=True, guard=guard, opening=opening
-            )
+                appended, now_ms=now_ms, lease=lease, single=True, guard=guard, opening=opening,
+                ids=ids,
+            )  # fmt: skip
         if state.log_end_offset > base:
             self.copy.wrote(leading.appended(base, state.log_end_offset))
         self._service.stir(self)

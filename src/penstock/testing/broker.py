@@ -179,7 +179,7 @@ class _BrokerThread:
         self._thread.stop()
 
     async def _begin(self) -> tuple[tuple[str, str], End]:
-        self.server = await opened(configure(file=None, environment={}, flags=self._flags))
+        self.server, _ = await opened(configure(file=None, environment={}, flags=self._flags))
         ready = await start(self.server)
         return (address(ready.kafka), address(ready.admin)), self.server.stop
 

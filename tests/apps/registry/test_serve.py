@@ -119,7 +119,7 @@ def test_registries_share_a_database_and_follow_its_acls(postgres_url: str, tmp_
     ):
         with pytest.raises(RegistryRefused) as error:
             one.register("orders-value", ORDER)
-        assert error.value.status == 403
+        assert error.value.status == 401
         asyncio.run(_allow(postgres_url, "write", "describe"))
 
         def registered() -> bool:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from penstock.broker.batch_commits import Committed, SinkService
-from penstock.broker.batch_commits.manifest import NotFinished, parse_post
+from penstock.broker.batch_commits.manifest import InvalidCommit, NotFinished, parse_post
 from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, SinkCommit
 from penstock.records.columnar import decode_batches
 from tests.broker.batch_commits.sink_client import Part, encode_blob
+from tests.broker.registered import Registered, framed, give
 from tests.broker.test_replicated import Cluster, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -84,6 +85,20 @@ async def test_any_broker_takes_batches(cluster: SinkCluster, leads: bool) -> No
     assert await cluster.records() == [*VALUES, "more"]
     row = await cluster.sinks(node_id).commit_of("q")
     assert [target.next_sequence for target in row.targets] == [101], "with one producer"
+
+
+async def test_schema_ids_are_checked_before_a_commit_and_not_again(cluster: SinkCluster) -> None:
+    """A commit that has begun must end, even if its schemas were deleted meanwhile."""
+    for broker in cluster.brokers.values():
+        give(broker, Registered(5))
+    leader = await cluster.create(more={"schema.validation.value": "true"})
+    give(cluster.brokers[leader], Registered())
+    node_id, values = leader % 3 + 1, [framed(5).decode()] * 10
+    with pytest.raises(InvalidCommit, match="topic 't': record 3 of 4 has no schema id"):
+        await cluster.post(node_id, 0, cluster.stage(node_id, "bad", [*values, "plain"]))
+    done = await cluster.finished(node_id, 0, cluster.stage(node_id, "good", values))
+    assert done.outcome == "appended"
+    assert await cluster.records() == values
 
 
 async def test_the_leader_goes_between_stage_and_commit(cluster: SinkCluster) -> None:

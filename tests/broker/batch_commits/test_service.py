@@ -25,10 +25,13 @@ from penstock.broker.batch_commits.manifest import (
 from penstock.broker.batch_commits.roll_forward import RollForward
 from penstock.broker.net.errors import InternalTopic, UnknownTopicOrPartition
 from penstock.control import SinkCommit
+from penstock.control.values.errors import ControlUnavailable
 from penstock.control.values.topics import SEQUENCES
+from penstock.partitions.local import NotEnoughReplicas
 from penstock.storage import StorageSettings
 from tests.broker.batch_commits.conftest import House
 from tests.broker.batch_commits.sink_client import Part
+from tests.broker.registered import Registered, framed, give
 from tests.faulty_files import FaultyFiles
 
 
@@ -586,3 +589,23 @@ def encode(house: House, some: list[str]) -> tuple[bytes, Any]:
     from tests.broker.batch_commits.sink_client import encode_blob
 
     return encode_blob("x", [Part("t", 0, some)], house.topic_ids, records_per_batch=10)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+async def test_sections_need_ids_of_registered_schemas(house: House, codec: int) -> None:
+    registered = Registered(5)
+    registered.later = {7}
+    give(house.broker, registered)
+    await house.topic("t", 1, {"schema.validation.value": "true"})
+    good, later = framed(5).decode(), framed(7).decode()
+    blob = house.stage("good", [Part("t", 0, [good] * 25 + [later])], codec=codec)
+    assert (await house.post(0, [blob])).records == 26
+    assert registered.refreshes == 1
+    for bad, reason in (("plain", "has no schema id in its value"), (framed(9).decode(), "9")):
+        blob = house.stage("bad", [Part("t", 0, [good] * 15 + [bad])], codec=codec)
+        with pytest.raises(InvalidCommit, match=f"topic 't': record 5 of 6.*{reason}"):
+            await house.post(1, [blob])
+    registered.fails = ControlUnavailable("the database is away")
+    with pytest.raises(NotEnoughReplicas, match="could not be read"):
+        await house.post(1, [blob])
+    assert house.values("t") == [good] * 25 + [later]

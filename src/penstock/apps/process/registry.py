@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration
     from penstock.broker.http_security import HttpProcess
     from penstock.control import ControlPlane
+    from penstock.registry.service import SchemaRegistry
 
 
 NAME = "REGISTRY"
@@ -22,9 +23,14 @@ NAME = "REGISTRY"
 
 
 async def start_registry(
-    configuration: Configuration, process: HttpProcess, control: ControlPlane
+    configuration: Configuration,
+    process: HttpProcess,
+    control: ControlPlane,
+    registry: SchemaRegistry | None = None,
 ) -> tuple[RegistryServer, tuple[str, int]]:
     """Start the registry of a process whose control plane is open; return it and its address.
+
+    `registry` is that of a broker, which also checks the schema ids of produced records.
 
     Raises:
         PortUnavailable: the address cannot be bound.
@@ -34,14 +40,14 @@ async def start_registry(
     settings = configuration.schemas
     protocol = settings.registry_security_protocol or configuration.broker.admin_security_protocol
     listener = http_listener(NAME, LISTENER, settings.registry_listener, protocol)
-    security = HttpSecurity(process, listener, LISTENER)
+    security = HttpSecurity(process, configuration.broker, listener, LISTENER)
     access = RegistryAccess(
         authoriser=security.authoriser,
         authentication=security.authentication(known),
         audit=security.audit,
         hosts=security.hosts,
     )
-    server = RegistryServer(control, access, version=__version__)
+    server = RegistryServer(control, access, version=__version__, registry=registry)
     bind = await security.open()
     try:
         address = await server.start(

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.server import BrokerServer
     from penstock.broker.topics.audit_topic import AuditTopic
-    from penstock.control import SqliteControlPlane
+    from penstock.control import ControlPlane, SqliteControlPlane
     from penstock.control.drivers.notices import SocketNotices
     from penstock.control.postgres import PostgresControlPlane
     from penstock.diskless.topics.service import DisklessService
     from penstock.objects import UrlSigner
     from penstock.partitions.tiering import TierService
+    from penstock.registry.ids import RegisteredIds
+    from penstock.registry.service import SchemaRegistry
     from penstock.security import Authoriser
     from penstock.security.audit import Audit, AuditSettings, LineSink
     from penstock.storage import LogConfig
@@ -78,7 +80,7 @@ class Ready:
 
 async def opened(
     configuration: Configuration, notices: SocketNotices | None = None
-) -> BrokerServer:
+) -> tuple[BrokerServer, SchemaRegistry | None]:
     """Open the data directory and create a broker, even if its journal or checkpoint is damaged.
 
     After damage it asks the control plane which partitions have no replicas on other brokers, and
@@ -124,8 +126,8 @@ def build(
     notices: SocketNotices | None = None,
     *,
     alone: Collection[TopicPartition] | None = None,
-) -> BrokerServer:
-    """Open the data directory and create a broker, without starting it.
+) -> tuple[BrokerServer, SchemaRegistry | None]:
+    """Open the data directory and create a broker and its schema registry, without starting them.
 
     `notices` connects the broker to others that share its directory. `alone` has the partitions
     without replicas on other brokers; None means that they are unknown.
@@ -159,6 +161,7 @@ def build(
     archive, registry = _diskless(configuration, control, topics.config_of), Registry()
     audit = configuration.audit
     topic = _audit_topic(audit)
+    schemas = _schemas(configuration, control)
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
@@ -173,9 +176,23 @@ def build(
         front_secret=configuration.front_secret,
         audit=audit_log(audit, registry, {"broker": configuration.broker.node_id}, topic),
         audit_topic=topic,
+        schema_ids=None if schemas is None else schemas[1],
     )
     topics.bind(lambda: server.cluster.loaded)
-    return server
+    return server, None if schemas is None else schemas[0]
+
+
+def _schemas(
+    configuration: Configuration, control: ControlPlane
+) -> tuple[SchemaRegistry, RegisteredIds] | None:
+    """Return the schema registry of a broker and its ids; None if it serves none."""
+    if not configuration.schemas.registry_enable:
+        return None
+    from penstock.registry.ids import RegisteredIds
+    from penstock.registry.service import SchemaRegistry
+
+    registry = SchemaRegistry(control)
+    return registry, RegisteredIds(registry)
 
 
 def authoriser_of(settings: BrokerSettings) -> Authoriser:

@@ -31,7 +31,6 @@ from penstock.security.listeners.listener_group import ListenerGroup
 
 if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration
-    from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.net.listeners import Listener
     from penstock.broker.net.security_settings import Security
     from penstock.control import ControlPlane, MetadataImage
@@ -122,10 +121,9 @@ class Listeners:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class HttpServices:
     """Services that the registry's HTTP interface uses (`broker/http_security.py`)."""
 
-    settings: BrokerSettings
     authoriser: Authoriser
     audit: Audit
     security_service: Listeners
@@ -179,13 +177,12 @@ class StandaloneRegistry:
         await self._access.start()
         secret = await cluster_secret(self._control, SYSTEM_RANDOMNESS)
         self._listeners = Listeners(configuration.security, secret, self._access.users)
-        parts = Parts(
-            settings=configuration.broker,
+        services = HttpServices(
             authoriser=self._authoriser,
             audit=self._audit,
             security_service=self._listeners,
         )
-        self._server, address = await start_registry(configuration, parts, self._control)
+        self._server, address = await start_registry(configuration, services, self._control)
         return address
 
     async def stop(self) -> None:

@@ -68,14 +68,16 @@ async def serve_until(
 async def _started(
     configuration: Configuration, notices: SocketNotices | None
 ) -> tuple[BrokerServer, RegistryServer | None, Ready]:
-    server = await opened(configuration, notices)
+    server, schemas = await opened(configuration, notices)
     ready = await start(server)
-    if not configuration.schemas.registry_enable:
+    if schemas is None:
         return server, None, ready
     from penstock.apps.process.registry import start_registry
 
     try:
-        registry, address = await start_registry(configuration, server.assembly, server.control)
+        registry, address = await start_registry(
+            configuration, server.assembly, server.control, schemas
+        )
     except BaseException:
         await server.stop()
         raise

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.net.listeners import Identity
     from penstock.broker.partitions.registry import PartitionRegistry
+    from penstock.broker.requests.schema_ids import SchemaChecks
     from penstock.control import ControlPlane
     from penstock.diskless.topics.service import DisklessService
     from penstock.partitions import GroupCommits
@@ -296,6 +297,7 @@ class SinkContext(Struct, frozen=True, kw_only=True):
     commits: GroupCommits
     identity: Identity
     diskless: DisklessService | None
+    schema_checks: SchemaChecks
     stopping: asyncio.Event
 
 

@@ -1,8 +1,9 @@
 """Reader of staged sections in bounded pieces of whole batches, stamped with their producer.
 
 A reader runs on worker threads, one call at a time. No file stays open between calls, so that an
-abandoned reader leaves none open. Records are not decoded: a piece is read into its own buffer,
-checked by headers and checksums, and stamped in place.
+abandoned reader leaves none open. A piece is read into its own buffer, checked by headers and
+checksums, and stamped in place. Its records are read only before a commit begins, as far as the
+configuration of their topic demands.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from penstock.broker.batch_commits.manifest import (
     InvalidCommit,
     TopicIdPartition,
 )
+from penstock.broker.requests.opening import Opened, reader_of
 from penstock.control.values.topics import SEQUENCES
 from penstock.records import (
     HEADER_BYTES,
@@ -80,17 +82,25 @@ class PieceReader:
         self._index = 0
         self._position = -1
         self._counted = 0
+        self.with_ids: list[tuple[TopicIdPartition, Opened]] = []
 
     def verify(self, now_ms: int) -> bool:
         """Validate the next pieces as their logs would; return False at the end.
+
+        Pieces for topics that demand schema ids are then in `with_ids`.
 
         Raises:
             CorruptBlob: a section is missing or not made of whole batches.
             PenstockError: as `PartitionLog.append`, for batches that cannot be stored.
         """
         pieces = self._next(stamp=False)
+        self.with_ids = []
         for piece in pieces:
-            validate_batches(piece.data, self._configs[piece.run.target], now_ms)
+            config = self._configs[piece.run.target]
+            ids = reader_of(config)
+            validate_batches(piece.data, config, now_ms, ids=ids)
+            if ids is not None:
+                self.with_ids.append((piece.run.target, Opened(piece.data, ids.found)))
         return bool(pieces)
 
     def read(self) -> list[Piece]:

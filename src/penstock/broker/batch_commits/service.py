@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -58,12 +58,14 @@ from penstock.broker.batch_commits.roll_forward import (
 )
 from penstock.broker.batch_commits.staging import StagingArea
 from penstock.broker.net.errors import InternalTopic, ShuttingDown, UnknownTopicOrPartition
+from penstock.broker.requests.schema_ids import Candidate
 from penstock.control import SinkCommit, SinkTarget
 from penstock.partitions import LocalPartition, Partition, look_up_watermarks
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.storage import PartitionLog
+    from penstock.broker.requests.opening import Opened
+    from penstock.storage import LogConfig, PartitionLog
 
 SWEEP_SECONDS: Final = 60.0
 REDRIVE_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000)
@@ -372,13 +374,26 @@ class SinkService:
             configs = {key: partition.config for key, partition in partitions.items()}
             reader = PieceReader(directory, runs_to_verify(manifest), configs)
             while await asyncio.to_thread(reader.verify, now_ms):
-                pass
+                await self._check_ids(manifest, configs, reader.with_ids)
         except InvalidCommit:
             raise
         except (InvalidError, CorruptError) as error:
             raise InvalidCommit(f"a staged section is invalid: {error}") from error
         except OSError as error:
             raise StagingUnavailable(f"reading {directory} failed: {error}") from error
+
+    async def _check_ids(
+        self,
+        manifest: Manifest,
+        configs: Mapping[TopicIdPartition, LogConfig],
+        pieces: Sequence[tuple[TopicIdPartition, Opened]],
+    ) -> None:
+        """Check the schema ids of pieces as those of produced batches; raises PenstockError."""
+        targets = manifest.targets()
+        candidates = [Candidate(targets[key][0], configs[key], piece) for key, piece in pieces]
+        for outcome in await self._context.schema_checks.checked(candidates):
+            if isinstance(outcome, Exception):
+                raise outcome
 
     def _partitions(
         self, manifest: Manifest

@@ -321,6 +321,7 @@ class Configs(Struct, frozen=True, kw_only=True):
         effective = topic_config(levels, configs)
         enabled = self.topic_admin.tiered
         check_tiers(topic.name, topic.configs, configs, effective, enabled=enabled)
+        self.topic_admin.schema_checks.check_config(topic.name, effective, topic.configs)
         return check_change(topic, configs, effective)
 
     async def _apply_broker(

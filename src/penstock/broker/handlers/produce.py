@@ -6,8 +6,9 @@ partition.
 
 A partition of a request has one whole batch with offsets from 0 on, as in Kafka since RecordBatch
 v2. A batch that must be decompressed is first decompressed and validated by a thread
-(`broker/requests/opening.py`). Later requests of the connection wait meanwhile, so that the batches
-of a producer keep their order.
+(`broker/requests/opening.py`). For a batch with unknown schema ids, the newest schemas are read
+(`broker/requests/schema_ids.py`). Later requests of the connection wait meanwhile, so that the
+batches of a producer keep their order.
 
 Versions 0 to 2 are advertised, but rejected in their own response format (`wire/kafka/apis.py`).
 In requests with a transactional id, batches that may begin a transaction are first verified with
@@ -40,11 +41,12 @@ from penstock.broker.net.errors import (
 from penstock.broker.net.listeners import endpoints_of
 from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
 from penstock.broker.requests.access import forbidden_topic
-from penstock.broker.requests.opening import Opener, Sealed
+from penstock.broker.requests.opening import Opener, OpenResult, Sealed
+from penstock.broker.requests.schema_ids import Candidate, SchemaChecks, UnknownSchema
 from penstock.partitions import look_up_watermarks
 from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, InvalidRecord, decode_header, says_transactional
-from penstock.records.appends import AppendResult, NeedsOpening, Opening, Outcome
+from penstock.records.appends import AppendResult, IdReader, NeedsOpening, Opening, Outcome
 from penstock.records.errors import InvalidTxnState
 from penstock.records.transactions import ONGOING, UNGUARDED, Guard
 from penstock.security import EVERYTHING
@@ -337,6 +339,7 @@ class Produce(Struct, frozen=True, kw_only=True):
     commits: GroupCommits
     metrics: RequestMetrics
     quotas: Quotas
+    schema_checks: SchemaChecks
     settings: BrokerSettings
     verifier: Verifier
     produce_waiting: dict[Expiring, None]
@@ -414,15 +417,17 @@ class Produce(Struct, frozen=True, kw_only=True):
                             f"records of {topic.topic.name}-{index} are null or empty"
                         )
                     guard = None if guards is None else guard_of(guards, (key, index))
+                    ids = self._id_reader(context, topic, partition)
                     try:
                         partition.append(
                             records, now_ms=now_ms, acks=acks, lease=lease, done=result,
-                            guard=guard, opening=Opening.BESIDE,
+                            guard=guard, opening=Opening.BESIDE, ids=ids,
                         )  # fmt: skip
                         result.takes = partition.append_takes
-                    except NeedsOpening:
-                        result.takes = "decompressing the batch"
-                        batch = Sealed(records, partition.config, guard is not None)
+                    except (NeedsOpening, UnknownSchema):
+                        result.takes = "the batch's validation"
+                        transactional = guard is not None
+                        batch = Sealed(records, partition.config, transactional, ids is not None)
                         sealed.append(_Sealed(result, topic, partition, batch, guard))
                     pending.outstanding += 1
                 except Exception as error:
@@ -446,6 +451,21 @@ class Produce(Struct, frozen=True, kw_only=True):
         partition = served[index] if 0 <= index < len(served) else None
         return self.partitions.partition_of(topic, index) if partition is None else partition
 
+    def _id_reader(
+        self, context: RequestContext, topic: ServedTopic, partition: Partition
+    ) -> IdReader | None:
+        """Return the reader of the schema ids that the topic demands; None if it demands none.
+
+        Records that brokers write are not checked: dead letters, and commits of sinks, whose ids
+        were checked before they began.
+        """
+        config = partition.config
+        if not (config.schema_validation_value or config.schema_validation_key):
+            return None
+        if context.connection.principal == PEER:
+            return None
+        return self.schema_checks.reader(topic.topic.name, config)
+
     async def _append_opened(
         self,
         context: RequestContext,
@@ -458,6 +478,10 @@ class Produce(Struct, frozen=True, kw_only=True):
         now_ms = self.clock.now_ms()
         try:
             found = await self.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
+            found = await self.schema_checks.checked([
+                Candidate(waiting.topic.topic.name, waiting.batch.config, opened)
+                for waiting, opened in zip(sealed, found, strict=True)
+            ])  # fmt: skip
             for batch, ready in zip(sealed, found, strict=True):
                 pending.append_opened(batch, ready, self.clock.now_ms(), lease)
         finally:
@@ -658,14 +682,14 @@ class _Pending:
         self.deadline = context.started + request.timeout_ms / 1000
 
     def append_opened(
-        self, sealed: _Sealed, ready: memoryview | Exception, now_ms: int, lease: Lease | None
+        self, sealed: _Sealed, ready: OpenResult, now_ms: int, lease: Lease | None
     ) -> None:
         """Append a batch that was decompressed; if `ready` is an error, record it."""
         result = sealed.result
         if self._results is not None and not isinstance(ready, Exception):
             try:
                 sealed.partition.append(
-                    ready, now_ms=now_ms, acks=self._request.acks, lease=lease, done=result,
+                    ready.records, now_ms=now_ms, acks=self._request.acks, lease=lease, done=result,
                     guard=sealed.guard, opening=Opening.DONE,
                 )  # fmt: skip
                 result.takes = sealed.partition.append_takes

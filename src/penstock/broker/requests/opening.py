@@ -6,8 +6,8 @@ priority. It starts on demand, ends after `IDLE_SECONDS` without a request, and 
 dies.
 
 A request to the process is a message with the settings of all batches, then a message per batch.
-The first message of the response has the error of each batch, or whether it was recompressed. Then
-follows a message per recompressed batch.
+The first message of the response has the error of each batch, or whether it was recompressed and
+the schema ids of its records. Then follows a message per recompressed batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.records.compression import Allowance
 from penstock.storage.files.settings import LogConfig
 from penstock.storage.log.validation import prepared
+
+if TYPE_CHECKING:
+    from penstock.records.columnar.schema_ids import Part, PartIds, SchemaIdReader
 
 logger = logging.getLogger(__name__)
 
@@ -45,16 +48,26 @@ _TRIES: Final = 2
 
 
 class Sealed(NamedTuple):
+    """Batch to validate. `with_ids`: its schema ids are read, if its configuration demands ids."""
+
     records: memoryview
     config: LogConfig
     transactional: bool
+    with_ids: bool = False
 
 
-Opened = memoryview | Exception
+class Opened(NamedTuple):
+    """Batch that is ready to be appended, with the schema ids of its records if they were read."""
+
+    records: memoryview
+    ids: tuple[PartIds, ...] = ()
+
+
+OpenResult = Opened | Exception
 """Batch that is ready to be appended, or the error that rejects it."""
 
 
-def open_batches(batches: Sequence[Sealed], now_ms: int, allowance: Allowance) -> list[Opened]:
+def open_batches(batches: Sequence[Sealed], now_ms: int, allowance: Allowance) -> list[OpenResult]:
     """Decompress and validate the batches of a request.
 
     Return for each the batch to append, recompressed if its configuration requires it, or its
@@ -63,15 +76,36 @@ def open_batches(batches: Sequence[Sealed], now_ms: int, allowance: Allowance) -
     return [_open(batch, now_ms, allowance) for batch in batches]
 
 
-def _open(batch: Sealed, now_ms: int, allowance: Allowance) -> Opened:
+def _open(batch: Sealed, now_ms: int, allowance: Allowance) -> OpenResult:
+    ids = reader_of(batch.config) if batch.with_ids else None
     try:
         ready, _ = prepared(
             batch.records, batch.config, now_ms, single=True,
-            transactional=batch.transactional, allowance=allowance,
+            transactional=batch.transactional, allowance=allowance, ids=ids,
         )  # fmt: skip
     except Exception as error:
         return error
-    return ready
+    return Opened(ready, () if ids is None else ids.found)
+
+
+def demanded(config: LogConfig) -> list[Part]:
+    """Return the parts of records that must have schema ids."""
+    parts: list[Part] = []
+    if config.schema_validation_key:
+        parts.append("key")
+    if config.schema_validation_value:
+        parts.append("value")
+    return parts
+
+
+def reader_of(config: LogConfig) -> SchemaIdReader | None:
+    """Return a reader of the schema ids that a configuration demands; None if it demands none."""
+    parts = demanded(config)
+    if not parts:
+        return None
+    from penstock.records.columnar.schema_ids import SchemaIdReader
+
+    return SchemaIdReader(parts)
 
 
 class OpeningProcess:
@@ -85,7 +119,7 @@ class OpeningProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def opened(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
+    def opened(self, batches: Sequence[Sealed], now_ms: int) -> list[OpenResult]:
         """Call `open_batches`, for large requests in the separate process.
 
         If that process fails, they are handled in the broker's own process.
@@ -109,7 +143,7 @@ class OpeningProcess:
                     )  # fmt: skip
         return open_batches(batches, now_ms, Allowance())
 
-    def _asked(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
+    def _asked(self, batches: Sequence[Sealed], now_ms: int) -> list[OpenResult]:
         if self._process is None:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -123,13 +157,16 @@ class OpeningProcess:
         connection.send((now_ms, [batch[1:] for batch in batches]))
         for batch in batches:
             connection.send_bytes(batch.records)
-        answers: list[Exception | bool] = connection.recv()
-        return [
-            answer if isinstance(answer, Exception)
-            else memoryview(bytearray(connection.recv_bytes())) if answer
-            else batch.records
-            for batch, answer in zip(batches, answers, strict=True)
-        ]  # fmt: skip
+        answers: list[Exception | tuple[bool, tuple[PartIds, ...]]] = connection.recv()
+        found: list[OpenResult] = []
+        for batch, answer in zip(batches, answers, strict=True):
+            if isinstance(answer, Exception):
+                found.append(answer)
+                continue
+            changed, ids = answer
+            records = memoryview(bytearray(connection.recv_bytes())) if changed else batch.records
+            found.append(Opened(records, ids))
+        return found
 
     def end(self) -> None:
         """Kill the process if it runs, and wait for its end."""
@@ -164,12 +201,13 @@ def _serve(connection: Connection) -> None:
     found = open_batches(batches, now_ms, Allowance())
     pairs = list(zip(batches, found, strict=True))
     connection.send([
-        ready if isinstance(ready, Exception) else ready is not batch.records
+        ready if isinstance(ready, Exception)
+        else (ready.records is not batch.records, ready.ids)
         for batch, ready in pairs
     ])  # fmt: skip
     for batch, ready in pairs:
-        if ready is not batch.records and not isinstance(ready, Exception):
-            connection.send_bytes(ready)
+        if not isinstance(ready, Exception) and ready.records is not batch.records:
+            connection.send_bytes(ready.records)
 
 
 # Thread that decompresses and validates batches of produce requests, fairly between clients.
@@ -202,7 +240,7 @@ class Opener:
 
     async def opened(
         self, client: Hashable, batches: Sequence[Sealed], now_ms: int
-    ) -> list[Opened]:
+    ) -> list[OpenResult]:
         """Decompress and validate a request's batches (`open_batches`) in this client's turn."""
         return await self.run(client, lambda: self._process.opened(batches, now_ms))
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Randomness
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.requests.schema_ids import SchemaChecks
     from penstock.control import ControlPlane, Topic
     from penstock.storage.files.settings import LogConfig
 
@@ -121,6 +122,7 @@ class TopicAdmin:
         control: ControlPlane,
         randomness: Randomness,
         diskless: bool,
+        schema_checks: SchemaChecks,
         tiered: bool = False,
     ) -> None:
         self._settings = settings
@@ -128,6 +130,7 @@ class TopicAdmin:
         self._control = control
         self._randomness = randomness
         self._diskless = diskless
+        self.schema_checks = schema_checks
         self.tiered = tiered
 
     def levels(self) -> Levels:
@@ -153,6 +156,7 @@ class TopicAdmin:
                     check_local(spec.name, plan.configs)
                 effective = topic_config(levels, plan.configs)
                 check_tiers(spec.name, {}, plan.configs, effective, enabled=self.tiered)
+                self.schema_checks.check_config(spec.name, effective)
                 other = unified.setdefault(unify(spec.name), spec.name)
                 if other != spec.name:
                     raise TopicNameCollision(

@@ -29,7 +29,7 @@ from penstock.records import (
     OutOfOrderSequence,
     decode_header,
 )
-from penstock.records.appends import AppendResult, Done, Opening, Outcome
+from penstock.records.appends import AppendResult, Done, IdReader, Opening, Outcome
 from penstock.records.errors import TransactionCoordinatorFenced
 from penstock.records.extents import (
     EARLIEST,
@@ -142,6 +142,7 @@ class DisklessPartition:
         done: Done,
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
+        ids: IdReader | None = None,
     ) -> None:
         """Validate batches as a local log does, and submit them to the writer.
 
@@ -159,8 +160,9 @@ class DisklessPartition:
         config = self.config
         transactional = guard is not None
         ready, headers = prepared(
-            batches, config, now_ms, single=True, transactional=transactional, opening=opening
-        )
+            batches, config, now_ms, single=True, transactional=transactional, opening=opening,
+            ids=ids,
+        )  # fmt: skip
         if ready is not batches:
             batches, lease = ready, None
         if guard is not None:

@@ -11,12 +11,15 @@ Source: Kafka's `LogValidator`, `DefaultRecordBatch.iterator` and `PartialDefaul
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.crc import Readable
 from penstock.records.compression import Allowance, check_frame, decompress_portable
 from penstock.records.errors import CorruptBatch, InvalidRecord
 from penstock.records.header import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
+
+if TYPE_CHECKING:
+    from penstock.records.appends import IdReader
 
 VALIDATED_BATCH_BYTES_MAX: Final = 64 << 20
 """Most decompressed bytes of a batch; a broker rejects a larger batch."""
@@ -39,6 +42,7 @@ def check_records(
     index: int | None = None,
     keyed: bool = False,
     allowance: Allowance | None = None,
+    ids: IdReader | None = None,
 ) -> None:
     """Check the records of a whole batch against its header; a compressed batch is decompressed.
 
@@ -50,6 +54,7 @@ def check_records(
         index: the batch's index in its request, for messages.
         keyed: whether every record must have a key.
         allowance: budget of decompressed bytes for the whole request.
+        ids: reader of the records' schema ids.
 
     Raises:
         InvalidRecord: the records do not match the header, or a record lacks its key.
@@ -63,7 +68,7 @@ def check_records(
             section = (allowance or Allowance()).unpacked(
                 decompress_portable, header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX
             )
-        keyless = _walk(section, count, keyed=keyed)
+        keyless = _walk(section, count, keyed=keyed, ids=ids)
     except CorruptBatch as error:
         if error.record is None:
             raise InvalidRecord(f"{where}{count} records: {error}") from None
@@ -100,14 +105,20 @@ def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = Non
         raise InvalidRecord(f"{where}{header.record_count} records: {error}") from None
 
 
-def _walk(section: Readable, count: int, *, keyed: bool) -> Any:
+def _walk(section: Readable, count: int, *, keyed: bool, ids: IdReader | None) -> Any:
     """Check all records of a batch; with `keyed`, return the indexes of records without a key.
+
+    `ids` reads the schema ids, and checks the records by itself.
 
     Raises:
         CorruptBatch: a record is invalid; the error has its index.
     """
     if count * RECORD_BYTES_MIN > len(section):
         raise CorruptBatch(f"{count} records do not fit into {len(section)} bytes")
+    if ids is not None:
+        ids.read(section, count)
+        if not keyed:
+            return ()
     from penstock.records.columnar.walk import walk
 
     return walk(section, count, keyed=keyed)

@@ -35,7 +35,7 @@ PROBLEMS_MAX: Final = 100
 class InvalidSchema(InvalidError):
     """Schema that is malformed, too large, or refers to something that does not exist."""
 
-    code: ClassVar[str] = "invalid_schema"
+    code: ClassVar[str] = "invalid_request"
 
 
 class Dependency(Struct, frozen=True, kw_only=True):

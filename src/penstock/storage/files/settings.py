@@ -214,6 +214,19 @@ class LogConfig:
     retention_ms: int = setting(
         604_800_000, "Time to keep records; -1 keeps them for ever.", -1, LONG_MAX
     )
+    schema_validation_key: bool = setting(
+        False, "Whether the key of each produced record must have the id of a registered schema."
+        " Null keys are accepted. The brokers must have registry.enable = true.",
+    )  # fmt: skip
+    schema_validation_subject_strategy: str = setting(
+        "any", "Schemas that schema.validation.key and schema.validation.value accept: 'any'"
+        " schema of the default context, or those of the 'topic', which are the versions of the"
+        " subjects <topic>-key and <topic>-value.", choices=("any", "topic"),
+    )  # fmt: skip
+    schema_validation_value: bool = setting(
+        False, "Whether the value of each produced record must have the id of a registered schema."
+        " Null values are accepted. The brokers must have registry.enable = true.",
+    )  # fmt: skip
     segment_bytes: int = setting(
         1 << 30, "Size at which a segment file is closed and a new one begun.", 1 << 20, INT_MAX
     )

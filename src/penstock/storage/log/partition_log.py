@@ -24,7 +24,7 @@ from penstock.records import (
     decode_header,
     empty_batch,
 )
-from penstock.records.appends import AppendResult, Opening
+from penstock.records.appends import AppendResult, IdReader, Opening
 from penstock.records.extents import Extent
 from penstock.records.header import EMPTY_OFFSETS_MAX
 from penstock.records.idempotence import ProducerBatch, ProducerState
@@ -133,6 +133,7 @@ class PartitionLog:
         single: bool = False,
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
+        ids: IdReader | None = None,
     ) -> AppendResult:
         """Assign offsets to batches and queue them; they are durable once a later flush completes.
 
@@ -144,8 +145,7 @@ class PartitionLog:
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
-            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state rejects
-            them.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state differs.
             AppendBacklog: too many bytes wait for the journal.
             NeedsOpening: as `prepared`.
             StorageError, CorruptLog: the log accepts no appends.
@@ -170,7 +170,7 @@ class PartitionLog:
         transactional = guard is not None
         ready, headers = prepared(
             batches, config, now_ms, internal=internal, single=single,
-            transactional=transactional, opening=opening,
+            transactional=transactional, opening=opening, ids=ids,
         )  # fmt: skip
         if ready is not batches:
             batches, lease = ready, None
