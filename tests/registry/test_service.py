@@ -235,3 +235,19 @@ async def test_waiting_changes_are_bounded(
     refused = [result for result in results if isinstance(result, TooManyChanges)]
     assert 1 <= len(refused) <= 3
     assert len(first.state.subjects()) == 6 - len(refused)
+
+
+async def test_changes_and_conflicts_are_counted(
+    first: SchemaRegistry, second: SchemaRegistry
+) -> None:
+    await first.register(ORDERS, record("a"))
+    await second.register(Subject(".", "other"), record("b"))
+    with pytest.raises(IncompatibleSchema):
+        await first.register(ORDERS, Schema(schema='"string"'))
+    counts = {sample.metric.name: sample.value for sample in second.samples()}
+    assert counts["penstock_schema_registry_subjects"] == 2
+    assert counts["penstock_schema_registry_versions"] == 2
+    assert counts["penstock_schema_registry_changes_total"] == 1
+    counts = {sample.metric.name: sample.value for sample in first.samples()}
+    assert counts["penstock_schema_registry_incompatible_total"] == 1
+    assert counts["penstock_schema_registry_conflicts_total"] == 0

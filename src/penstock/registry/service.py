@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.metrics import Metrics, Sample, counter, gauge
 from penstock.base.pause import pause
 from penstock.control.values.registry import (
     REGISTRY_ROWS_PER_WRITE_MAX,
@@ -54,6 +55,19 @@ THREAD_CHARS_MIN: Final = 8_192
 """Length of text from which a schema is parsed on a worker thread, with its references."""
 
 R = TypeVar("R")
+
+
+class RegistryMetrics(Metrics, prefix="penstock_schema_registry_"):
+    subjects = gauge("subjects", "Subjects, soft-deleted ones included.")
+    versions = gauge("versions", "Versions of all subjects, soft-deleted ones included.")
+    schema_bytes = gauge("schema_bytes", "Size of all schemas' texts.")
+    changes = counter("changes_total", "Changes that were stored by this process.")
+    conflicts = counter(
+        "conflicts_total", "Changes that were decided again, because another process was faster."
+    )
+    incompatible = counter(
+        "incompatible_total", "Registrations that were rejected as incompatible."
+    )
 
 
 class TooManyChanges(RetriableError):
@@ -96,6 +110,14 @@ class SchemaRegistry:
         """Held while rows are read or stored, so that `state` takes them in order."""
         self._parsed: OrderedDict[UUID, ParsedSchema] = OrderedDict()
         self._parsed_chars = 0
+        self._metrics = RegistryMetrics()
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the metrics' samples for the registry of metrics."""
+        state, metrics = self.state, self._metrics
+        metrics.subjects = sum(len(context.subjects) for context in state.contexts.values())
+        metrics.versions, metrics.schema_bytes = state.versions, state.bytes
+        return metrics.samples()
 
     async def start(self) -> None:
         """Read all rows; raises PenstockError if the control plane does not answer."""
@@ -216,9 +238,11 @@ class SchemaRegistry:
                 self._undo(rows)
                 if not isinstance(error, StaleRegistry):
                     raise
+                self._metrics.conflicts += 1
                 await self._read()
                 continue
             if rows:
+                self._metrics.changes += 1
                 self._apply(list(rows.values()))
             for pending, result in decided:
                 _finish(pending, result)
@@ -417,6 +441,7 @@ class SchemaRegistry:
             if not verdict.compatible:
                 level = compared.config.compatibility_level or "NONE"
                 details = ", ".join(verdict.messages(level))
+                self._metrics.incompatible += 1
                 raise IncompatibleSchema(
                     "Schema being registered is incompatible with an earlier schema for subject"
                     f' "{candidate.subject.qualified}", details: [{details}]'

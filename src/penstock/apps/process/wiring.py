@@ -161,7 +161,7 @@ def build(
     archive, registry = _diskless(configuration, control, topics.config_of), Registry()
     audit = configuration.audit
     topic = _audit_topic(audit)
-    schemas = _schemas(configuration, control)
+    schemas = _schemas(configuration, control, registry)
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
@@ -183,7 +183,7 @@ def build(
 
 
 def _schemas(
-    configuration: Configuration, control: ControlPlane
+    configuration: Configuration, control: ControlPlane, metrics: Registry
 ) -> tuple[SchemaRegistry, RegisteredIds] | None:
     """Return the schema registry of a broker and its ids; None if it serves none."""
     if not configuration.schemas.registry_enable:
@@ -192,6 +192,7 @@ def _schemas(
     from penstock.registry.service import SchemaRegistry
 
     registry = SchemaRegistry(control)
+    metrics.add(registry.samples)
     return registry, RegisteredIds(registry)
 
 
