@@ -52,7 +52,8 @@ def install(wheel: Path, folder: Path) -> None:
         )
         tops = {PurePosixPath(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}
         for top in tops:
-            (folder / top).symlink_to(Path(str(found.locate_file(top))))
+            if not (folder / top).is_symlink():  # several packages may share a namespace
+                (folder / top).symlink_to(Path(str(found.locate_file(top))))
 
 
 def command(image: Path, *words: str) -> list[str]:

@@ -85,7 +85,7 @@ def test_times_are_cut_to_the_millisecond_they_are_in(
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     expected = [7 if value is None else value * 1000 // per_second for value in values]
     if any(not -(2**63) <= value < 2**63 for value in expected):
-        with pytest.raises(InvalidRecord, match="'timestamp' has seconds that milliseconds"):
+        with pytest.raises(InvalidRecord, match="'timestamp' has seconds whose milliseconds"):
             stored("timestamp", column)
     elif max(expected) - min(expected) < 2**40:
         assert stored("timestamp", column) == expected

