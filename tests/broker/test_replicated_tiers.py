@@ -119,5 +119,5 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     make_lead(brokers, [outside, wiped, first])
     copy = copy_on(brokers[outside])
     assert copy is not None
-    assert copy.log.state.segments[0].base_offset > RECORDS
+    assert copy.log.state.segments[0].base_offset >= RECORDS, "none of the first records"
     assert consumed(brokers[outside], 2 * RECORDS) == sent
