@@ -30,6 +30,7 @@ from penstock.registry.values import (
     Reference,
     Schema,
     Subject,
+    guid_of,
 )
 
 CONTEXTS = (".", ".a")
@@ -123,7 +124,7 @@ class Registry(RuleBasedStateMachine):
           version=st.one_of(st.none(), st.integers(1, 9)))  # fmt: skip
     def import_schema(self, subject: Subject, text: str, given: int, version: int | None) -> None:
         made = candidate(subject, Schema(schema=text), schema_id=given, version=version)
-        if self.state.guid_of_id(subject.context, given) is None:
+        if self.state.guid(subject.context, given) is None:
             # An import may give an id again that was deleted permanently.
             self.names.pop((subject.context, given), None)
         self.decide(partial(decisions.register, candidate=made))
@@ -172,7 +173,7 @@ class Registry(RuleBasedStateMachine):
     def associate(self, subject: Subject, resource: str, strong: bool, replace: bool) -> None:
         made = Association(
             subject=subject.qualified,
-            guid="",
+            guid=guid_of([resource, "value"]),
             resource_name=resource,
             resource_namespace="n",
             resource_id=resource,

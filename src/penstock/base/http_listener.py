@@ -138,7 +138,7 @@ async def _refuse(send: Any, status: int, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _one_length(app: Any) -> Any:
+def _unambiguous(app: Any) -> Any:
     """Wrap an application, to reject ambiguous requests and those with too large heads."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
@@ -227,7 +227,7 @@ class HttpListener:
         from penstock.base.http_protocol import CONNECTIONS_PER_REQUEST, Connection, Connections
 
         config = Config(
-            _bounded(_one_length(app), connections_max),
+            _bounded(_unambiguous(app), connections_max),
             http="httptools",
             ws="none",
             lifespan="off",

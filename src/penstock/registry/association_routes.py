@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from penstock.base.http_routes import Routes
 from penstock.registry import decisions
-from penstock.registry.errors import AssociationNotFound, InvalidRequest
+from penstock.registry.errors import InvalidRequest
 from penstock.registry.http import Call
 from penstock.registry.routes import SchemaBody, decoded, page, subject_of
 from penstock.registry.service import SchemaRegistry
 from penstock.registry.state import RegistryState
-from penstock.registry.values import Association, parse_subject
+from penstock.registry.values import Association, guid_of, parse_subject
 
 
 class AssociationItem(Struct, rename="camel", omit_defaults=True):
@@ -165,13 +165,13 @@ def _association(body: AssociationBody, item: AssociationItem) -> Association:
     kind = item.association_type or "value"
     lifecycle = (item.lifecycle or "WEAK").upper()
     if kind not in ("key", "value") or lifecycle not in ("STRONG", "WEAK"):
-        raise AssociationNotFound(
+        raise InvalidRequest(
             f"associationType {kind[:64]!r} must be key or value, and lifecycle"
             f" {lifecycle[:64]!r} STRONG or WEAK"
         )
     return Association(
         subject=item.subject or f"{body.resource_name}-{kind}",
-        guid="",
+        guid=guid_of([body.resource_id, kind]),
         resource_name=body.resource_name,
         resource_namespace=body.resource_namespace,
         resource_id=body.resource_id,

@@ -53,8 +53,9 @@ from penstock.registry.values import (
     Subject,
     Version,
     compact,
-    merged_properties,
-    merged_rules,
+    joined_rules,
+    joined_values,
+    merged,
 )
 
 R = TypeVar("R")
@@ -193,7 +194,7 @@ def _schema_id(state: RegistryState, subject: Subject, guid: UUID, given: int | 
             f"The schema's id {given} must be between 0 and {ID_MAX}, since records have four"
             " bytes for it. Use another context if its ids are used up"
         )
-    holder = state.guid_of_id(subject.context, given)
+    holder = state.guid(subject.context, given)
     if holder not in (None, guid):
         raise OperationNotPermitted(
             f"Overwriting the schema with id {given} is not permitted. Import into an empty"
@@ -386,7 +387,7 @@ def delete_mode(state: RegistryState, subject: Subject, *, recursive: bool) -> C
 
 def associate(
     state: RegistryState, associations: Sequence[Association], *, replace_existing: bool
-) -> Change[list[Association]]:
+) -> Change[None]:
     """Store associations of a resource.
 
     Raises:
@@ -403,22 +404,14 @@ def associate(
             )
         for other in state.associations.values():
             same = other.resource_id == wanted.resource_id
-            if (
-                other.subject == wanted.subject
-                and not same
-                and "STRONG"
-                in (
-                    other.lifecycle,
-                    wanted.lifecycle,
-                )
-            ):
+            strong = "STRONG" in (other.lifecycle, wanted.lifecycle)
+            if other.subject == wanted.subject and not same and strong:
                 raise AssociationConflict(
                     f"Subject '{wanted.subject}' is associated with resource"
                     f" {other.resource_name!r}, and a STRONG association is exclusive. Use the"
                     " lifecycle WEAK for both, or another subject"
                 )
-    rows = [row("association", item.key, item) for item in associations]
-    return Change(rows, list(associations))
+    return Change([row("association", item.key, item) for item in associations], None)
 
 
 def dissociate(
@@ -450,6 +443,8 @@ def dissociate(
 
 def with_defaults(schema: Schema, config: Config) -> Mapping[str, Any]:
     """Return the metadata and rule set of a schema, merged with those of a config."""
-    metadata = merged_properties(schema.metadata, config.default_metadata, config.override_metadata)
-    rules = merged_rules(schema.rule_set, config.default_rule_set, config.override_rule_set)
+    metadata = merged(
+        schema.metadata, config.default_metadata, config.override_metadata, joined_values
+    )
+    rules = merged(schema.rule_set, config.default_rule_set, config.override_rule_set, joined_rules)
     return {"metadata": compact(metadata) or None, "rule_set": compact(rules) or None}

@@ -134,17 +134,11 @@ def page(call: Call, items: Sequence[T], limit_default: int = -1) -> Sequence[T]
 
 
 def content(schema: Schema, text: str | None = None) -> dict[str, Any]:
-    """Return a schema's fields; Avro is the type of a schema without a type."""
-    found: dict[str, Any] = {"schema": schema.schema if text is None else text}
-    if schema.schema_type != "AVRO":
-        found["schemaType"] = schema.schema_type
-    if schema.references:
-        found["references"] = schema.references
-    if schema.metadata is not None:
-        found["metadata"] = schema.metadata
-    if schema.rule_set is not None:
-        found["ruleSet"] = schema.rule_set
-    return found
+    """Return a schema's fields, with another text if it is given. Avro is the type without one."""
+    found: dict[str, Any] = msgspec.to_builtins(schema)
+    if schema.schema_type == "AVRO":
+        found.pop("schemaType", None)
+    return found if text is None else {**found, "schema": text}
 
 
 def full(found: SchemaVersion, text: str | None = None) -> dict[str, Any]:
@@ -223,7 +217,7 @@ class SchemaViews:
         """Return a version with the id, of the requested subject if it has one."""
         schema_id = schema_id_of(call)
         subject = parse_subject(call.text("subject"), call.context)
-        place, guid, _ = self._state.schema_of_id(schema_id, subject)
+        place, guid = self._state.place_of_id(schema_id, subject)
         named = self._state.newest(Subject(place, subject.name), guid, deleted=True)
         if named is not None and named.version.id == schema_id and call.caller.sees(named.subject):
             return named
@@ -255,7 +249,7 @@ class SchemaViews:
     def _users(self, call: Call) -> list[SchemaVersion]:
         schema_id = schema_id_of(call)
         subject = parse_subject(call.text("subject"), call.context)
-        place, _, _ = self._state.schema_of_id(schema_id, subject)
+        place, _ = self._state.place_of_id(schema_id, subject)
         users = [
             user
             for user in self._state.users_of(place, schema_id, deleted=call.flag("deleted"))

@@ -268,8 +268,8 @@ class RegistryState:
         found = self.versions_of(subject, deleted=deleted)
         return [self._full(subject, number, version) for number, version in found.items()]
 
-    def schema_of_id(self, schema_id: int, subject: Subject) -> tuple[str, UUID, Schema]:
-        """Return the context, GUID and schema of an id.
+    def place_of_id(self, schema_id: int, subject: Subject) -> tuple[str, UUID]:
+        """Return the context and the GUID of an id.
 
         Looks in the context of `subject` first. For an unqualified subject with a name it looks in
         the other contexts too, for those in which the subject has the id.
@@ -277,26 +277,20 @@ class RegistryState:
         Raises:
             SchemaNotFound: no version has the id.
         """
-        guid = self._guid(subject.context, schema_id)
-        place = subject.context
-        if guid is None and subject.context == DEFAULT_CONTEXT and subject.name:
+        guid = self.guid(subject.context, schema_id)
+        if guid is not None:
+            return subject.context, guid
+        if subject.context == DEFAULT_CONTEXT and subject.name:
             for place in self.contexts:
-                ids = {
-                    version.id for version in self._versions(Subject(place, subject.name)).values()
-                }
-                if schema_id in ids:
-                    guid = self._guid(place, schema_id)
-                    break
-        if guid is None:
-            raise SchemaNotFound(schema_id)
-        return place, guid, self.schemas[guid]
+                for version in self._versions(Subject(place, subject.name)).values():
+                    if version.id == schema_id:
+                        return place, version.guid
+        raise SchemaNotFound(schema_id)
 
-    def _guid(self, context: str, schema_id: int) -> UUID | None:
+    def guid(self, context: str, schema_id: int) -> UUID | None:
+        """Return the GUID of an id in a context; None if no version has the id."""
         known = self.contexts.get(context)
         return None if known is None else known.guids.get(schema_id)
-
-    def guid_of_id(self, context: str, schema_id: int) -> UUID | None:
-        return self._guid(context, schema_id)
 
     def id_of(self, context: str, guid: UUID) -> int | None:
         """Return the id of a schema in a context; the smallest if it has several."""
@@ -333,7 +327,7 @@ class RegistryState:
         self, context: str, schema_id: int, *, deleted: bool = False
     ) -> Iterator[SchemaVersion]:
         """Yield the versions in a context that have an id, in no particular order."""
-        guid = self._guid(context, schema_id)
+        guid = self.guid(context, schema_id)
         for subject, number in () if guid is None else self._users.get(guid, ()):
             version = self._versions(subject)[number]
             if (

@@ -9,7 +9,7 @@ Source: Confluent's Schema Registry API reference.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
@@ -98,6 +98,12 @@ def parse_subject(text: str, context: str = DEFAULT_CONTEXT) -> Subject:
     return Subject(found, name)
 
 
+def guid_of(content: object) -> UUID:
+    """Return an identifier that is equal for equal contents."""
+    text = msgspec.json.encode(content, order="sorted")
+    return UUID(bytes=hashlib.sha256(text).digest()[:16], version=5)
+
+
 class Reference(Struct, frozen=True, kw_only=True):
     """Reference to a registered schema. `name` is how the schema's text refers to it."""
 
@@ -127,8 +133,7 @@ class Schema(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
             self.metadata,
             self.rule_set,
         ]
-        text = msgspec.json.encode(content, order="sorted")
-        return UUID(bytes=hashlib.sha256(text).digest()[:16], version=5)
+        return guid_of(content)
 
 
 class Version(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,7 +178,7 @@ class Association(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     """Association of a resource, such as a topic, with the subject of its keys or values."""
 
     subject: str
-    guid: str
+    guid: UUID
     resource_name: str
     resource_namespace: str
     resource_id: str
@@ -212,46 +217,34 @@ def compact(value: Any, depth: int = NESTING_MAX) -> Any:
     }
 
 
-def merged_properties(
+def merged(
     own: Mapping[str, Any] | None,
     default: Mapping[str, Any] | None,
     override: Mapping[str, Any] | None,
-) -> dict[str, Any] | None:
-    """Return a schema's metadata with the defaults and overrides of its subject's config."""
-    if not default and not override:
-        return None if own is None else dict(own)
-    merged: dict[str, Any] = {}
-    for layer in (default, own, override):
-        for name, value in (layer or {}).items():
-            known = merged.get(name)
-            if isinstance(known, dict) and isinstance(value, dict):
-                merged[name] = {**known, **value}
-            elif isinstance(known, list) and isinstance(value, list):
-                merged[name] = [*known, *(item for item in value if item not in known)]
-            else:
-                merged[name] = value
-    return merged
+    join: Callable[[list[Any], list[Any]], list[Any]],
+) -> dict[str, Any]:
+    """Return a schema's metadata or rule set with the defaults and overrides of a config.
 
-
-def merged_rules(
-    own: Mapping[str, Any] | None,
-    default: Mapping[str, Any] | None,
-    override: Mapping[str, Any] | None,
-) -> dict[str, Any] | None:
-    """Return a schema's rule set with the defaults and overrides of its subject's config.
-
-    A rule of a later layer replaces an earlier one of the same name.
+    Members of objects are joined by name, and lists by `join`, whose second list has precedence.
     """
-    if not default and not override:
-        return None if own is None else dict(own)
-    merged: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for layer in (default, own, override):
         for name, value in (layer or {}).items():
-            known = merged.get(name)
-            if isinstance(known, list) and isinstance(value, list):
-                names = {rule.get("name") for rule in value if isinstance(rule, dict)}
-                kept = [rule for rule in known if rule.get("name") not in names]
-                merged[name] = [*kept, *value]
+            known = found.get(name)
+            if isinstance(known, dict) and isinstance(value, dict):
+                found[name] = {**known, **value}
+            elif isinstance(known, list) and isinstance(value, list):
+                found[name] = join(known, value)
             else:
-                merged[name] = value
-    return merged
+                found[name] = value
+    return found
+
+
+def joined_values(known: list[Any], more: list[Any]) -> list[Any]:
+    return [*known, *(value for value in more if value not in known)]
+
+
+def joined_rules(known: list[Any], more: list[Any]) -> list[Any]:
+    """Return all rules; one of `more` replaces a known one of the same name."""
+    names = {rule.get("name") for rule in more if isinstance(rule, dict)}
+    return [*(rule for rule in known if rule.get("name") not in names), *more]
