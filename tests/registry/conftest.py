@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import Request
 
 from penstock.control import MemoryControlPlane
-from penstock.registry.access import Known, RegistryAccess
+from penstock.registry.access import RegistryAccess
 from penstock.registry.server import RegistryServer
 from penstock.security import Authoriser
 from penstock.security.authoriser import (
@@ -22,7 +22,7 @@ from penstock.security.authoriser import (
     PermissiveAuthoriser,
     Principal,
 )
-from penstock.security.listeners.http_authentication import NotAuthenticated
+from penstock.security.listeners.http_authentication import Known, NotAuthenticated
 from tests.security.access import Noted
 
 JSON: Final = {"content-type": "application/vnd.schemaregistry.v1+json"}

@@ -173,7 +173,7 @@ class Endpoints:
                 await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS)
             response = refusal or await _answer(route, views, request)
             if route.access.audited:
-                caller.changed(response.status_code)
+                caller.log.changed(response.status_code)
             return response
 
         return endpoint
@@ -186,7 +186,7 @@ async def _answer(route: HttpRoute[Any, Needs], views: Views, request: Request) 
         value = await route.handler(views, request)
     except PenstockError as error:
         if isinstance(error, AuthorisationFailed):
-            request.state.caller.denied(error)
+            request.state.caller.log.denied(error)
         response = _failed(error)
         if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
             response.headers["connection"] = "close"

@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.base.http_listener import HttpListener
-from penstock.broker.admin.access import AdminAccess, known
+from penstock.broker.admin.access import AdminAccess
 from penstock.broker.http_security import HttpSecurity
 from penstock.broker.net.listeners import ADMIN_LISTENER, admin_listener
 from penstock.security.listeners.forwarding import heeding
+from penstock.security.listeners.http_authentication import known
 
 if TYPE_CHECKING:
     from penstock.broker.assembly import Assembly

@@ -17,16 +17,19 @@ Lists contain only what the client may read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from penstock.base.http_listener import client_address
-from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed, Rights, refusal
-from penstock.security.audit import Audit, AuditEvent, EventKind, Outcome
-from penstock.security.authoriser import ANONYMOUS, Principal, TopicAuthorisationFailed
-from penstock.security.http_credentials import READS, check_meant
-from penstock.security.listeners.http_authentication import Authentication, Shown
+from penstock.security import CLUSTER, EVERYTHING, Rights, http_credentials, refusal
+from penstock.security.authoriser import TopicAuthorisationFailed
+from penstock.security.listeners.http_authentication import (
+    Authentication,
+    Known,
+    RequestAudit,
+)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.registry.state import SchemaVersion
     from penstock.registry.values import Subject
     from penstock.security import Authoriser
+    from penstock.security.audit import Audit
 
 LISTENER: Final = "registry.listener"
 HOSTS: Final = "admin.hosts"
@@ -57,17 +61,15 @@ def resource_of(subject: Subject) -> tuple[str, str]:
     return ("topic", topic_of(subject)) if subject.name else ("cluster", CLUSTER)
 
 
-class Known(Struct, frozen=True, kw_only=True):
-    """Identity of a client."""
+class Effect(Enum):
+    """Effect of a route's requests. Those that change something are recorded in the audit log."""
 
-    principal: Principal
-    mechanism: str = ""
+    READS = "reads"
+    CHANGES = "changes"
 
 
-def known(_request: Request, shown: Shown) -> Known:
-    if shown.mechanism:
-        return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
-    return Known(principal=ANONYMOUS)
+READS: Final = Effect.READS
+CHANGES: Final = Effect.CHANGES
 
 
 class Caller(Struct, frozen=True, kw_only=True):
@@ -75,8 +77,7 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     known: Known
     rights: Rights
-    audit: Audit
-    request: Request
+    log: RequestAudit
 
     @property
     def unlimited(self) -> bool:
@@ -111,30 +112,6 @@ class Caller(Struct, frozen=True, kw_only=True):
         if not self.rights.allows(operation, kind, name):
             raise refusal(operation, kind, name, self.known.principal)
 
-    def denied(self, error: AuthorisationFailed) -> None:
-        self._record("denial", "denied", [error.name], str(error))
-
-    def changed(self, status: int, failure: str) -> None:
-        names = [str(value) for value in self.request.path_params.values()]
-        reason = f"status {status}: {failure}" if failure else ""
-        self._record("change", "failure" if failure else "success", names, reason)
-
-    def _record(self, event: EventKind, outcome: Outcome, names: list[str], reason: str) -> None:
-        self.audit.record(
-            AuditEvent(
-                event=event,
-                outcome=outcome,
-                principal=str(self.known.principal),
-                mechanism=self.known.mechanism,
-                address=client_address(self.request),
-                listener=LISTENER,
-                operation=f"{self.request.method} {self.request.url.path}",
-                resource_type="topic",
-                resources=names,
-                reason=reason,
-            )
-        )
-
 
 class RegistryAccess(Struct, frozen=True, kw_only=True):
     """Authenticator and authoriser of the registry's requests."""
@@ -155,8 +132,9 @@ class RegistryAccess(Struct, frozen=True, kw_only=True):
             NotForHere: a page of another site sends the request.
             TooManyLogins: too many passwords are waiting for verification.
         """
-        if request.method not in READS and "origin" in request.headers:
-            check_meant(request.headers, self.hosts, HOSTS)
+        if request.method not in http_credentials.READS and "origin" in request.headers:
+            http_credentials.check_meant(request.headers, self.hosts, HOSTS)
         found = await self.authentication.who(request)
         rights = self.authoriser.rights(found.principal, client_address(request))
-        return Caller(known=found, rights=rights, audit=self.audit, request=request)
+        log = RequestAudit(audit=self.audit, listener=LISTENER, known=found, request=request)
+        return Caller(known=found, rights=rights, log=log)

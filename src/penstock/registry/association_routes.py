@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from penstock.base.http_routes import Routes
 from penstock.registry import decisions
+from penstock.registry.access import CHANGES, READS, Effect
 from penstock.registry.errors import InvalidRequest
 from penstock.registry.http import Call
 from penstock.registry.routes import SchemaBody, decoded, page, subject_of
@@ -42,17 +43,17 @@ class AssociationBody(Struct, rename="camel"):
 class AssociationViews:
     """Associations of topics with subjects."""
 
-    routes: ClassVar[Routes[Any, None]] = Routes()
+    routes: ClassVar[Routes[Any, Effect]] = Routes()
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
 
-    @routes.add("POST /associations", None)
+    @routes.add("POST /associations", CHANGES)
     async def create(self, call: Call) -> Any:
         """Associate a resource with subjects, and register schemas that the request has."""
         return await self._stored(call, replace_existing=False)
 
-    @routes.add("PUT /associations", None)
+    @routes.add("PUT /associations", CHANGES)
     async def replace(self, call: Call) -> Any:
         """Associate a resource with subjects, and replace its associations of the same types."""
         return await self._stored(call, replace_existing=True)
@@ -91,7 +92,7 @@ class AssociationViews:
             "associations": items,
         }
 
-    @routes.add("GET /associations/resources/{namespace}/{name}", None)
+    @routes.add("GET /associations/resources/{namespace}/{name}", READS)
     async def of_resource(self, call: Call) -> Any:
         """Return the associations of a resource by its name; the namespace `-` means any."""
         namespace, name = call.names["namespace"], call.names["name"]
@@ -102,7 +103,7 @@ class AssociationViews:
         ]
         return self._shown(call, found)
 
-    @routes.add("GET /associations/resources/{id}", None)
+    @routes.add("GET /associations/resources/{id}", READS)
     async def of_resource_id(self, call: Call) -> Any:
         """Return the associations of a resource by its id."""
         found = [
@@ -112,7 +113,7 @@ class AssociationViews:
         ]
         return self._shown(call, found)
 
-    @routes.add("GET /associations/subjects/{subject}", None)
+    @routes.add("GET /associations/subjects/{subject}", READS)
     async def of_subject(self, call: Call) -> Any:
         """Return the associations of a subject."""
         subject = subject_of(call)
@@ -142,7 +143,7 @@ class AssociationViews:
         }  # fmt: skip
         return page(call, [{**defaults, **item} for item in shown])
 
-    @routes.add("DELETE /associations/resources/{id}", None)
+    @routes.add("DELETE /associations/resources/{id}", CHANGES)
     async def delete(self, call: Call) -> Any:
         """Delete the associations of a resource."""
         identifier = call.names["id"]

@@ -31,7 +31,7 @@ from starlette.requests import ClientDisconnect, Request
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.http_listener import drained
 from penstock.base.http_routes import HttpRoute, Routes
-from penstock.registry.access import Caller, RegistryAccess
+from penstock.registry.access import CHANGES, Caller, Effect, RegistryAccess
 from penstock.registry.errors import RegistryError
 from penstock.registry.service import SchemaRegistry
 from penstock.registry.values import DEFAULT_CONTEXT
@@ -86,13 +86,13 @@ class Answer(Struct, frozen=True):
     body: bytes
 
 
-Registered = HttpRoute[Any, None]
+Registered = HttpRoute[Any, Effect]
 
 
 class Views(Protocol):
     """Object whose methods handle the routes declared in `routes`."""
 
-    routes: ClassVar[Routes[Any, None]]
+    routes: ClassVar[Routes[Any, Effect]]
 
 
 class _Table:
@@ -210,22 +210,20 @@ class RegistryApp:
             body=await _body(request),
             context=context,
         )
-        changes = request.method in ("PUT", "DELETE") or "versions" in request.scope["path"]
-        changes = changes and request.method != "GET"
         generation = self._registry.generation
         try:
             value = await self._repeated(route.handler, views, call)
         except AuthorisationFailed as error:
-            caller.denied(error)
+            caller.log.denied(error)
             if caller.known.principal == ANONYMOUS:  # some clients send credentials only after 401
                 raise NotAuthenticated(str(error), f"{error}. Send credentials") from None
             raise
         except PenstockError as error:
-            if changes:
-                caller.changed(_status(error)[0], str(error))
+            if route.access is CHANGES:
+                caller.log.changed(_status(error)[0], str(error))
             raise
-        if changes:
-            caller.changed(200, "")
+        if route.access is CHANGES:
+            caller.log.changed(200)
         answer = value if isinstance(value, Answer) else Answer(msgspec.json.encode(value))
         if request.method == "GET" and caller.unlimited:
             self._remember(target, answer, generation)

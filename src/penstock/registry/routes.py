@@ -16,6 +16,7 @@ from msgspec import Struct
 from penstock.base.http_routes import Routes
 from penstock.base.settings import whole_number
 from penstock.registry import decisions
+from penstock.registry.access import CHANGES, READS, Effect
 from penstock.registry.errors import (
     BadRequest,
     InvalidCompatibility,
@@ -155,7 +156,7 @@ def full(found: SchemaVersion, text: str | None = None) -> dict[str, Any]:
 class SchemaViews:
     """Schemas, subjects and versions."""
 
-    routes: ClassVar[Routes[Any, None]] = Routes()
+    routes: ClassVar[Routes[Any, Effect]] = Routes()
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
@@ -175,17 +176,17 @@ class SchemaViews:
         except InvalidSchema as error:
             raise InvalidRequest(str(error)) from None
 
-    @routes.add("GET /", None)
+    @routes.add("GET /", READS)
     async def root(self, call: Call) -> Any:
         """Return an empty object."""
         return {}
 
-    @routes.add("GET /schemas/types", None)
+    @routes.add("GET /schemas/types", READS)
     async def types(self, call: Call) -> Any:
         """Return the supported types of schemas."""
         return TYPES
 
-    @routes.add("GET /schemas", None)
+    @routes.add("GET /schemas", READS)
     async def schemas(self, call: Call) -> Any:
         """Return schemas of all subjects, with their versions."""
         prefix, deleted = call.text("subjectPrefix", ":*:"), call.flag("deleted")
@@ -195,7 +196,7 @@ class SchemaViews:
             found += versions[-1:] if call.flag("latestOnly") else versions
         return [full(version) for version in page(call, found, PAGE_MAX)]
 
-    @routes.add("GET /schemas/ids/{id}", None)
+    @routes.add("GET /schemas/ids/{id}", READS)
     async def schema_by_id(self, call: Call) -> Any:
         """Return a schema by its id."""
         found = self._by_id(call)
@@ -224,20 +225,20 @@ class SchemaViews:
         users = self._state.users_of(place, schema_id, deleted=True)
         return call.caller.first_visible(users, schema_id)
 
-    @routes.add("GET /schemas/ids/{id}/schema", None)
+    @routes.add("GET /schemas/ids/{id}/schema", READS)
     async def text_by_id(self, call: Call) -> Any:
         """Return only the text of a schema."""
         found = self._by_id(call)
         text = await self._formatted(call, found)
         return Answer((found.schema.schema if text is None else text).encode())
 
-    @routes.add("GET /schemas/ids/{id}/subjects", None)
+    @routes.add("GET /schemas/ids/{id}/subjects", READS)
     async def subjects_by_id(self, call: Call) -> Any:
         """Return the subjects that have a schema's id."""
         users = self._users(call)
         return page(call, list(dict.fromkeys(user.subject.qualified for user in users)))
 
-    @routes.add("GET /schemas/ids/{id}/versions", None)
+    @routes.add("GET /schemas/ids/{id}/versions", READS)
     async def versions_by_id(self, call: Call) -> Any:
         """Return the subjects and versions that have a schema's id."""
         users = [
@@ -258,7 +259,7 @@ class SchemaViews:
         ]
         return sorted(users, key=lambda user: (user.subject, user.number))
 
-    @routes.add("GET /schemas/guids/{guid}", None)
+    @routes.add("GET /schemas/guids/{guid}", READS)
     async def schema_by_guid(self, call: Call) -> Any:
         """Return a schema by its GUID, which is the same in all contexts and clusters."""
         found = self._by_guid(call)
@@ -282,7 +283,7 @@ class SchemaViews:
         )
         return call.caller.first_visible(users, guid)
 
-    @routes.add("GET /schemas/guids/{guid}/ids", None)
+    @routes.add("GET /schemas/guids/{guid}/ids", READS)
     async def ids_by_guid(self, call: Call) -> Any:
         """Return a schema's id in each context."""
         guid = self._by_guid(call).version.guid
@@ -291,14 +292,14 @@ class SchemaViews:
             for context, schema_id in self._state.ids_of_guid(guid)
         ]
 
-    @routes.add("GET /contexts", None)
+    @routes.add("GET /contexts", READS)
     async def contexts(self, call: Call) -> Any:
         """Return the names of the contexts."""
         subjects = self._state.subjects(deleted=True)
         found = {subject.context for subject in subjects if call.caller.sees(subject)}
         return page(call, sorted({".", *found}))
 
-    @routes.add("DELETE /", None)
+    @routes.add("DELETE /", CHANGES)
     async def delete_context(self, call: Call) -> Any:
         """Delete the config and the mode of a context that has no subjects.
 
@@ -315,7 +316,7 @@ class SchemaViews:
         found = self._state.subjects(prefix, **which)
         return [subject for subject in found if call.caller.sees(subject)]
 
-    @routes.add("GET /subjects", None)
+    @routes.add("GET /subjects", READS)
     async def subjects(self, call: Call) -> Any:
         """Return the names of the subjects."""
         found = self._subjects(
@@ -326,7 +327,7 @@ class SchemaViews:
         )
         return page(call, [subject.qualified for subject in found])
 
-    @routes.add("GET /subjects/{subject}/versions", None)
+    @routes.add("GET /subjects/{subject}/versions", READS)
     async def versions(self, call: Call) -> Any:
         """Return the version numbers of a subject."""
         subject = self._readable(call)
@@ -353,27 +354,27 @@ class SchemaViews:
         number = version_number(call.names["version"])
         return self._state.version(subject, number, deleted=call.flag("deleted"))
 
-    @routes.add("GET /subjects/{subject}/versions/{version}", None)
+    @routes.add("GET /subjects/{subject}/versions/{version}", READS)
     async def version(self, call: Call) -> Any:
         """Return a version of a subject."""
         found = self._version(call)
         return full(found, await self._formatted(call, found))
 
-    @routes.add("GET /subjects/{subject}/versions/{version}/schema", None)
+    @routes.add("GET /subjects/{subject}/versions/{version}/schema", READS)
     async def version_text(self, call: Call) -> Any:
         """Return only the text of a version's schema."""
         found = self._version(call)
         text = await self._formatted(call, found)
         return Answer((found.schema.schema if text is None else text).encode())
 
-    @routes.add("GET /subjects/{subject}/versions/{version}/referencedby", None)
+    @routes.add("GET /subjects/{subject}/versions/{version}/referencedby", READS)
     async def referenced_by(self, call: Call) -> Any:
         """Return the ids of the schemas that refer to a version."""
         found = self._version(call)
         users = self._state.referrers_of(found.subject, found.number)
         return page(call, sorted({user.version.id for user in users}))
 
-    @routes.add("GET /subjects/{subject}/metadata", None)
+    @routes.add("GET /subjects/{subject}/metadata", READS)
     async def by_metadata(self, call: Call) -> Any:
         """Return the newest version with the given metadata properties."""
         subject = self._readable(call)
@@ -386,7 +387,7 @@ class SchemaViews:
                 return full(found, await self._formatted(call, found))
         raise VersionNotFound(f"of subject '{subject.qualified}' with metadata {wanted}")
 
-    @routes.add("POST /subjects/{subject}", None)
+    @routes.add("POST /subjects/{subject}", READS)
     async def look_up(self, call: Call) -> Any:
         """Return the version of a subject that has the given schema."""
         subject = self._readable(call)
@@ -400,7 +401,7 @@ class SchemaViews:
             raise SchemaNotFound
         return full(found, await self._formatted(call, found))
 
-    @routes.add("POST /subjects/{subject}/versions", None)
+    @routes.add("POST /subjects/{subject}/versions", CHANGES)
     async def register(self, call: Call) -> Any:
         """Register a schema as a new version, unless the subject has it already."""
         subject = subject_of(call)
@@ -422,7 +423,7 @@ class SchemaViews:
             **content(found.schema, await self._formatted(call, found)),
         }
 
-    @routes.add("DELETE /subjects/{subject}", None)
+    @routes.add("DELETE /subjects/{subject}", CHANGES)
     async def delete_subject(self, call: Call) -> Any:
         """Delete all versions of a subject; return their numbers."""
         subject = subject_of(call)
@@ -432,7 +433,7 @@ class SchemaViews:
         )
         return await self._registry.change(decide)
 
-    @routes.add("DELETE /subjects/{subject}/versions/{version}", None)
+    @routes.add("DELETE /subjects/{subject}/versions/{version}", CHANGES)
     async def delete_version(self, call: Call) -> Any:
         """Delete a version of a subject; return its number."""
         subject = subject_of(call)
@@ -449,17 +450,17 @@ class SchemaViews:
 class CompatibilityViews:
     """Checks of schemas, without registering them."""
 
-    routes: ClassVar[Routes[Any, None]] = Routes()
+    routes: ClassVar[Routes[Any, Effect]] = Routes()
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
 
-    @routes.add("POST /compatibility/subjects/{subject}/versions", None)
+    @routes.add("POST /compatibility/subjects/{subject}/versions", READS)
     async def with_all(self, call: Call) -> Any:
         """Return whether a schema is compatible with the versions that its config names."""
         return await self._checked(call, None)
 
-    @routes.add("POST /compatibility/subjects/{subject}/versions/{version}", None)
+    @routes.add("POST /compatibility/subjects/{subject}/versions/{version}", READS)
     async def with_version(self, call: Call) -> Any:
         """Return whether a schema is compatible with one version."""
         return await self._checked(call, version_number(call.names["version"]))
@@ -504,7 +505,7 @@ def shown_config(config: Config, name: str) -> dict[str, Any]:
 class ConfigViews:
     """Configs and modes of the registry, its contexts and subjects."""
 
-    routes: ClassVar[Routes[Any, None]] = Routes()
+    routes: ClassVar[Routes[Any, Effect]] = Routes()
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
@@ -514,7 +515,7 @@ class ConfigViews:
             return subject_of(call)
         return Subject(call.context, "")
 
-    @routes.add("GET /v1/scopes", None)
+    @routes.add("GET /v1/scopes", READS)
     async def scopes(self, call: Call) -> Any:
         """Return all configs and modes that are set, by qualified subject; only Penstock has this.
 
@@ -532,8 +533,8 @@ class ConfigViews:
             },
         }
 
-    @routes.add("GET /config", None)
-    @routes.add("GET /config/{subject}", None)
+    @routes.add("GET /config", READS)
+    @routes.add("GET /config/{subject}", READS)
     async def config(self, call: Call) -> Any:
         """Return a config; with `defaultToGlobal` the one that applies if a subject has none."""
         scope = self._scope(call)
@@ -546,8 +547,8 @@ class ConfigViews:
             found = state.config(scope)
         return shown_config(found, "compatibilityLevel")
 
-    @routes.add("PUT /config", None)
-    @routes.add("PUT /config/{subject}", None)
+    @routes.add("PUT /config", CHANGES)
+    @routes.add("PUT /config/{subject}", CHANGES)
     async def set_config(self, call: Call) -> Any:
         """Set fields of a config."""
         scope = self._scope(call)
@@ -557,8 +558,8 @@ class ConfigViews:
         await self._registry.change(partial(decisions.set_config, subject=scope, config=config))
         return shown_config(config, "compatibility")
 
-    @routes.add("DELETE /config", None)
-    @routes.add("DELETE /config/{subject}", None)
+    @routes.add("DELETE /config", CHANGES)
+    @routes.add("DELETE /config/{subject}", CHANGES)
     async def delete_config(self, call: Call) -> Any:
         """Delete a config; return it."""
         scope = self._scope(call)
@@ -567,8 +568,8 @@ class ConfigViews:
         # Confluent's clients read compatibilityLevel, and those of Karapace compatibility.
         return shown_config(found, "compatibility") | shown_config(found, "compatibilityLevel")
 
-    @routes.add("GET /mode", None)
-    @routes.add("GET /mode/{subject}", None)
+    @routes.add("GET /mode", READS)
+    @routes.add("GET /mode/{subject}", READS)
     async def mode(self, call: Call) -> Any:
         """Return a mode; with `defaultToGlobal` the one that applies if a subject has none."""
         scope = self._scope(call)
@@ -580,8 +581,8 @@ class ConfigViews:
             raise NoSubjectMode(scope.qualified)
         return {"mode": state.mode(scope)}
 
-    @routes.add("PUT /mode", None)
-    @routes.add("PUT /mode/{subject}", None)
+    @routes.add("PUT /mode", CHANGES)
+    @routes.add("PUT /mode/{subject}", CHANGES)
     async def set_mode(self, call: Call) -> Any:
         """Set a mode."""
         scope = self._scope(call)
@@ -592,8 +593,8 @@ class ConfigViews:
         decide = partial(decisions.set_mode, subject=scope, mode=text, force=call.flag("force"))
         return {"mode": await self._registry.change(decide)}
 
-    @routes.add("DELETE /mode", None)
-    @routes.add("DELETE /mode/{subject}", None)
+    @routes.add("DELETE /mode", CHANGES)
+    @routes.add("DELETE /mode/{subject}", CHANGES)
     async def delete_mode(self, call: Call) -> Any:
         """Delete a mode; return it."""
         scope = self._scope(call)
@@ -617,13 +618,13 @@ def _config(body: ConfigBody) -> Config:
 class ServerViews:
     """The registry itself."""
 
-    routes: ClassVar[Routes[Any, None]] = Routes()
+    routes: ClassVar[Routes[Any, Effect]] = Routes()
 
     def __init__(self, cluster_id: str, version: str) -> None:
         self._cluster_id = cluster_id
         self._version = version
 
-    @routes.add("GET /v1/metadata/id", None)
+    @routes.add("GET /v1/metadata/id", READS)
     async def identity(self, call: Call) -> Any:
         """Return the identity of the cluster whose registry this is."""
         scope = {
@@ -632,7 +633,7 @@ class ServerViews:
         }
         return {"id": self._cluster_id, "scope": scope}
 
-    @routes.add("GET /v1/metadata/version", None)
+    @routes.add("GET /v1/metadata/version", READS)
     async def version(self, call: Call) -> Any:
         """Return the version of Penstock."""
         return {"version": self._version, "commitId": ""}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.apps.process.wiring import PortUnavailable
 from penstock.broker.http_security import HttpSecurity
 from penstock.broker.net.listeners import http_listener
-from penstock.registry.access import LISTENER, RegistryAccess, known
+from penstock.registry.access import LISTENER, RegistryAccess
 from penstock.registry.server import RegistryServer
+from penstock.security.listeners.http_authentication import known
 
 if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration
@@ -43,7 +45,7 @@ async def start_registry(
     security = HttpSecurity(process, configuration.broker, listener, LISTENER)
     access = RegistryAccess(
         authoriser=security.authoriser,
-        authentication=security.authentication(known),
+        authentication=security.authentication(partial(known, loopback_trusted=False)),
         audit=security.audit,
         hosts=security.hosts,
     )

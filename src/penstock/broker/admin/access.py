@@ -14,29 +14,21 @@ Source: Kafka's `AclOperation`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from penstock.base.http_listener import client_address, is_loopback
-from penstock.security import (
-    ANONYMOUS,
-    CLUSTER,
-    EVERYTHING,
-    AuthorisationFailed,
-    Principal,
-    Rights,
-    refusal,
-)
-from penstock.security.audit import Audit, AuditEvent, EventKind, Outcome
+from penstock.base.http_listener import client_address
+from penstock.broker.net.listeners import ADMIN_LISTENER
+from penstock.security import CLUSTER, AuthorisationFailed, Rights, refusal
 from penstock.security.http_credentials import READS, check_meant
-from penstock.security.listeners.http_authentication import Authentication, Shown
+from penstock.security.listeners.http_authentication import Authentication, Known, RequestAudit
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.security import Authoriser
+    from penstock.security.audit import Audit
 
 
 class Needs(Struct, frozen=True, kw_only=True):
@@ -64,42 +56,19 @@ DESCRIBE_GROUP: Final = Needs(operation="describe", resource_type="group", named
 HOSTS: Final = "admin.hosts"
 
 
-class Known(Struct, frozen=True, kw_only=True):
-    """Identity of a caller: its principal, and the mechanism by which it authenticated.
-
-    If `rights` is set, these are its permissions; otherwise the authoriser decides.
-    """
-
-    principal: Principal
-    mechanism: str = ""
-    rights: Rights | None = None
-
-
-def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
-    """Return the identity of a request with the credentials `shown`.
-
-    With `loopback_trusted`, local callers without credentials have all permissions.
-    """
-    if shown.mechanism:
-        return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
-    trusted = loopback_trusted and is_loopback(client_address(request))
-    return Known(principal=ANONYMOUS, rights=EVERYTHING if trusted else None)
-
-
 class Caller(Struct, frozen=True, kw_only=True):
     """Sender of a request, with its permissions."""
 
-    principal: Principal
-    mechanism: str
+    known: Known
     rights: Rights
-    audit: Audit
+    log: RequestAudit
     request: Request
 
     def check(self, operation: str, resource_type: str, names: Iterable[str]) -> None:
         """Raise AuthorisationFailed unless an operation is allowed on all of these resources."""
         for name in names:
             if not self.rights.allows(operation, resource_type, name):
-                raise refusal(operation, resource_type, name, self.principal)
+                raise refusal(operation, resource_type, name, self.known.principal)
 
     def sees(self, topic: str) -> bool:
         return self.rights.allows("describe", "topic", topic)
@@ -109,36 +78,10 @@ class Caller(Struct, frozen=True, kw_only=True):
         operation, resource_type = needs.operation, needs.resource_type
         if needs.some:
             if not self.rights.allows_some(operation, resource_type):
-                raise refusal(operation, resource_type, "(any)", self.principal)
+                raise refusal(operation, resource_type, "(any)", self.known.principal)
         elif operation:
             name = self.request.path_params[needs.named] if needs.named else CLUSTER
             self.check(operation, resource_type, [name])
-
-    def denied(self, error: AuthorisationFailed) -> None:
-        self._record("denial", "denied", error.resource_type, [error.name], str(error))
-
-    def changed(self, status: int) -> None:
-        named = [str(value) for value in self.request.path_params.values()]
-        failed = f"status {status}" if status >= HTTPStatus.BAD_REQUEST else ""
-        self._record("change", "failure" if failed else "success", "", named, failed)
-
-    def _record(
-        self, event: EventKind, outcome: Outcome, resource_type: str, names: list[str], reason: str
-    ) -> None:
-        self.audit.record(
-            AuditEvent(
-                event=event,
-                outcome=outcome,
-                principal=str(self.principal),
-                mechanism=self.mechanism,
-                address=client_address(self.request),
-                listener="admin.listener",
-                operation=f"{self.request.method} {self.request.url.path}",
-                resource_type=resource_type,
-                resources=names,
-                reason=reason,
-            )
-        )
 
 
 class AdminAccess(Struct, frozen=True, kw_only=True):
@@ -163,17 +106,12 @@ class AdminAccess(Struct, frozen=True, kw_only=True):
             check_meant(request.headers, self.hosts, HOSTS)
         who = await self.authentication.who(request)
         rights = who.rights or self.authoriser.rights(who.principal, client_address(request))
-        caller = Caller(
-            principal=who.principal,
-            mechanism=who.mechanism,
-            rights=rights,
-            audit=self.audit,
-            request=request,
-        )
+        log = RequestAudit(audit=self.audit, listener=ADMIN_LISTENER, known=who, request=request)
+        caller = Caller(known=who, rights=rights, log=log, request=request)
         try:
             if not (needs.metrics and self.metrics_open):
                 caller.check_needs(needs)
         except AuthorisationFailed as error:
-            caller.denied(error)
+            log.denied(error)
             raise
         return caller

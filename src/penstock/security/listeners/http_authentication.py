@@ -20,8 +20,8 @@ from msgspec import Struct
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import client_address, is_loopback
 from penstock.base.http_protocol import PEER_CERTIFICATE
-from penstock.security.audit import Audit, AuditEvent, Outcome
-from penstock.security.authoriser import ANONYMOUS
+from penstock.security.audit import Audit, AuditEvent, EventKind, Outcome
+from penstock.security.authoriser import ANONYMOUS, EVERYTHING, Principal
 from penstock.security.http_credentials import (
     BadAuthorization,
     Basic,
@@ -36,10 +36,12 @@ from penstock.security.sasl import NobodysName
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.security import Credentials
+    from penstock.security import AuthorisationFailed, Credentials, Rights
     from penstock.security.sasl.oauthbearer import Verifier
 
 
+_FAILED: Final = 400
+"""Lowest HTTP status of a failed request."""
 REFUSAL: Final = "the credentials are not accepted here"
 TOO_MANY: Final = (
     "too many authentications from this address failed (max.failed.authentications.per.ip); try"
@@ -250,3 +252,61 @@ class Authentication(Generic[K]):
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """Identity of a client: its principal, and the mechanism by which it authenticated.
+
+    If `rights` is set, these are its permissions; otherwise the authoriser decides.
+    """
+
+    principal: Principal
+    mechanism: str = ""
+    rights: Rights | None = None
+
+
+def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
+    """Return the identity of a request with the credentials `shown`.
+
+    With `loopback_trusted`, local clients without credentials have all permissions.
+    """
+    if shown.mechanism:
+        return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
+    trusted = loopback_trusted and is_loopback(client_address(request))
+    return Known(principal=ANONYMOUS, rights=EVERYTHING if trusted else None)
+
+
+class RequestAudit(Struct, frozen=True, kw_only=True):
+    """Audit log of one request, with its client and its listener."""
+
+    audit: Audit
+    listener: str
+    known: Known
+    request: Request
+
+    def denied(self, error: AuthorisationFailed) -> None:
+        self._record("denial", "denied", error.resource_type, [error.name], str(error))
+
+    def changed(self, status: int, reason: str = "") -> None:
+        """Record a change by its HTTP status; `reason` says why it failed."""
+        named = [str(value) for value in self.request.path_params.values()]
+        failed = f"status {status}{reason and f': {reason}'}" if status >= _FAILED else ""
+        self._record("change", "failure" if failed else "success", "", named, failed)
+
+    def _record(
+        self, event: EventKind, outcome: Outcome, resource_type: str, names: list[str], reason: str
+    ) -> None:
+        self.audit.record(
+            AuditEvent(
+                event=event,
+                outcome=outcome,
+                principal=str(self.known.principal),
+                mechanism=self.known.mechanism,
+                address=client_address(self.request),
+                listener=self.listener,
+                operation=f"{self.request.method} {self.request.url.path}",
+                resource_type=resource_type,
+                resources=names,
+                reason=reason,
+            )
+        )
