@@ -150,3 +150,13 @@ def record(*fields: str, name: str = "Order", **more: Any) -> dict[str, Any]:
     """Return an Avro record whose fields have defaults."""
     listed = [{"name": field, "type": "int", "default": 0} for field in fields]
     return {"type": "record", "name": name, "fields": listed, **more}
+
+
+def association(kind: str, **fields: str) -> dict[str, object]:
+    """Return a request that associates topic orders with the subject of its keys or values."""
+    return {
+        "resourceName": "orders",
+        "resourceNamespace": "cluster",
+        "resourceId": "r1",
+        "associations": [{"associationType": kind, **fields}],
+    }

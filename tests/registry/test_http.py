@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from penstock.registry.http import accepted
-from tests.registry.conftest import HOST, Served, record
+from tests.registry.conftest import HOST, Served, association, record
 
 INT = '"int"'
 
@@ -589,3 +589,32 @@ async def test_pages_of_other_sites_change_nothing(served: Served) -> None:
     assert (await served.ask("PUT", "/config", body, headers=evil)).status in (400, 403, 421)
     own = {"origin": f"http://{HOST}", "host": HOST}
     assert (await served.ask("PUT", "/config", body, headers=own)).status == 200
+
+
+# Associations
+
+
+async def test_associations_have_ids_of_their_own(served: Served) -> None:
+    for kind in ("key", "value"):
+        assert (await served.ask("POST", "/associations", association(kind))).status == 200
+    found = await served.get("/associations/resources/-/orders")
+    assert [item["subject"] for item in found] == ["orders-key", "orders-value"]
+    assert len({UUID(item["guid"]) for item in found}) == 2
+    assert await served.get("/associations/resources/r1") == found
+    assert await served.get("/associations/subjects/orders-key") == found[:1]
+
+
+async def test_an_invalid_association_names_what_is_allowed(served: Served) -> None:
+    refused = await served.ask("POST", "/associations", association("header"))
+    assert refused.refusal == (422, 422)
+    assert "must be key or value" in refused.value["message"]
+
+
+async def test_a_strong_association_is_exclusive(served: Served) -> None:
+    strong = association("value", lifecycle="STRONG", subject="shared")
+    assert (await served.ask("POST", "/associations", strong)).status == 200
+    other = {**association("value", subject="shared"), "resourceId": "r2", "resourceName": "other"}
+    assert (await served.ask("POST", "/associations", other)).refusal == (409, 40971)
+    assert (await served.ask("DELETE", "/associations/resources/r1")).status == 200
+    assert (await served.ask("POST", "/associations", other)).status == 200
+    assert (await served.ask("DELETE", "/associations/resources/r1")).refusal == (404, 40471)

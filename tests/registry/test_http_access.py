@@ -11,7 +11,7 @@ import pytest
 from penstock.registry.http import CACHED_MAX
 from penstock.security.acls import AclBinding
 from penstock.security.authoriser import AclAuthoriser
-from tests.registry.conftest import Served, record
+from tests.registry.conftest import Served, association, record
 from tests.security.access import allow
 
 INT = {"schema": '"int"'}
@@ -120,6 +120,15 @@ async def test_changes_are_audited(guarded: Served) -> None:
         ("success", "POST /subjects/orders-value/versions", ["orders-value"]),
         ("failure", "DELETE /subjects/none", ["none"]),
     ]
+
+
+async def test_associations_are_audited_and_checks_are_not(guarded: Served) -> None:
+    body = {"schema": '"int"'}
+    path = "/compatibility/subjects/orders-value/versions"
+    assert (await guarded.ask("POST", path, body, user="admin")).status == 200
+    await guarded.ask("POST", "/associations", association("value"), user="admin")
+    changes = [event.operation for event in guarded.audit.events if event.event == "change"]
+    assert changes == ["POST /associations"]
 
 
 # Cache

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -24,17 +24,14 @@ from msgspec.structs import replace
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.metrics import Metrics, Sample, counter, gauge
 from penstock.base.pause import pause
-from penstock.control.values.registry import (
-    REGISTRY_ROWS_PER_WRITE_MAX,
-    RegistryRow,
-    StaleRegistry,
-)
+from penstock.control.values.registry import RegistryRow, StaleRegistry
 from penstock.registry import decisions
 from penstock.registry.compatibility import Earlier, Verdict, check
 from penstock.registry.decisions import Candidate, Change, Compared
 from penstock.registry.errors import IncompatibleSchema, MalformedSchema, RejectedSchema
 from penstock.registry.formats import parse
 from penstock.registry.formats.schema import InvalidSchema, ParsedSchema
+from penstock.registry.staging import Decide, StagedRegistry
 from penstock.registry.state import RegistryState, SchemaVersion
 from penstock.registry.values import LATEST, Reference, Schema, Subject
 
@@ -76,14 +73,11 @@ class TooManyChanges(RetriableError):
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
-class _Pending:
+class _Pending(NamedTuple):
     """A change that waits: its decision, and the future for its result."""
 
-    __slots__ = ("decide", "future")
-
-    def __init__(self, decide: Callable[[RegistryState], Change[Any]]) -> None:
-        self.decide = decide
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    decide: Decide
+    future: asyncio.Future[Any]
 
 
 class _Changed(Exception):
@@ -95,13 +89,9 @@ class SchemaRegistry:
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
-        self.state = RegistryState()
+        self._staging = StagedRegistry()
+        self.state = self._staging.state
         """Committed state, which requests read."""
-        self.generation = 0
-        """Number of changes of `state`; responses that depend on it can be cached."""
-        self._staged = RegistryState()
-        """Committed state with the changes that are being stored."""
-        self.version = 0
         self._waiting: list[_Pending] = []
         self._writer: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
@@ -111,6 +101,11 @@ class SchemaRegistry:
         self._parsed: OrderedDict[UUID, ParsedSchema] = OrderedDict()
         self._parsed_chars = 0
         self._metrics = RegistryMetrics()
+
+    @property
+    def generation(self) -> int:
+        """Number of changes of `state`; responses that depend on it can be cached."""
+        return self._staging.generation
 
     def samples(self) -> Iterator[Sample]:
         """Return the metrics' samples for the registry of metrics."""
@@ -150,26 +145,19 @@ class SchemaRegistry:
 
     async def _refresh(self) -> None:
         async with self._turn:
-            if await self._control.registry_version() > self.version:
+            if await self._control.registry_version() > self._staging.version:
                 await self._read()
 
     async def _read(self) -> None:
-        version, after = self.version, None
+        version, after = self._staging.version, None
         while True:
             page = await self._control.registry_rows(version, after)
-            rows = [changed for _, changed in page.rows]
-            if rows:
-                self._apply(rows)
-                self._staged.apply(rows)
+            self._staging.receive([changed for _, changed in page.rows])
             if not page.more:
-                self.version = max(self.version, page.version)
+                self._staging.version = max(self._staging.version, page.version)
                 return
             version, last = page.rows[-1]
             after = (last.kind, last.key)
-
-    def _apply(self, rows: Sequence[RegistryRow]) -> None:
-        self.state.apply(rows)
-        self.generation += 1
 
     async def _poll(self) -> None:
         silent = False
@@ -199,7 +187,7 @@ class SchemaRegistry:
             raise TooManyChanges(
                 f"{WAITING_CHANGES_MAX} changes of the schema registry are waiting. Try again"
             )
-        pending = _Pending(decide)
+        pending = _Pending(decide, asyncio.get_running_loop().create_future())
         self._waiting.append(pending)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write())
@@ -225,52 +213,36 @@ class SchemaRegistry:
 
         Rejected changes end with their first attempt only if no other broker was faster.
         """
+        staging = self._staging
         for _ in range(ATTEMPTS_MAX):
-            decided, rows, later = self._decide(batch)
+            decided = staging.decide(pending.decide for pending in batch)
             try:
-                if rows:
-                    self.version = await self._control.write_registry_rows(
-                        list(rows.values()), expected=self.version
-                    )
-                elif await self._control.registry_version() != self.version:
-                    raise StaleRegistry(self.version, -1)
+                version = await self._stored(decided.rows)
             except BaseException as error:
-                self._undo(rows)
+                staging.set_back(decided.rows)
                 if not isinstance(error, StaleRegistry):
                     raise
                 self._metrics.conflicts += 1
                 await self._read()
                 continue
-            if rows:
-                self._metrics.changes += 1
-                self._apply(list(rows.values()))
-            for pending, result in decided:
-                _finish(pending, result)
-            self._waiting[:0] = later
+            staging.commit(decided.rows, version)
+            for pending, result in zip(batch, decided.results, strict=False):
+                _finish(pending.future, result)
+            self._waiting[:0] = batch[len(decided.results) :]
             return
-        raise StaleRegistry(self.version, -1)
+        raise StaleRegistry(staging.version, -1)
 
-    def _decide(
-        self, batch: list[_Pending]
-    ) -> tuple[list[tuple[_Pending, Any]], dict[tuple[str, str], RegistryRow], list[_Pending]]:
-        decided: list[tuple[_Pending, Any]] = []
-        rows: dict[tuple[str, str], RegistryRow] = {}
-        for place, pending in enumerate(batch):
-            if len(rows) > REGISTRY_ROWS_PER_WRITE_MAX // 2:
-                return decided, rows, batch[place:]
-            try:
-                change = pending.decide(self._staged)
-            except Exception as error:
-                decided.append((pending, error))
-                continue
-            self._staged.apply(change.rows)
-            rows.update({(changed.kind, changed.key): changed for changed in change.rows})
-            decided.append((pending, change.result))
-        return decided, rows, []
-
-    def _undo(self, rows: dict[tuple[str, str], RegistryRow]) -> None:
-        # Versions must leave before the schemas that they refer to.
-        self._staged.apply([self.state.current(kind, key) for kind, key in reversed(rows)])
+    async def _stored(self, rows: Sequence[RegistryRow]) -> int:
+        """Store rows at the known version; return the new one. Without rows, only compare it."""
+        expected = self._staging.version
+        if rows:
+            version = await self._control.write_registry_rows(rows, expected=expected)
+            self._metrics.changes += 1
+            return version
+        found = await self._control.registry_version()
+        if found != expected:
+            raise StaleRegistry(expected, found)
+        return found
 
     # Schemas
 
@@ -460,10 +432,10 @@ def _key(state: RegistryState, candidate: Candidate) -> tuple[object, ...]:
     return compared.key if compared.earlier else ()
 
 
-def _finish(pending: _Pending, result: Any) -> None:
-    if pending.future.done():
+def _finish(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
         return
     if isinstance(result, Exception):
-        pending.future.set_exception(result)
+        future.set_exception(result)
     else:
-        pending.future.set_result(result)
+        future.set_result(result)
