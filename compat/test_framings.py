@@ -21,14 +21,17 @@ from tests.records.test_framings import CODECS, TIME_MS, section, sections, valu
 from compat.conftest import missing
 from compat.parts import PartMissing, java_program
 from penstock.base.errors import PenstockError
-from penstock.records import decode_header
+from penstock.records import compress, decode_header
 from penstock.records.columnar import decode_batches
 from penstock.records.columnar.validation import check_records
 
 
 def drawn() -> list[tuple[bytes, list[bytes]]]:
-    """A batch of each example of a run, and the values that it was made of."""
-    batches: list[tuple[bytes, list[bytes]]] = []
+    """An undamaged batch of each codec, then one of each example of a run, with their values."""
+    whole = values(3, 40)
+    batches = [
+        (sealed(compress(codec, section(3, 40)), 3, attributes=codec), whole) for codec in CODECS
+    ]
 
     @settings(max_examples=EXAMPLES, deadline=None)
     @given(st.sampled_from(CODECS), sections(), st.data())
@@ -94,4 +97,5 @@ def test_javas_client_reads_what_is_stored_and_we_read_what_it_reads() -> None:
                 assert ours == theirs, batch.hex()
         if stored(batch):
             assert isinstance(theirs, list), (theirs, batch.hex())
+    assert all(isinstance(theirs, list) for theirs in answers[: len(CODECS)])
     assert sum(isinstance(theirs, list) for theirs in answers) > len(answers) // 10
