@@ -125,6 +125,7 @@ async def test_records_with_unknown_ids_are_named(place: Place, codec: Codec) ->
     assert message.endswith("Unknown ids of the batch: 10, 11, 12 and 3 more")
     assert records == list(range(6))
     assert await end_offset(place.client) == 0
+    assert place.registered.refreshes == 2
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])

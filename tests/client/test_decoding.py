@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 
 from penstock.client.decoding import RegistryReader, Writers
 from penstock.client.errors import AdminUnavailable
-from penstock.client.registered import pinned, reader_from_json
+from penstock.client.registered import (
+    WRITERS_MAX,
+    RegistryPlace,
+    WriterSchemas,
+    pinned,
+    reader_from_json,
+)
 from penstock.client.schemas import RegistryRefused, SchemaReference
-from penstock.formats.framing import NO_MAGIC, TOO_SHORT
+from penstock.formats.framing import NO_MAGIC, TOO_SHORT, SchemaKey
 from penstock.formats.value_format import InvalidFormat
 from tests.client.fake_registry import (
     FakeRegistry,
@@ -160,6 +166,20 @@ def test_a_schema_that_cannot_be_read_as_the_readers_names_id_path_and_rule() ->
     assert str(errors[3]).startswith("schema id 4: {: is not JSON")
 
 
+def test_the_schemas_fetched_last_are_kept() -> None:
+    registry = FakeRegistry()
+    keys = [SchemaKey(str(number)) for number in range(1, WRITERS_MAX + 2)]
+    for key in keys:
+        registry.add(int(key), FIRST)
+    found = WriterSchemas(registry, None, lambda key, content: (key, content.kind))
+    assert found.find(keys) == {key: (key, "AVRO") for key in keys}
+    registry.asked.clear()
+    assert found.find([keys[-1], keys[1]]) == {key: (key, "AVRO") for key in (keys[-1], keys[1])}
+    assert registry.asked == []
+    found.find(keys[:1])
+    assert registry.asked == [1]
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_mix_of_schemas_is_read_as_each_alone(data: Any) -> None:
@@ -262,8 +282,6 @@ def test_a_readers_schema_is_pinned_with_what_it_refers_to() -> None:
 
 
 def test_a_reader_is_sent_without_showing_its_credentials() -> None:
-    from penstock.client.registered import RegistryPlace
-
     secret = RegistryPlace(url="https://r", options=(("sasl.password", "hush"),))
     made = RegistryReader(place=secret, schema=reader_schema(FIRST))
     assert pickle.loads(pickle.dumps(made)) == made

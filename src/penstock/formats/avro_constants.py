@@ -27,7 +27,8 @@ from penstock.formats.avro import (
 SHOWN_CHARACTERS: Final = 100
 """Most characters of a default that an error shows."""
 _BITS: Final = {"int": 31, "long": 63}
-_MILLIS: Final = frozenset(("timestamp-millis", "local-timestamp-millis"))
+MILLIS: Final = frozenset(("timestamp-millis", "local-timestamp-millis"))
+"""Logical types of milliseconds, whose columns have microseconds."""
 
 
 class Misfit(Exception):
@@ -103,7 +104,7 @@ def word_of(node: Node, value: Any) -> int:
         case Enum(symbols=symbols) if value in symbols:
             return symbols.index(value)
         case Primitive(kind="boolean" | "int" | "long", logical=logical) if matches(node, value):
-            word = int(value) * (1_000 if logical in _MILLIS else 1)
+            word = int(value) * (1_000 if logical in MILLIS else 1)
             if -(1 << 63) <= word < 1 << 63:
                 return word
         case Primitive(kind="float" | "double" as kind):
@@ -126,7 +127,7 @@ def _real(node: Node, kind: str, value: Any) -> int:
 
 
 def _encoded(node: Node, value: Any, encoding: str) -> bytes:
-    """Return the bytes of a text. The characters of a default of bytes are its bytes."""
+    """Return a text in an encoding. In Avro, each character of a default of bytes is one byte."""
     if not isinstance(value, str):
         raise Misfit(node, value)
     try:

@@ -9,7 +9,6 @@ Source: the Avro 1.12 specification, "Binary Encoding".
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from penstock.formats.avro import (
     NULL,
     Decimal,
     Enum,
+    Field,
     Fixed,
     Items,
     Named,
@@ -30,14 +30,14 @@ from penstock.formats.avro import (
     Primitive,
     Record,
     Union,
-    column_of_schema,
+    WriterSchema,
     plain_union,
     valued,
 )
+from penstock.formats.values import Values
 
-_INT_MAX: Final = 2**31 - 1
 _SEVEN: Final = np.uint64(7)
-_GUID_DIGITS: Final = 32
+_UUID_BYTES: Final = 16
 _UNITS: Final = {
     "timestamp-millis": pa.timestamp("ms"), "timestamp-micros": pa.timestamp("us"),
     "timestamp-nanos": pa.timestamp("ns"), "local-timestamp-millis": pa.timestamp("ms"),
@@ -84,11 +84,13 @@ def _value(node: Node, column: Any, where: str) -> pa.BinaryArray:
         case Named(value=value):
             if not pa.types.is_map(column.type):
                 raise _unfit(where, f"is {column.type}, must be a map with texts as keys")
-            entries = column.cast(pa.list_(pa.struct(_entry(column.type)))).flatten()
-            keys, values = entries.flatten()
+            key, item = column.type.key_field, column.type.item_field
+            entry = pa.struct([key.with_name("key"), item.with_name("value")])
+            lists = column.cast(pa.list_(entry))
+            keys, values = lists.flatten().flatten()
             texts = _sized(keys.cast(pa.string()).cast(pa.binary()))
             pairs = _joined(texts, encode(value, values, f"{where}{{}}"))
-            return _blocks(_lengths(column), pairs)
+            return _blocks(pc.list_value_length(lists), pairs)
         case Enum(symbols=symbols):
             index = pc.index_in(column.cast(pa.string()), pa.array(symbols))
             if index.null_count:
@@ -123,14 +125,14 @@ def _primitive(node: Primitive, column: Any, where: str) -> pa.BinaryArray:
         column = column.cast(unit)
         column = column.cast(pa.int32() if unit.bit_width == 32 else pa.int64())
     numbers = column.cast(pa.int64()).to_numpy()
-    if node.kind == "int" and numbers.size and abs(numbers).max() > _INT_MAX:
+    if node.kind == "int" and (numbers != numbers.astype(np.int32)).any():
         raise _unfit(where, "some numbers do not fit an int")
     return varints(numbers)
 
 
 def _fixed_octets(node: Fixed, column: Any, where: str) -> pa.BinaryArray:
     octets = _uuids(column) if node.logical == "uuid" else column.cast(pa.binary())
-    if not pc.all(pc.equal(pc.binary_length(octets), node.size_bytes)).as_py() and len(octets):
+    if pc.any(pc.not_equal(pc.binary_length(octets), node.size_bytes)).as_py():
         raise _unfit(where, f"some values do not have {node.size_bytes} bytes")
     return octets
 
@@ -181,14 +183,6 @@ def _repeated(content: bytes, count: int) -> pa.BinaryArray:
     return pa.repeat(pa.scalar(content, pa.binary()), count)
 
 
-def _entry(kind: pa.MapType) -> list[pa.Field]:
-    return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
-
-
-def _lengths(column: Any) -> Any:
-    return pc.list_value_length(column.cast(pa.list_(pa.struct(_entry(column.type)))))
-
-
 def _blocks(lengths: Any, items: pa.BinaryArray) -> pa.BinaryArray:
     """Return lists as one block each, and the end of the list."""
     counts = lengths.to_numpy().astype(np.int64)
@@ -221,10 +215,10 @@ def _uuids(column: Any) -> pa.BinaryArray:
     if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
         return column.cast(pa.binary())
     digits = pc.replace_substring(column.cast(pa.string()), "-", "")
-    if len(digits) and not pc.all(pc.match_substring_regex(digits, "^[0-9A-Fa-f]{32}$")).as_py():
+    if not pc.all(pc.match_substring_regex(digits, "^[0-9A-Fa-f]{32}$"), min_count=0).as_py():
         raise pa.ArrowInvalid("some texts are not UUIDs")
     whole = bytes.fromhex("".join(digits.to_pylist()))
-    return _fixed(np.frombuffer(whole, f"V{_GUID_DIGITS // 2}"))
+    return _fixed(np.frombuffer(whole, f"V{_UUID_BYTES}"))
 
 
 def _record(node: Record, column: Any, where: str) -> pa.BinaryArray:
@@ -237,9 +231,7 @@ def _record(node: Record, column: Any, where: str) -> pa.BinaryArray:
         if field.name in given:
             parts.append(encode(field.node, given.pop(field.name), inner))
         elif field.default is not None:
-            parts.append(
-                encode(field.node, _default(field.node, field.default, len(column)), inner)
-            )
+            parts.append(encode(field.node, _default(field, len(column), inner), inner))
         else:
             raise _unfit(inner, "is missing in the data, and has no default")
     if given:
@@ -247,10 +239,17 @@ def _record(node: Record, column: Any, where: str) -> pa.BinaryArray:
     return _joined(*parts)
 
 
-def _default(node: Node, text: str, count: int) -> Any:
-    value = json.loads(text)
-    kind = column_of_schema(node).type
-    return pa.array([value], kind).take(pa.array(np.zeros(count, np.int64)))
+def _default(field: Field, count: int, where: str) -> Any:
+    """Return a column with the value that readers give a field which the writer lacks."""
+    from penstock.formats.avro_decode import run
+    from penstock.formats.avro_program import program
+
+    writer = WriterSchema(root=Record(fields=()), records={})
+    made = program(writer, Record(fields=(field,)))
+    rows, errors = run(made, Values.of(pa.array([b""], pa.binary())))
+    if not errors.null_count:
+        raise _unfit(where, f"the schema is wrong: {errors[0]}")
+    return rows.field(0).take(pa.array(np.zeros(count, np.int64)))
 
 
 def _union(node: Union, column: Any, where: str) -> pa.BinaryArray:
@@ -259,21 +258,23 @@ def _union(node: Union, column: Any, where: str) -> pa.BinaryArray:
     if len(branches) > 1 and plain is None:
         parts = _members(column, branches, where)
     elif plain is not None:
-        widest = next(part for part in branches if isinstance(part, Primitive) and part == plain)
-        parts = [(widest, column)]
+        numbers = [part for part in branches if isinstance(part, Primitive)]
+        parts = [(part, column) for part in numbers if part.kind == plain.kind]
     else:
         parts = [(branch, column) for branch in branches]
     made = pa.nulls(len(column), pa.binary())
     for branch, part in parts:
-        number = varints(np.array([node.branches.index(branch)], np.int64))[0]
-        encoded = _joined(number, encode(branch, part.drop_null(), where))
+        encoded = _joined(_number(node, branch), encode(branch, part.drop_null(), where))
         made = pc.coalesce(made, _scattered(encoded, part))
     if made.null_count:
         if NULL not in node.branches:
             raise _unfit(where, f"{made.null_count} rows are null, but the schema has no null")
-        number = varints(np.array([node.branches.index(NULL)], np.int64))[0]
-        made = made.fill_null(number)
+        made = made.fill_null(_number(node, NULL))
     return made
+
+
+def _number(node: Union, branch: Node) -> pa.BinaryScalar:
+    return varints(np.array([node.branches.index(branch)], np.int64))[0]
 
 
 def _members(column: Any, branches: Sequence[Node], where: str) -> list[tuple[Node, Any]]:

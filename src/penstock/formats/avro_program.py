@@ -26,9 +26,9 @@ Source: the Avro 1.12 specification, "Schema Resolution".
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,11 +53,20 @@ from penstock.formats.avro import (
     size_min,
     valued,
 )
-from penstock.formats.avro_constants import Misfit, matches, text_of, word_of, words_of_decimal
+from penstock.formats.avro_constants import (
+    MILLIS,
+    Misfit,
+    matches,
+    text_of,
+    word_of,
+    words_of_decimal,
+)
 from penstock.formats.columns import Column
 from penstock.formats.framing import PLACES, WORDS
 from penstock.formats.value_format import InvalidFormat
 from penstock.kernels import avro as kernel
+
+T = TypeVar("T")
 
 STEPS_MAX: Final = 200_000
 """Most steps of a program."""
@@ -92,7 +101,6 @@ _UNITS: Final[Mapping[tuple[str, str], int]] = {
     ("time-millis", "time-micros"): kernel.MILLIS,
 }
 """Steps that read a time in the writer's unit. Columns of timestamps have microseconds."""
-_MILLIS: Final = frozenset(("timestamp-millis", "local-timestamp-millis"))
 _STRING: Final = Primitive(kind="string")
 _WORDS: Final = {
     **dict(enumerate(WORDS)),
@@ -165,12 +173,8 @@ class _Compiler:
     texts: bytearray = field(default_factory=bytearray)
     reasons: dict[int, str] = field(default_factory=dict)
     _sizes: dict[int, tuple[Node, int]] = field(default_factory=dict)
-    _open: list[int] = field(default_factory=list)
-    """Steps that begin the items of the lists around the next step."""
     _skips: dict[str, list[int]] = field(default_factory=dict)
     """Steps that call the skip of a record, by its name."""
-    _starts: dict[str, int] = field(default_factory=dict)
-    """First step of the skip of a record, by its name."""
 
     def add(self, where: str, operation: int, column: int, *more: int) -> int:
         if len(self.steps) >= STEPS_MAX:
@@ -184,10 +188,10 @@ class _Compiler:
     def _jump(self, step: int) -> None:
         self.add("", kernel.JUMP, 0, step)
 
-    def _go_on(self, step: int) -> None:
-        """Set the target of an earlier jump to the step that is added next."""
+    def _aim(self, step: int, target: int) -> None:
+        """Set the step at which an earlier jump or call continues."""
         operation, column, _, *more = self.steps[step]
-        self.steps[step] = (operation, column, len(self.steps), *more)
+        self.steps[step] = (operation, column, target, *more)
 
     def _fail(self, where: str, rule: str, message: str) -> None:
         self.reasons[self.add(where, kernel.FAIL, 0)] = f"{message} ({rule})"
@@ -217,15 +221,15 @@ class _Compiler:
     def _read_alike(self, writer: Node, reader: Node, column: int, where: str) -> None:
         match writer, reader:
             case Items(item=theirs), Items(item=ours):
-                self._list(column, where, size_min(theirs))
+                block = self._list(where, kernel.BLOCK, column + 1, size_min(theirs))
                 self.read(theirs, ours, column + 1, f"{where}[]")
-                self._end_list()
+                self._end_list(block)
             case Named(value=theirs), Named(value=ours):
-                self._list(column, where, 1 + size_min(theirs))
+                block = self._list(where, kernel.BLOCK, column + 1, 1 + size_min(theirs))
                 self.add("", kernel.STRUCT, column + 1)
                 self.add(f"{where}{{}}", kernel.STRING, column + 2)
                 self.read(theirs, ours, column + 3, f"{where}{{}}")
-                self._end_list()
+                self._end_list(block)
             case Record(), Record():
                 _check_names(writer, reader)
                 self._record(writer, reader, column, where)
@@ -239,16 +243,36 @@ class _Compiler:
 
     # Lists
 
-    def _list(self, column: int, where: str, item_bytes: int) -> None:
-        self.add("", kernel.LIST, column)
-        self._open.append(self.add(where, kernel.BLOCK, column + 1, 0, max(1, item_bytes)))
+    def _list(self, where: str, operation: int, item: int, item_bytes: int) -> int:
+        """Add the steps before the items of a list, whose column is `item`; return the last one."""
+        self.add(where, kernel.LIST, 0)
+        return self.add(where, operation, item, 0, max(1, item_bytes))
 
-    def _end_list(self) -> None:
-        block = self._open.pop()
+    def _end_list(self, block: int) -> None:
         self._jump(block)
-        self._go_on(block)
+        self._aim(block, len(self.steps))
 
     # Unions
+
+    def _choose(
+        self, where: str, column: int, choices: Sequence[T], problem: int,
+        add: Callable[[int, T], None],
+    ) -> None:  # fmt: skip
+        """Add the steps that read a number and continue with the steps of that choice.
+
+        Args:
+            problem: the problem of values with another number.
+            add: adds the steps of a choice, given its number.
+        """
+        self.add(where, kernel.BRANCH, column, len(choices), problem)
+        jumps = [self.add("", kernel.JUMP, 0) for _ in choices]
+        ends = []
+        for number, choice in enumerate(choices):
+            self._aim(jumps[number], len(self.steps))
+            add(number, choice)
+            ends.append(self.add("", kernel.JUMP, 0))
+        for end in ends:
+            self._aim(end, len(self.steps))
 
     def _read_union(self, writer: Union, reader: Node, column: int, where: str) -> None:
         same = writer == reader
@@ -259,15 +283,7 @@ class _Compiler:
             else:
                 self.read(branch, reader, column, where)
 
-        self.add(where, kernel.BRANCH, column, len(writer.branches), kernel.NO_BRANCH)
-        jumps = [self.add("", kernel.JUMP, 0) for _ in writer.branches]
-        ends = []
-        for number, branch in enumerate(writer.branches):
-            self._go_on(jumps[number])
-            read(number, branch)
-            ends.append(self.add("", kernel.JUMP, 0))
-        for end in ends:
-            self._go_on(end)
+        self._choose(where, column, writer.branches, kernel.NO_BRANCH, read)
 
     def _member(self, writer: Node, reader: Union, number: int, column: int, where: str) -> None:
         """Add the steps that read a value as a branch of the reader's union.
@@ -309,19 +325,15 @@ class _Compiler:
             return
         numbers = {symbol: number for number, symbol in enumerate(reader.symbols)}
         default = numbers.get(reader.default or "")
-        self.add(where, kernel.BRANCH, column, count, kernel.NO_SYMBOL)
-        # Two steps for each symbol follow the jumps.
-        first = len(self.steps) + count
-        behind = first + 2 * count
-        for index in range(count):
-            self._jump(first + 2 * index)
-        for symbol in writer.symbols:
+
+        def read(_: int, symbol: str) -> None:
             number = numbers.get(symbol, default)
             if number is None:
                 self._fail(where, "MISSING_ENUM_SYMBOLS", f"the reader has no symbol {symbol}")
             else:
                 self.add(where, kernel.WORD, column, number)
-            self._jump(behind)
+
+        self._choose(where, column, writer.symbols, kernel.NO_SYMBOL, read)
 
     def _record(self, writer: Record, reader: Record, column: int, where: str) -> None:
         places: dict[str, tuple[Field, int]] = {}
@@ -423,46 +435,32 @@ class _Compiler:
             case Named(value=value):
                 self._skip_list((_STRING, value), where, f"{where}{{}}")
             case Union(branches=branches):
-                self._skip_union(branches, where)
+                self._choose(
+                    where, 0, branches, kernel.NO_BRANCH, lambda _, part: self._skip(part, where)
+                )
             case Record(name=name) | Reference(name=name):
                 self._skips.setdefault(name, []).append(self.add(where, kernel.CALL, 0))
             case _:
                 self.add(where, kernel.SKIP_BYTES, 0, size_fixed(node) or 0)
 
     def _skip_list(self, parts: tuple[Node, ...], where: str, within: str) -> None:
-        self.add(where, kernel.LIST, 0)
-        size = max(1, sum(map(size_min, parts)))
-        block = self.add(where, kernel.SKIP_BLOCK, 0, 0, size)
+        block = self._list(where, kernel.SKIP_BLOCK, 0, sum(map(size_min, parts)))
         for part in parts:
             self._skip(part, within)
-        self._jump(block)
-        self._go_on(block)
-
-    def _skip_union(self, branches: tuple[Node, ...], where: str) -> None:
-        self.add(where, kernel.BRANCH, 0, len(branches), kernel.NO_BRANCH)
-        jumps = [self.add("", kernel.JUMP, 0) for _ in branches]
-        ends = []
-        for jump, branch in zip(jumps, branches, strict=True):
-            self._go_on(jump)
-            self._skip(branch, where)
-            ends.append(self.add("", kernel.JUMP, 0))
-        for end in ends:
-            self._go_on(end)
+        self._end_list(block)
 
     def define_skips(self) -> None:
         """Add the steps that skip each called record, and set the targets of the calls."""
-        done: set[str] = set()
-        while waiting := self._skips.keys() - done:
+        starts: dict[str, int] = {}
+        while waiting := self._skips.keys() - starts.keys():
             for name in sorted(waiting):
-                done.add(name)
-                self._starts[name] = len(self.steps)
+                starts[name] = len(self.steps)
                 for part in self.records[name].fields:
                     self._skip(part.node, f"{name}.{part.name}")
                 self.add("", kernel.RETURN, 0)
         for name, calls in self._skips.items():
             for call in calls:
-                operation, column, _, *more = self.steps[call]
-                self.steps[call] = (operation, column, self._starts[name], *more)
+                self._aim(call, starts[name])
 
 
 def _inner(where: str, name: str) -> str:
@@ -524,7 +522,7 @@ def _leaf_step(writer: Node, reader: Node, column: int) -> tuple[int, ...]:
             )
             raise _Mismatch("FIXED_SIZE_MISMATCH", message)
     elif (_kind(writer), _kind(reader)) not in _PLAIN:
-        raise _Mismatch("TYPE_MISMATCH", f"{shown(writer)} cannot be read as {shown(reader)}")
+        raise _Mismatch("TYPE_MISMATCH", f"{_shown(writer)} cannot be read as {_shown(reader)}")
     size = size_fixed(writer) or 0
     match writer, reader:
         case Primitive(), Primitive():
@@ -545,9 +543,9 @@ def _leaf_step(writer: Node, reader: Node, column: int) -> tuple[int, ...]:
 
 def _primitive_step(writer: Primitive, reader: Primitive) -> tuple[int, ...]:
     theirs, ours = writer.logical, reader.logical
-    if theirs is None and ours in _MILLIS:
+    if theirs is None and ours in MILLIS:
         return (kernel.MILLIS,)
-    if theirs is None or ours is None or (theirs == ours and theirs not in _MILLIS):
+    if theirs is None or ours is None or (theirs == ours and theirs not in MILLIS):
         return _PLAIN[writer.kind, reader.kind]
     if (theirs, ours) in _UNITS:
         return (_UNITS[theirs, ours],)
@@ -555,7 +553,7 @@ def _primitive_step(writer: Primitive, reader: Primitive) -> tuple[int, ...]:
 
 
 def _other_meaning(writer: Node, reader: Node) -> _Mismatch:
-    message = f"{shown(writer)} has another meaning than {shown(reader)}"
+    message = f"{_shown(writer)} has another meaning than {_shown(reader)}"
     return _Mismatch("LOGICAL_TYPE_MISMATCH", message)
 
 
@@ -581,8 +579,8 @@ def _branch(writer: Node, reader: Union) -> int:
     promoted = [n for n, part in enumerate(reader.branches) if (kind, _kind(part)) in _PLAIN]
     found = [*alike, *promoted]
     if not found:
-        names = ", ".join(map(shown, reader.branches))
-        message = f"no branch of [{names}] reads {shown(writer)}"
+        names = ", ".join(map(_shown, reader.branches))
+        message = f"no branch of [{names}] reads {_shown(writer)}"
         raise _Mismatch("MISSING_UNION_BRANCH", message)
     return found[0]
 
@@ -603,7 +601,7 @@ _KINDS: Final[Mapping[type, str]] = {
 }  # fmt: skip
 
 
-def shown(node: Node) -> str:
+def _shown(node: Node) -> str:
     """Return a type for an error message."""
     kind = _kind(node)
     match node:

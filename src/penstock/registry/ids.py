@@ -7,9 +7,9 @@ subject, deleted versions do not count, because its clients must not write with 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from penstock.registry.service import SchemaRegistry
 from penstock.registry.values import DEFAULT_CONTEXT, Subject
@@ -21,19 +21,13 @@ SUBJECTS_MAX: Final = 1_000
 """Most subjects whose ids are kept. Those of others are collected again when they are needed."""
 
 
-class _Known(NamedTuple):
-    """Ids of a subject, as of a generation of the registry."""
-
-    generation: int
-    ids: frozenset[SchemaId]
-
-
 class RegisteredIds:
     """Ids that a registry has in memory; each is found by one look-up of a hash table."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
-        self._subjects: OrderedDict[str, _Known] = OrderedDict()
+        self._generation = registry.generation
+        self._of = lru_cache(SUBJECTS_MAX)(self._collected)
 
     def missing(self, ids: Collection[SchemaId], subject: str | None) -> list[SchemaId]:
         """Return those of `ids` that are not registered.
@@ -42,6 +36,9 @@ class RegisteredIds:
         count.
         """
         if subject is not None:
+            if self._generation != self._registry.generation:
+                self._generation = self._registry.generation
+                self._of.cache_clear()
             of_subject = self._of(subject)
             return [schema_id for schema_id in ids if schema_id not in of_subject]
         context = self._registry.state.contexts.get(DEFAULT_CONTEXT)
@@ -57,15 +54,8 @@ class RegisteredIds:
         """Read all changes that were made before this call; raises PenstockError."""
         await self._registry.refresh()
 
-    def _of(self, subject: str) -> frozenset[SchemaId]:
-        known, generation = self._subjects.get(subject), self._registry.generation
-        if known is None or known.generation != generation:
-            state = self._registry.state
-            versions = state.versions_of(state.resolved(Subject(DEFAULT_CONTEXT, subject)))
-            pairs = [(version.id, version.guid) for version in versions.values()]
-            known = _Known(generation, frozenset([word for pair in pairs for word in pair]))
-            self._subjects[subject] = known
-            if len(self._subjects) > SUBJECTS_MAX:
-                self._subjects.popitem(last=False)
-        self._subjects.move_to_end(subject)
-        return known.ids
+    def _collected(self, subject: str) -> frozenset[SchemaId]:
+        state = self._registry.state
+        versions = state.versions_of(state.resolved(Subject(DEFAULT_CONTEXT, subject)))
+        pairs = [(version.id, version.guid) for version in versions.values()]
+        return frozenset([word for pair in pairs for word in pair])

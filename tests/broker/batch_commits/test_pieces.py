@@ -134,7 +134,7 @@ def test_staged_records_are_looked_at_as_those_of_producers(
     }
     runs = [run_of(entry, 0, 0, 0)]
     trusting = LogConfig(record_validation="headers")
-    assert PieceReader(tmp_path, runs, {LANE: trusting}).verify(TIME_MS)
+    assert PieceReader(tmp_path, runs, {LANE: trusting}).verify(TIME_MS) == []
     with pytest.raises(InvalidRecord, match=reason):
         PieceReader(tmp_path, runs, {LANE: LogConfig(**setting)}).verify(TIME_MS)
 

@@ -20,7 +20,13 @@ from penstock.formats.values import Values
 from tests.formats.avro.evolution import arrow_form, with_dicts
 from tests.formats.avro.reference import encode as reference
 from tests.formats.avro.reference import records
-from tests.formats.avro.test_resolution import record
+from tests.formats.avro.test_resolution import (
+    DEFAULTS,
+    TIME_MICROS,
+    TIME_MILLIS,
+    WRONG_DEFAULTS,
+    record,
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -42,6 +48,7 @@ def test_what_is_decoded_is_encoded_again(data: Any) -> None:
 
 WRONG: list[tuple[Any, Any, str]] = [
     (record(("a", "int")), pa.array([{"a": 2**31}]), "field a: some numbers do not fit an int"),
+    (record(("a", "int")), pa.array([{"a": -(2**63)}]), "field a: some numbers do not fit an int"),
     (record(("a", "long")), pa.array([{"a": None}], pa.struct([("a", pa.int64())])),
      "field a: 1 rows are null, but the schema has no null"),
     (record(("a", "long")), pa.array([{"b": 1}]), "field a: is missing in the data"),
@@ -64,19 +71,40 @@ def test_what_does_not_fit_is_named(schema: Any, rows: Any, said: str) -> None:
         encode(parse(schema), rows)
 
 
+@pytest.mark.parametrize(("kind", "default", "expected"), DEFAULTS)
+def test_a_missing_column_has_the_default(kind: Any, default: Any, expected: Any) -> None:
+    node = parse(record(("a", "int"), ("new", kind, default)))
+    for count in (0, 3):
+        rows = pa.array([{"a": n} for n in range(count)], pa.struct([("a", pa.int32())]))
+        decoded, errors = decode(node, Values.of(encode(node, rows)))
+        assert errors.null_count == count
+        for n, row in enumerate(decoded.to_pylist()):
+            assert row["a"] == n
+            assert row["new"] == expected or repr(row["new"]) == repr(expected)
+
+
+@pytest.mark.parametrize(("kind", "default"), WRONG_DEFAULTS)
+def test_a_default_of_another_type_is_named(kind: Any, default: Any) -> None:
+    node = parse(record(("a", "int"), ("new", kind, default)))
+    with pytest.raises(Unencodable, match=r"field new: the schema is wrong: .*INVALID_DEFAULT"):
+        encode(node, pa.array([{"a": 1}]))
+
+
 def test_other_types_of_columns_are_converted() -> None:
     micros = {"type": "long", "logicalType": "timestamp-micros"}
     schema = record(
-        ("a", "long"), ("b", "string"), ("c", micros), ("d", ["null", "double"]), ("e", "int", 7)
-    )
+        ("a", "long"), ("b", "string"), ("c", micros), ("d", ["null", "double"]), ("e", "int", 7),
+        ("f", [TIME_MILLIS, TIME_MICROS]),
+    )  # fmt: skip
     rows = pa.StructArray.from_arrays(
         [
             pa.array([1, 2], pa.int8()),
             pa.array(["x", "y"]).dictionary_encode(),
             pa.array([1, 2], pa.timestamp("ms")),
             pa.array([1.5, None], pa.float32()),
+            pa.array([1, 2**40]),
         ],
-        names=["a", "b", "c", "d"],
+        names=["a", "b", "c", "d", "f"],
     )
     node = parse(schema)
     decoded, errors = decode(node, Values.of(encode(node, rows)))
@@ -84,4 +112,4 @@ def test_other_types_of_columns_are_converted() -> None:
     assert decoded.type == column_of_schema(node).type
     first, second = decoded.to_pylist()
     assert (first["a"], first["b"], first["d"], first["e"]) == (1, "x", 1.5, 7)
-    assert (second["c"].microsecond, second["d"]) == (2000, None)
+    assert (second["c"].microsecond, second["d"], second["f"]) == (2000, None, 2**40)

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
+from compat.conftest import missing
+from compat.parts import PartMissing
 
 SOURCE = Path(__file__).with_name("AvroReference.java")
 JARS = ("avro-1.*", "jackson-core-*", "jackson-databind-*", "jackson-annotations-*", "slf4j-api-*")
@@ -22,7 +23,7 @@ class AvroReference:
     def __init__(self) -> None:
         spark = find_spec("pyspark")
         if spark is None or not spark.submodule_search_locations or shutil.which("java") is None:
-            pytest.skip("needs Java, and Avro's library from pyspark")
+            missing(PartMissing("Java, or Avro's library from pyspark"))
         folder = Path(spark.submodule_search_locations[0]) / "jars"
         path = os.pathsep.join(str(jar) for jars in JARS for jar in folder.glob(f"{jars}.jar"))
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]

@@ -565,7 +565,7 @@ def test_the_oracle_finds_planted_bugs(
     assert _finds_a_bug()
 
 
-@pytest.mark.parametrize("name", ["_covers_low", "_covers_high"])
+@pytest.mark.parametrize("name", ["covers_low", "covers_high"])
 def test_the_oracle_finds_planted_bugs_of_bounds(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -317,6 +317,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "5,000 digits": lambda: '{"maximum":' + "9" * 5000 + "}",
     "unclosed groups": lambda: {"pattern": "(" * 100_000},
     "unterminated string": lambda: '{"a":"' + '\\"' * 400_000,
+    "unterminated escape": lambda: "[]" * 300 + '"' + '\\"' * 400_000 + "\\",
 }
 
 

@@ -281,7 +281,7 @@ class Filler:
         elif kind is not None:
             value = getattr(target, field.name)
             part = value.add() if field.is_repeated else value
-            part.SetInParent() if not field.is_repeated else None
+            part.SetInParent()
             self.fill(part, depth + 1)
         elif field.is_repeated:
             getattr(target, field.name).extend([self._value(field)] * 2)

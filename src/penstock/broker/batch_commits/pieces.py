@@ -82,26 +82,25 @@ class PieceReader:
         self._index = 0
         self._position = -1
         self._counted = 0
-        self.with_ids: list[tuple[TopicIdPartition, Opened]] = []
 
-    def verify(self, now_ms: int) -> bool:
-        """Validate the next pieces as their logs would; return False at the end.
+    def verify(self, now_ms: int) -> list[tuple[TopicIdPartition, Opened]] | None:
+        """Validate the next pieces as their logs would; return None at the end.
 
-        Pieces for topics that demand schema ids are then in `with_ids`.
+        The result has the pieces for topics that demand schema ids, with these ids.
 
         Raises:
             CorruptBlob: a section is missing or not made of whole batches.
             PenstockError: as `PartitionLog.append`, for batches that cannot be stored.
         """
         pieces = self._next(stamp=False)
-        self.with_ids = []
+        with_ids = []
         for piece in pieces:
             config = self._configs[piece.run.target]
             ids = reader_of(config)
             validate_batches(piece.data, config, now_ms, ids=ids)
             if ids is not None:
-                self.with_ids.append((piece.run.target, Opened(piece.data, ids.found)))
-        return bool(pieces)
+                with_ids.append((piece.run.target, Opened(piece.data, ids.found)))
+        return with_ids if pieces else None
 
     def read(self) -> list[Piece]:
         """Return the next stamped pieces, of about `PIECE_BYTES_MAX`; none at the end.

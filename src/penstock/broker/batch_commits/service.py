@@ -373,8 +373,9 @@ class SinkService:
             await asyncio.to_thread(check_blobs, directory, manifest.blobs)
             configs = {key: partition.config for key, partition in partitions.items()}
             reader = PieceReader(directory, runs_to_verify(manifest), configs)
-            while await asyncio.to_thread(reader.verify, now_ms):
-                await self._check_ids(manifest, configs, reader.with_ids)
+            while (with_ids := await asyncio.to_thread(reader.verify, now_ms)) is not None:
+                if with_ids:
+                    await self._check_ids(manifest, configs, with_ids)
         except InvalidCommit:
             raise
         except (InvalidError, CorruptError) as error:

@@ -42,7 +42,7 @@ from penstock.broker.net.listeners import endpoints_of
 from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
 from penstock.broker.requests.access import forbidden_topic
 from penstock.broker.requests.opening import Opener, OpenResult, Sealed
-from penstock.broker.requests.schema_ids import Candidate, SchemaChecks, UnknownSchema
+from penstock.broker.requests.schema_ids import Candidate, SchemaChecks, TopicIds, UnknownSchema
 from penstock.partitions import look_up_watermarks
 from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, InvalidRecord, decode_header, says_transactional
@@ -464,7 +464,7 @@ class Produce(Struct, frozen=True, kw_only=True):
             return None
         if context.connection.principal == PEER:
             return None
-        return self.schema_checks.reader(topic.topic.name, config)
+        return TopicIds(self.schema_checks, topic.topic.name, config)
 
     async def _append_opened(
         self,
@@ -478,10 +478,11 @@ class Produce(Struct, frozen=True, kw_only=True):
         now_ms = self.clock.now_ms()
         try:
             found = await self.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
-            found = await self.schema_checks.checked([
-                Candidate(waiting.topic.topic.name, waiting.batch.config, opened)
-                for waiting, opened in zip(sealed, found, strict=True)
-            ])  # fmt: skip
+            if any(waiting.batch.with_ids for waiting in sealed):
+                found = await self.schema_checks.checked([
+                    Candidate(waiting.topic.topic.name, waiting.batch.config, opened)
+                    for waiting, opened in zip(sealed, found, strict=True)
+                ])  # fmt: skip
             for batch, ready in zip(sealed, found, strict=True):
                 pending.append_opened(batch, ready, self.clock.now_ms(), lease)
         finally:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from penstock.records.columnar.schema_ids import PartIds, SchemaId
     from penstock.storage import LogConfig
 
-_READERS_MAX: Final = 1_000
-"""Most topics whose readers are kept; others are constructed for each batch."""
 _NAMED_IDS_MAX: Final = 3
 """Most ids that an error message names."""
 
@@ -55,13 +53,12 @@ class UnknownSchema(InvalidRecord):
 class TopicIds:
     """Reader of the ids of a topic's batches, which checks them by the registry in memory."""
 
-    __slots__ = ("_checks", "_parts", "_topic", "config")
+    __slots__ = ("_checks", "_config", "_topic")
 
     def __init__(self, checks: SchemaChecks, topic: str, config: LogConfig) -> None:
         self._checks = checks
         self._topic = topic
-        self._parts = demanded(config)
-        self.config = config
+        self._config = config
 
     def read(self, section: Readable, count: int) -> None:
         """Read and check the ids of a batch.
@@ -72,8 +69,8 @@ class TopicIds:
         """
         from penstock.records.columnar.schema_ids import read_ids
 
-        found = [read_ids(part, section, count) for part in self._parts]
-        self._checks.check(self._topic, self.config, found)
+        found = [read_ids(part, section, count) for part in demanded(self._config)]
+        self._checks.check(self._topic, self._config, found)
 
 
 class Candidate(NamedTuple):
@@ -89,7 +86,6 @@ class SchemaChecks:
 
     def __init__(self, registered: SchemaIds | None) -> None:
         self._registered = registered
-        self._readers: dict[str, TopicIds] = {}
 
     def check_config(
         self, topic: str, config: LogConfig, stored: Mapping[str, str] | None = None
@@ -111,14 +107,6 @@ class SchemaChecks:
                     f"topic {topic!r}: {name} = true needs registry.enable = true in the"
                     " configuration of all brokers"
                 )
-
-    def reader(self, topic: str, config: LogConfig) -> TopicIds:
-        known = self._readers.get(topic)
-        if known is None or known.config is not config:
-            known = self._readers[topic] = TopicIds(self, topic, config)
-            if len(self._readers) > _READERS_MAX:
-                del self._readers[next(iter(self._readers))]
-        return known
 
     def check(self, topic: str, config: LogConfig, parts: Sequence[PartIds]) -> None:
         """Check the ids of a batch by the registry's state in memory.

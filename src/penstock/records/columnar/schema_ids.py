@@ -53,7 +53,8 @@ class PartIds(NamedTuple):
     def with_ids(self, ids: Collection[SchemaId]) -> list[int]:
         """Return the indexes of the records that have one of these ids."""
         chosen = np.zeros(kernels.FIRST + len(self.ids), np.bool_)
-        chosen[kernels.FIRST :] = [schema_id in ids for schema_id in self.ids]
+        wanted = frozenset(ids)
+        chosen[kernels.FIRST :] = [schema_id in wanted for schema_id in self.ids]
         found: list[int] = np.flatnonzero(chosen[self.numbers]).tolist()
         return found
 

@@ -132,14 +132,13 @@ def _from_registry(value_format: ValueFormat, subject: str) -> ReaderSchema:
         try:
             return pinned(client, subject, value_format.reader, value_format.message)
         except RegistryRefused as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                name = "reader" if value_format.reader != NEWEST else "subject"
-                value = value_format.reader if name == "reader" else subject
-                reason = f"the registry {client.url} has no such schema: {error.message}"
-                if name == "reader":
-                    reason += f" (subject {subject})"
-                raise InvalidFormat(name, value, reason) from error
-            raise
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            choice = value_format.reader
+            reason = f"the registry {client.url} has no such schema: {error.message}"
+            if choice == NEWEST:
+                raise InvalidFormat("subject", subject, reason) from error
+            raise InvalidFormat("reader", choice, f"{reason} (subject {subject})") from error
 
 
 def _from_file(path: Path, message: str | None) -> ReaderSchema:
@@ -160,8 +159,7 @@ def _schema_in(path: Path, message: str | None) -> ReaderSchema:
         kind: SchemaKind = "AVRO" if path.suffix == ".avsc" else "JSON"
         return ReaderSchema(content=SchemaContent(kind=kind, text=text))
     descriptor = load_message(path, content, message)
-    files = _files(descriptor.file)
-    *parts, (_, text) = files
+    *parts, (_, text) = _files(descriptor.file)
     made = SchemaContent(kind="PROTOBUF", text=text, parts=tuple(parts))
     return ReaderSchema(content=made, message=descriptor.full_name)
 

@@ -229,10 +229,9 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 def check_files(draft: Draft) -> None:
     for source in draft.sources.values():
-        if source.get("schema_file"):
-            _exists(draft, (*source.key, "schema_file"), source.get("schema_file"))
-        if source.get("registry_config"):
-            _exists(draft, (*source.key, "registry_config"), source.get("registry_config"))
+        for key in ("schema_file", "registry_config"):
+            if source.get(key):
+                _exists(draft, (*source.key, key), source.get(key))
         if is_schema_file(source.get("reader") or ""):
             _exists(draft, (*source.key, "reader"), Path(source.get("reader")))
     for step in draft.steps.values():

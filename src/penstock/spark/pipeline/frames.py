@@ -137,16 +137,19 @@ def start_options(start: str) -> dict[str, str]:
     """Return the options for the start of a query without a checkpoint."""
     if start in {"earliest", "latest"}:
         return {"startingOffsets": start}
-    moment = datetime.fromisoformat(start)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    milliseconds = first_millisecond(moment)
+    milliseconds = start_millisecond(start)
     if milliseconds < 0:
         return {"startingOffsets": "earliest"}
     return {
         "startingTimestamp": str(milliseconds),
         "startingOffsetsByTimestampStrategy": "latest",
     }
+
+
+def start_millisecond(start: str) -> int:
+    """Return a start that is a time in milliseconds since 1970; a time without a zone is in UTC."""
+    moment = datetime.fromisoformat(start)
+    return first_millisecond(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 def records_of(frame: DataFrame, source: Source) -> DataFrame:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any, ClassVar, Final
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
 
@@ -30,11 +31,14 @@ from penstock.client.registered import ReaderSchema, reader_from_json
 from penstock.formats.framing import by_schema
 from penstock.formats.value_format import NEWEST, InvalidFormat, ValueFormat
 from penstock.formats.values import Values
-from penstock.records.extents import READ_COMMITTED, first_millisecond
+from penstock.records.extents import READ_COMMITTED
 from penstock.spark.formats.registry import pinned_schema, registry_reader, with_pinned_reader
 from penstock.spark.pipeline.broker_check import asking
+from penstock.spark.pipeline.frames import start_millisecond
 from penstock.spark.pipeline.spec import PipelineSpec, Source
 from penstock.spark.pipeline.state import PipelinePaths
+
+T = TypeVar("T")
 
 PARTITIONS_MAX: Final = 100
 """Most partitions whose records are read to pin the id of a topic."""
@@ -173,22 +177,22 @@ def _differences(path: str, before: pa.DataType, now: pa.DataType) -> Iterator[s
 
 
 def _kept_reader(spec: PipelineSpec, source: Source) -> ReaderSchema | None:
-    path = PipelinePaths(spec).reader(source.name)
+    return _kept(PipelinePaths(spec).reader(source.name), reader_from_json)
+
+
+def _kept_ids(spec: PipelineSpec, source: Source) -> tuple[int, ...] | None:
+    return _kept(
+        PipelinePaths(spec).ids(source.name),
+        lambda content: tuple(int(number) for number in json.loads(content)),
+    )
+
+
+def _kept(path: Path, parse: Callable[[str], T]) -> T | None:
     try:
-        return reader_from_json(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, InvalidFormat) as error:
-        raise CorruptError(f"{path} cannot be read: {error}") from error
-
-
-def _kept_ids(spec: PipelineSpec, source: Source) -> tuple[int, ...]:
-    path = PipelinePaths(spec).ids(source.name)
-    try:
-        return tuple(int(number) for number in json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, InvalidFormat) as error:
         raise CorruptError(f"{path} cannot be read: {error}") from error
 
 
@@ -209,10 +213,12 @@ def _first_id(spec: PipelineSpec, source: Source) -> int:
         ahead: list[tuple[int, int]] = []
         behind: list[tuple[int, int]] = []
         for topic in sorted(topics):
-            for first, low, high in list(_ranges(client, topic, source.start))[:PARTITIONS_MAX]:
-                ahead += _identified(client, topic, first, high)
+            found = islice(_ranges(client, topic, source.start), PARTITIONS_MAX)
+            for partition, first, low, high in found:
+                ahead += _identified(client, topic, partition, first, high)
                 if not ahead:
-                    behind += _identified(client, topic, _end_of(low, high), high)
+                    newest = max(low, high - SAMPLE_RECORDS)
+                    behind += _identified(client, topic, partition, newest, high)
     if ahead:
         return min(ahead)[1]
     if behind:
@@ -224,38 +230,29 @@ def _first_id(spec: PipelineSpec, source: Source) -> int:
     )
 
 
-_Range = tuple[Mapping[int, int], Mapping[int, int], Mapping[int, int]]
-
-
-def _ranges(client: Client, topic: str, start: str) -> Iterator[_Range]:
-    """Yield first offset, earliest offset and end of each partition, by partition."""
+def _ranges(client: Client, topic: str, start: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yield number, first offset from the start on, earliest offset and end of each partition."""
     position: Any = start
-    if start not in ("earliest", NEWEST):
-        moment = datetime.fromisoformat(start)
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        position = max(0, first_millisecond(zoned))
+    if start not in ("earliest", "latest"):
+        position = max(0, start_millisecond(start))
     firsts, lows, highs = (
         client.list_offsets(topic, at, isolation=READ_COMMITTED)
         for at in (position, "earliest", "latest")
     )
     for partition, high in highs.items():
         first = firsts[partition] if firsts[partition] >= 0 else high
-        yield {partition: first}, {partition: lows[partition]}, {partition: high}
-
-
-def _end_of(low: Mapping[int, int], high: Mapping[int, int]) -> dict[int, int]:
-    return {partition: max(low[partition], end - SAMPLE_RECORDS) for partition, end in high.items()}
+        yield partition, first, lows[partition], high
 
 
 def _identified(
-    client: Client, topic: str, start: Mapping[int, int], end: Mapping[int, int]
+    client: Client, topic: str, partition: int, start: int, end: int
 ) -> list[tuple[int, int]]:
     """Return the timestamp and the id of the records with an id, of the first ones in a range."""
     if start == end:
         return []
     batches = client.iter_arrow(
-        topic, partitions=list(start), start=start, end=end, columns=("timestamp", "value"),
-        max_records=SAMPLE_RECORDS, isolation="read_committed",
+        topic, partitions=[partition], start={partition: start}, end={partition: end},
+        columns=("timestamp", "value"), max_records=SAMPLE_RECORDS, isolation="read_committed",
     )  # fmt: skip
     found: list[tuple[int, int]] = []
     for batch in batches:
@@ -272,9 +269,9 @@ def analysed_format(spec: PipelineSpec, source: Source) -> ValueFormat:
     Raises:
         InvalidFormat, NothingToPin, AdminUnavailable: as `pinned` does.
     """
-    if source.value_format.kind == "registry":
-        return pinned_format(spec, source)
     try:
         return pinned_format(spec, source)
     except (RetriableError, UnavailableError, BrokerRefused):
+        if source.value_format.kind == "registry":
+            raise
         return source.value_format
