@@ -17,7 +17,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -25,18 +24,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor
 
-from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.client.errors import InvalidArgument
 from penstock.client.registered import (
-    ID_MAX,
     ReaderSchema,
     RegistryPlace,
     SchemaContent,
+    WriterSchemas,
+    opened,
     pinned,
-    registry_place,
-    writer_content,
 )
-from penstock.client.schemas import RegistryRefused, SchemaClient
+from penstock.client.schemas import SchemaClient
 from penstock.formats import avro, framing
 from penstock.formats.framing import SchemaKey
 from penstock.formats.json.decode import JsonReader
@@ -47,16 +44,12 @@ from penstock.formats.protobuf_resolution import check_reads, message_of_schema
 from penstock.formats.value_format import InvalidFormat
 from penstock.formats.values import ABSENT, Longs, Values
 
-WRITERS_MAX: Final = 1_000
-"""Most writers' schemas that are kept for a reader's schema."""
 READERS_MAX: Final = 64
 """Most readers' schemas that a process keeps."""
 VALUE: Final = "value"
 VALUE_ERROR: Final = "value_error"
 HEADERS: Final = "headers"
 """Columns of a table of records that are decoded, added, and searched for ids."""
-UNKNOWN_SECONDS: Final = 10.0
-"""Time in seconds after which the registry is asked again for an id that it did not know."""
 
 Decoded = tuple[pa.Array, pa.StringArray]
 Decode = Callable[[Values, Values], Decoded]
@@ -269,25 +262,21 @@ def groups_of(found: Values, headers: pa.ListArray | None, header: str) -> Itera
 class Writers:
     """Writers' schemas of a registry, compiled for one reader; for one thread."""
 
-    def __init__(
-        self, reader: RegistryReader, client: SchemaClient, *, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self._client = client
-        self._clock = clock
+    def __init__(self, reader: RegistryReader, client: SchemaClient) -> None:
+        self._url = client.url
         self._reader = format_reader(reader)
         self._schema = reader.schema
         self._header = reader.header
-        self._known: dict[SchemaKey, Decode | str] = {}
-        self._unknown: dict[SchemaKey, float] = {}
+        self._decoders = WriterSchemas(client, reader.schema.subject, self._decoder)
 
     def read(self, values: pa.BinaryArray, headers: pa.ListArray | None) -> Decoded:
         """Decode values as `RegistryReader.read` does."""
         found = Values.of(values)
         groups = list(groups_of(found, headers, self._header))
-        decoders = self._found([group.key for group in groups])
+        decoders = self._decoders.find([group.key for group in groups])
+        parts = [self._decode(group, decoders[group.key]) for group in groups]
         if len(groups) == 1 and groups[0].payload is found:
-            return self._decode(groups[0].key, decoders, found, found)
-        parts = [self._decode(group.key, decoders, group.payload, group.frames) for group in groups]
+            return parts[0]
         rows = [group.rows for group in groups]
         rest = np.setdiff1d(np.arange(len(found)), np.concatenate([*rows, []]))
         empty = pa.nulls(rest.size, self._reader.arrow_type())
@@ -297,65 +286,23 @@ class Writers:
         decoded, errors = (pa.concat_arrays(side) for side in zip(*parts, strict=True))
         return decoded.take(pa.array(order)), errors.take(pa.array(order))
 
-    def _decode(
-        self,
-        key: SchemaKey,
-        decoders: dict[SchemaKey, Decode | str],
-        payload: Values,
-        frames: Values,
-    ) -> Decoded:
-        found = decoders[key]
+    def _decode(self, group: Group, decoder: Decode | str | None) -> Decoded:
+        payload = group.payload
         unframed = payload.texts(unframed_words)
-        if isinstance(found, str):
+        if decoder is None:
+            decoder = self._unknown_text(group.key)
+        if isinstance(decoder, str):
             empty = pa.nulls(len(payload), self._reader.arrow_type())
             read = pa.array(payload.problems == 0)
-            return empty, pc.if_else(read, pa.scalar(found, pa.string()), unframed)
+            return empty, pc.if_else(read, pa.scalar(decoder, pa.string()), unframed)
         payload.problems[payload.problems > 0] = ABSENT
-        decoded, errors = found(payload, frames)
+        decoded, errors = decoder(payload, group.frames)
         if errors.null_count < len(errors):
-            errors = pc.binary_join_element_wise(f"{schema_label(key)}: ", errors, "")
+            errors = pc.binary_join_element_wise(f"{schema_label(group.key)}: ", errors, "")
         return decoded, framing.with_errors(errors, unframed)
 
-    def _found(self, keys: Sequence[SchemaKey]) -> dict[SchemaKey, Decode | str]:
-        """Return the decoder of each id or GUID, or the reason why there is none.
-
-        An id that the registry does not know may have been registered at another of its servers, so
-        it is searched again after a pause.
-        """
-        now = self._clock.monotonic()
-        self._unknown = {key: end for key, end in self._unknown.items() if end > now}
-        wanted = [key for key in dict.fromkeys(keys) if key not in self._unknown]
-        missing = [key for key in wanted if not self._fetch(key)]
-        if missing:
-            self._client.pause()
-        until = self._clock.monotonic() + UNKNOWN_SECONDS
-        for key in missing:
-            if not self._fetch(key):
-                self._unknown[key] = until
-        found = {
-            key: self._unknown_text(key) if key in self._unknown else self._known[key]
-            for key in keys
-        }
-        for key in list(self._known)[:-WRITERS_MAX]:
-            del self._known[key]
-        return found
-
-    def _fetch(self, key: SchemaKey) -> bool:
-        """Prepare a writer's schema, unless it is known; return whether the registry has it."""
-        if key in self._known:
-            return True
-        if key.isdecimal() and int(key) > ID_MAX:
-            return False
-        try:
-            content = writer_content(self._client, key, self._schema.subject)
-        except RegistryRefused as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            return False
-        self._known[key] = self._prepared(key, content)
-        return True
-
-    def _prepared(self, key: SchemaKey, content: SchemaContent) -> Decode | str:
+    def _decoder(self, key: SchemaKey, content: SchemaContent) -> Decode | str:
+        """Return the decoder of a writer's schema, or the reason why there is none."""
         kind = self._schema.content.kind
         if content.kind != kind:
             return f"{schema_label(key)} is {content.kind}, but {self._schema.origin} is {kind}"
@@ -366,7 +313,7 @@ class Writers:
 
     def _unknown_text(self, key: SchemaKey) -> str:
         return (
-            f"{schema_label(key)} is not in the schema registry {self._client.url}. Register the"
+            f"{schema_label(key)} is not in the schema registry {self._url}. Register the"
             " schema there with this id and replay the dead letter, or correct the producer"
         )
 
@@ -392,34 +339,20 @@ def decoded_table(
     if views or VALUE not in columns:
         what = "views" if views else f"columns = {list(columns)!r}"
         raise InvalidArgument(f"{what}: decode needs the column {VALUE} without views")
-    if isinstance(decode, RegistryReader):
-        reader, client, own = decode, decode.place.open(), True
-    else:
-        own = isinstance(decode, str)
-        place = registry_place(decode) if isinstance(decode, str) else RegistryPlace(url=decode.url)
-        client = place.open() if isinstance(decode, str) else decode
-        reader = RegistryReader(place=place, schema=pinned(client, f"{topic}-value"))
-    try:
+    with opened(decode.place if isinstance(decode, RegistryReader) else decode) as client:
+        if isinstance(decode, RegistryReader):
+            reader = decode
+        else:
+            schema = pinned(client, f"{topic}-value")
+            reader = RegistryReader(place=RegistryPlace(url=client.url), schema=schema)
         table = read(tuple(dict.fromkeys((*columns, VALUE, HEADERS))))
-        parts = Writers(reader, client)
-        made = [_decoded_batch(batch, columns, parts) for batch in table.to_batches()]
-        return pa.Table.from_batches(made, schema=_table_schema(table.schema, columns, reader))
-    finally:
-        if own:
-            client.close()
+        fields = _decoded_fields(table.schema, columns, reader)
+        writers = Writers(reader, client)
+        batches = [_decoded_batch(batch, fields, writers) for batch in table.to_batches()]
+        return pa.Table.from_batches(batches, schema=fields)
 
 
-def _decoded_batch(batch: Any, columns: Sequence[str], writers: Writers) -> Any:
-    decoded, errors = writers.read(batch.column(VALUE), batch.column(HEADERS))
-    made: dict[str, Any] = {}
-    for name in columns:
-        made[name] = decoded if name == VALUE else batch.column(name)
-        if name == VALUE:
-            made[VALUE_ERROR] = errors
-    return pa.RecordBatch.from_pydict(made)
-
-
-def _table_schema(schema: Any, columns: Sequence[str], reader: RegistryReader) -> Any:
+def _decoded_fields(schema: Any, columns: Sequence[str], reader: RegistryReader) -> Any:
     fields = []
     for name in columns:
         kind = reader.arrow_type() if name == VALUE else schema.field(name).type
@@ -427,6 +360,13 @@ def _table_schema(schema: Any, columns: Sequence[str], reader: RegistryReader) -
         if name == VALUE:
             fields.append(pa.field(VALUE_ERROR, pa.string()))
     return pa.schema(fields)
+
+
+def _decoded_batch(batch: Any, fields: Any, writers: Writers) -> Any:
+    decoded, errors = writers.read(batch.column(VALUE), batch.column(HEADERS))
+    made = {VALUE: decoded, VALUE_ERROR: errors}
+    columns = [made[name] if name in made else batch.column(name) for name in fields.names]
+    return pa.RecordBatch.from_arrays(columns, schema=fields)
 
 
 def schema_label(key: SchemaKey) -> str:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.client.errors import InvalidArgument
-from penstock.client.registered import SchemaContent, pinned, registry_place, writer_content
+from penstock.client.registered import SchemaContent, opened, pinned, writer_content
 from penstock.client.schemas import SchemaClient, StoredSchema
 from penstock.formats import avro
 from penstock.formats.avro_encode import Unencodable, encode
@@ -50,13 +50,8 @@ def encoded(batches: Any, given: ValueSchema, topic: str, value: str, names: set
         RegistryRefused: the registry rejects the schema, or does not have it.
         AdminUnavailable: the registry does not answer.
     """
-    opened = given.registry if isinstance(given.registry, SchemaClient) else None
-    client = opened or registry_place(str(given.registry)).open()
-    try:
+    with opened(given.registry) as client:
         schema_id, content = _registered(client, given, given.subject or f"{topic}-value")
-    finally:
-        if opened is None:
-            client.close()
     documents = [json.loads(text) for _, text in content.parts]
     node = avro.parse(json.loads(content.text), documents)
     head = pa.scalar(MAGIC + schema_id.to_bytes(4, "big"), pa.binary())

@@ -6,16 +6,19 @@ stays the same however many versions follow; it can be stored as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from http import HTTPStatus
+from typing import Final, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.admin_http import LOCAL_HOSTS
-from penstock.client.schemas import SchemaClient, StoredSchema
+from penstock.client.schemas import RegistryRefused, SchemaClient, StoredSchema
 from penstock.client.security import admin_security, environment_options, read_properties
 from penstock.formats.framing import SchemaKey
 from penstock.formats.value_format import NEWEST, InvalidFormat
@@ -24,6 +27,11 @@ SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
 ID_PREFIX: Final = "id "
 """Beginning of a choice of a reader's schema by its id."""
 ID_MAX: Final = (1 << 31) - 1
+WRITERS_MAX: Final = 1_000
+"""Most writers' schemas that are kept for a reader's schema."""
+UNKNOWN_SECONDS: Final = 10.0
+"""Time in seconds after which the registry is asked again for an id that it did not know."""
+T = TypeVar("T")
 _KINDS: Final[dict[str, SchemaKind]] = {"AVRO": "AVRO", "PROTOBUF": "PROTOBUF", "JSON": "JSON"}
 _OUTPUTS: Final = {"PROTOBUF": "serialized", "JSON": "resolved"}
 """Formats in which schemas are requested. Other tools than the registry need not parse them."""
@@ -110,6 +118,22 @@ def registry_place(url: str, config: str | None = None) -> RegistryPlace:
     return RegistryPlace(url=url, options=tuple(options.items()))
 
 
+@contextmanager
+def opened(registry: str | RegistryPlace | SchemaClient) -> Iterator[SchemaClient]:
+    """Yield the client of a registry; a client that was created here is closed at the end.
+
+    Raises:
+        InvalidArgument: the URL is invalid, or credentials must not be sent to it.
+        InvalidSetting, UnusableFile: a security option cannot be used.
+    """
+    if isinstance(registry, SchemaClient):
+        yield registry
+        return
+    place = registry_place(registry) if isinstance(registry, str) else registry
+    with place.open() as client:
+        yield client
+
+
 def writer_content(client: SchemaClient, key: SchemaKey, subject: str | None) -> SchemaContent:
     """Return the schema of an id or GUID.
 
@@ -126,6 +150,68 @@ def writer_content(client: SchemaClient, key: SchemaKey, subject: str | None) ->
             client, lambda output: client.schema(int(key), subject=context, output=output)
         )
     return _content(client, lambda output: client.schema_by_guid(key, output=output))
+
+
+class WriterSchemas(Generic[T]):
+    """Objects made of writers' schemas, each when its id or GUID first occurs; for one thread.
+
+    Args:
+        subject: subject of the reader, in whose context ids are searched.
+        make: returns the object of a schema.
+    """
+
+    def __init__(
+        self,
+        client: SchemaClient,
+        subject: str | None,
+        make: Callable[[SchemaKey, SchemaContent], T],
+    ) -> None:
+        self._client = client
+        self._subject = subject
+        self._make = make
+        self._known: dict[SchemaKey, T] = {}
+        self._unknown: dict[SchemaKey, float] = {}
+
+    def find(self, keys: Sequence[SchemaKey]) -> dict[SchemaKey, T | None]:
+        """Return the object of each id or GUID; None if the registry does not know it.
+
+        An id that the registry does not know may have been registered at another of its servers, so
+        it is searched again after a pause.
+
+        Raises:
+            RegistryRefused: the registry rejects the request.
+            AdminUnavailable: the registry does not answer.
+            InvalidFormat: the registry has no such type of schemas.
+        """
+        now = SYSTEM_CLOCK.monotonic()
+        self._unknown = {key: end for key, end in self._unknown.items() if end > now}
+        wanted = [key for key in dict.fromkeys(keys) if key not in self._unknown]
+        missing = [key for key in wanted if not self._fetch(key)]
+        if missing:
+            self._client.pause()
+        until = SYSTEM_CLOCK.monotonic() + UNKNOWN_SECONDS
+        for key in missing:
+            if not self._fetch(key):
+                self._unknown[key] = until
+        found = {key: self._known.get(key) for key in keys}
+        for key in list(self._known)[:-WRITERS_MAX]:
+            del self._known[key]
+        return found
+
+    def _fetch(self, key: SchemaKey) -> bool:
+        """Make the object of a schema, unless it is known; return whether the registry has it."""
+        if key in self._known:
+            return True
+        if key.isdecimal() and int(key) > ID_MAX:
+            return False
+        try:
+            content = writer_content(self._client, key, self._subject)
+        except RegistryRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        self._known[key] = self._make(key, content)
+        return True
 
 
 def pinned(

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError
-from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity, Body
 from penstock.client.errors import MalformedResponse
 
@@ -102,20 +102,12 @@ class SchemaClient:
         *,
         security: AdminSecurity = NO_SECURITY,
         timeout_seconds: float = 30.0,
-        clock: Clock = SYSTEM_CLOCK,
-        randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
         self._http = AdminHttp(
-            url,
-            clock=clock,
-            randomness=randomness,
-            security=security,
-            name="schema registry",
-            example="http://host:8081",
+            url, security=security, name="schema registry", example="http://host:8081"
         )
         self._timeout_seconds = timeout_seconds
         self._by_id: dict[tuple[int, str, str], StoredSchema] = {}
-        self._clock = clock
 
     @property
     def url(self) -> str:
@@ -156,12 +148,10 @@ class SchemaClient:
         target = "/" + "/".join(quote(segment, safe="") for segment in path)
         if query:
             target += f"?{urlencode(query)}"
-        content = b"" if body is None else msgspec.json.encode(body)
-        sent = (
-            None
-            if body is None
-            else Body(pieces=[content], size_bytes=len(content), content_type=_TYPE)
-        )
+        sent = None
+        if body is not None:
+            content = msgspec.json.encode(body)
+            sent = Body(pieces=[content], size_bytes=len(content), content_type=_TYPE)
         answer = self._http.call(method, target, sent, timeout_seconds=self._timeout_seconds)
         if answer.status >= HTTPStatus.BAD_REQUEST:
             error_code = answer.body.get("error_code", answer.status)
@@ -214,7 +204,7 @@ class SchemaClient:
 
     def pause(self) -> None:
         """Wait for the time after which another server of the registry has the newest schemas."""
-        self._http.pause(PAUSE_ATTEMPT, self._clock.monotonic() + self._timeout_seconds)
+        self._http.pause(PAUSE_ATTEMPT, SYSTEM_CLOCK.monotonic() + self._timeout_seconds)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         path = ("subjects", subject, "versions")

@@ -9,46 +9,40 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
+from functools import lru_cache
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base.system import SYSTEM_CLOCK
-from penstock.client.decoding import (
-    UNKNOWN_SECONDS,
-    Group,
-    groups_of,
-    schema_label,
-    unframed_words,
-)
-from penstock.client.registered import ID_MAX, SchemaContent, writer_content
-from penstock.client.schemas import RegistryRefused, SchemaClient
+from penstock.client.decoding import Group, groups_of, schema_label, unframed_words
+from penstock.client.registered import SchemaContent, WriterSchemas
+from penstock.client.schemas import SchemaClient
 from penstock.formats import avro
 from penstock.formats.framing import SchemaKey, message_paths, skip_indexes
 from penstock.formats.json.writing import json_rows
-from penstock.formats.protobuf import message_of
+from penstock.formats.protobuf import Message, message_of
 from penstock.formats.protobuf_resolution import message_at, message_of_schema
 from penstock.formats.value_format import InvalidFormat
 from penstock.formats.values import ABSENT, Values
 
+MESSAGES_MAX: Final = 64
+"""Most messages of a Protobuf schema that are kept."""
 _WRAPPER: Final = '{"value":'
 """Beginning of a record with one field, which has the same Avro bytes as the field's value."""
 
 Texts = tuple[pa.StringArray, pa.StringArray]
 """A JSON text for each value, and an error for each value that cannot be decoded."""
+Show = Callable[[Group], Texts]
 
 
 class ValueTexts:
     """JSON texts of values with ids of a registry's schemas; for one thread."""
 
     def __init__(self, client: SchemaClient, header: str) -> None:
-        self._client = client
+        self._url = client.url
         self._header = header
-        self._shown: dict[SchemaKey, Callable[[Group], Texts] | str] = {}
-        self._until: dict[SchemaKey, float] = {}
+        self._shows = WriterSchemas(client, None, _show)
 
     def read(self, values: pa.BinaryArray, headers: pa.ListArray | None) -> Texts:
         """Return the texts and errors of values; both are null for a null value.
@@ -62,15 +56,20 @@ class ValueTexts:
         errors: list[str | None] = [None] * len(found)
         groups = list(groups_of(found, headers, self._header))
         unframed = found.texts(unframed_words).to_pylist()
+        shows = self._shows.find([group.key for group in groups])
         for group in groups:
             group.payload.problems[group.payload.problems > 0] = ABSENT
-            for row, text, error in zip(group.rows.tolist(), *self._texts(group), strict=True):
+            shown = self._texts(group, shows[group.key])
+            for row, text, error in zip(group.rows.tolist(), *shown, strict=True):
                 texts[row], errors[row] = text, error
         merged = [other or error for error, other in zip(errors, unframed, strict=True)]
         return pa.array(texts, pa.string()), pa.array(merged, pa.string())
 
-    def _texts(self, group: Group) -> tuple[list[str | None], list[str | None]]:
-        show = self._show(group.key)
+    def _texts(
+        self, group: Group, show: Show | str | None
+    ) -> tuple[list[str | None], list[str | None]]:
+        if show is None:
+            show = f"{schema_label(group.key)} is not in the schema registry {self._url}"
         bad = group.payload.problems != 0
         if isinstance(show, str):
             return [None] * len(group.rows), [None if wrong else show for wrong in bad.tolist()]
@@ -78,46 +77,18 @@ class ValueTexts:
         named = [error and f"{schema_label(group.key)}: {error}" for error in errors.to_pylist()]
         return texts.to_pylist(), named
 
-    def _show(self, key: SchemaKey) -> Callable[[Group], Texts] | str:
-        known = self._shown.get(key)
-        if known is not None and self._until.get(key, np.inf) > SYSTEM_CLOCK.monotonic():
-            return known
-        content = self._fetched(key)
-        self._until.pop(key, None)
-        if content is None:
-            self._until[key] = SYSTEM_CLOCK.monotonic() + UNKNOWN_SECONDS
-            made: Callable[[Group], Texts] | str = (
-                f"{schema_label(key)} is not in the schema registry {self._client.url}"
-            )
-        else:
-            made = _shown(key, content)
-        self._shown[key] = made
-        return made
 
-    def _fetched(self, key: SchemaKey) -> SchemaContent | None:
-        if key.isdecimal() and int(key) > ID_MAX:
-            return None
-        for last in (False, True):
-            try:
-                return writer_content(self._client, key, None)
-            except RegistryRefused as error:
-                if error.status != HTTPStatus.NOT_FOUND:
-                    raise
-            if not last:
-                self._client.pause()
-        return None
-
-
-def _shown(key: SchemaKey, content: SchemaContent) -> Callable[[Group], Texts] | str:
+def _show(key: SchemaKey, content: SchemaContent) -> Show | str:
+    """Return the function that shows values of a schema, or the reason why there is none."""
     try:
         if content.kind == "AVRO":
             return _avro(content)
-        return _json if content.kind == "JSON" else lambda group: _protobuf(content, key, group)
+        return _json if content.kind == "JSON" else _protobuf(content, schema_label(key))
     except (InvalidFormat, ValueError, RecursionError) as error:
         return f"{schema_label(key)} cannot be shown: {error}"
 
 
-def _avro(content: SchemaContent) -> Callable[[Group], Texts]:
+def _avro(content: SchemaContent) -> Show:
     from penstock.formats.avro_decode import decode
 
     documents = [json.loads(text) for _, text in content.parts]
@@ -150,7 +121,16 @@ def _json(group: Group) -> Texts:
     return pa.array(texts, pa.string()), pa.array(errors, pa.string())
 
 
-def _protobuf(content: SchemaContent, key: SchemaKey, group: Group) -> Texts:
+def _protobuf(content: SchemaContent, label: str) -> Show:
+    @lru_cache(MESSAGES_MAX)
+    def message(path: tuple[int, ...]) -> Message:
+        name = message_at(content.text, content.parts, path)
+        return message_of(message_of_schema(content.text, content.parts, name, label))
+
+    return lambda group: _protobuf_texts(message, group)
+
+
+def _protobuf_texts(message_of_path: Callable[[tuple[int, ...]], Message], group: Group) -> Texts:
     from penstock.formats.protobuf_decode import decode
 
     texts: list[str | None] = [None] * len(group.rows)
@@ -160,9 +140,7 @@ def _protobuf(content: SchemaContent, key: SchemaKey, group: Group) -> Texts:
         frames = group.frames.take(rows)
         payload = frames if group.frames is group.payload else group.payload.take(rows)
         try:
-            name = message_at(content.text, content.parts, path)
-            found = message_of_schema(content.text, content.parts, name, schema_label(key))
-            message = message_of(found)
+            message = message_of_path(path)
             skip_indexes(frames, path)
             decoded, wrong = decode(message, payload, exact=False)
         except InvalidFormat as refused:

@@ -275,6 +275,25 @@ def path_option(names: str, doc: str) -> Callable[[Decorated], Decorated]:
     return click.option(*names.split(), type=click.Path(path_type=Path), help=doc)
 
 
+def log_options(command: Decorated) -> Decorated:
+    """Add `--log-format` and `--log-level` to a command that serves until a signal."""
+    from penstock.apps.process.daemon import FORMATS, LEVELS
+
+    form = default_option(
+        "--log-format",
+        "text",
+        "Format of the log lines on stderr: text, or one JSON object per line.",
+        click.Choice(FORMATS),
+    )
+    level = default_option(
+        "--log-level",
+        "warning",
+        "Lowest level of the log lines that are written.",
+        click.Choice(LEVELS),
+    )
+    return form(level(command))
+
+
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--output` to a command without a broker, and pass a `State` as first argument."""
 

@@ -131,7 +131,7 @@ def consume(
             partitions=sorted(start),
             start=start,
             end=end,
-            columns=_columns(compiled, as_json=as_json, decoded=decoder is not None),
+            columns=JSON_COLUMNS if as_json else _columns(compiled, decoder),
             max_records=count,
             isolation="read_committed" if level == READ_COMMITTED else "read_uncommitted",
         )
@@ -152,10 +152,10 @@ def _decoder(
     return Decoder(client, key=key, as_json=as_json)
 
 
-def _columns(layout: Format, *, as_json: bool, decoded: bool) -> tuple[str, ...]:
-    if as_json:
-        return JSON_COLUMNS
-    return tuple(dict.fromkeys((*layout.columns, *(("headers",) if decoded else ()))))
+def _columns(layout: Format, decoder: Decoder | None) -> tuple[str, ...]:
+    if decoder is None or "headers" in layout.columns:
+        return layout.columns
+    return (*layout.columns, "headers")
 
 
 def _say_nothing(line: str) -> None:
@@ -212,7 +212,7 @@ def _print(
     topic: str,
     layout: Format | None,
     leaders: dict[int, int],
-    decoder: Decoder | None = None,
+    decoder: Decoder | None,
 ) -> int:
     out = sys.stdout.buffer
     printed = 0

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.apps.client.session import default_option, path_option
-from penstock.apps.process.daemon import FORMATS, LEVELS
+from penstock.apps.client.session import log_options, path_option
 
 if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration
@@ -61,18 +60,7 @@ def registry() -> None:
     metavar="KEY=VALUE",
     help="Any setting of penstock serve by name; overrides environment and file. May be repeated.",
 )
-@default_option(
-    "--log-format",
-    "text",
-    "Format of the log lines on stderr: text, or one JSON object per line.",
-    click.Choice(FORMATS),
-)
-@default_option(
-    "--log-level",
-    "warning",
-    "Lowest level of the log lines that are written.",
-    click.Choice(LEVELS),
-)
+@log_options
 def serve(
     file: Path | None,
     control_url: str | None,

@@ -179,16 +179,14 @@ class Connections:
             finally:
                 self._free.put(client)
 
-        # Items begin in order, so an error comes before the items that were skipped due to it.
-        futures = [self._threads.submit(result_of, item) for item in items]
-        try:
-            with explained(self.address):
-                return [future.result() for future in futures]
-        except BaseException as error:
-            failed.append(error)
-            for future in futures:
-                future.cancel()
-            raise
+        with explained(self.address):
+            try:
+                return list(self._threads.map(result_of, items))
+            except _Skipped as skipped:
+                raise failed[0] from skipped
+            except BaseException as error:
+                failed.append(error)
+                raise
 
 
 class _Skipped(Exception):

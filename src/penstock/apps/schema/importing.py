@@ -25,9 +25,7 @@ from penstock.apps.schema.plan import (
     ImportPlan,
     Verified,
     listed,
-    plan_import,
     verify,
-    with_numbers,
 )
 from penstock.apps.schema.snapshot import (
     RegisteredVersion,
@@ -39,11 +37,10 @@ from penstock.apps.schema.snapshot import (
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.files import write_durably
 from penstock.client.schemas import RegistryRefused, SchemaClient
+from penstock.registry.errors import VersionSoftDeleted
 from penstock.registry.values import Subject, parse_subject
 
 IMPORT: Final = "IMPORT"
-_ALREADY_DELETED: Final = 40406
-"""Confluent's error code for a version that is deleted softly."""
 
 
 class ImportFailed(InvalidError):
@@ -113,29 +110,23 @@ class ImportReport(Struct, frozen=True, kw_only=True):
     left_out: list[str]
     importing: list[str]
 
-    @property
-    def changed(self) -> bool:
-        return bool(self.registered or self.deleted or self.configs or self.modes)
-
 
 def import_snapshot(
-    connections: Connections, source: Snapshot, journal: Journal, *, skip_invalid: bool = False
+    connections: Connections, source: Snapshot, plan: ImportPlan, journal: Journal
 ) -> ImportReport:
     """Make a registry contain a source; nothing else in the registry changes.
 
+    Args:
+        source: content to import, with the numbers of all versions (`plan.with_numbers`).
+        plan: what the registry lacks of the source.
+
     Raises:
-        ImportConflict: the registry has other schemas under the same ids or versions, or schemas
-            are invalid; nothing was changed.
         ImportFailed: the registry rejected a change, or differs from the source afterwards.
         PenstockError: the registry does not answer. Repeat the import to complete it.
     """
-    source = with_numbers(source)
-    plan = planned(connections, source, skip_invalid=skip_invalid)
-    if not skip_invalid:
-        plan.check()
     unfinished = journal.read()
     stays: list[str] = []
-    if plan.changes or unfinished:
+    if any(plan.changes.values()) or unfinished:
         modes = _Modes(connections, journal, {**_modes_to_change(plan), **unfinished})
         stays = modes.importing
         with modes:
@@ -149,22 +140,13 @@ def import_snapshot(
             f"the registry differs from the source after the import: {listed(verified.differences)}"
         )
     return ImportReport(
-        registered=sum(len(wave) for wave in plan.waves),
-        deleted=sum(len(wave) for wave in plan.deletions),
-        configs=len(plan.configs),
-        modes=len(plan.modes),
+        **plan.changes,
         present=plan.present,
         verified=verified,
         ids=ids,
         left_out=plan.problems,
         importing=stays,
     )
-
-
-def planned(connections: Connections, source: Snapshot, *, skip_invalid: bool) -> ImportPlan:
-    """Return what an import of a source would change in a registry."""
-    target = read_registry(connections)
-    return plan_import(with_numbers(source), target, skip_invalid=skip_invalid)
 
 
 def _perform(connections: Connections, plan: ImportPlan) -> None:
@@ -194,7 +176,7 @@ def _delete(client: SchemaClient, found: RegisteredVersion) -> None:
     try:
         client.request("DELETE", ("subjects", found.subject, "versions", str(found.version)))
     except RegistryRefused as error:
-        if error.error_code != _ALREADY_DELETED:
+        if error.error_code != VersionSoftDeleted.error_code:
             error.add_note(f"while deleting {found.shown}")
             raise
 

@@ -71,8 +71,14 @@ class ImportPlan(Struct, frozen=True, kw_only=True):
     known_modes: Mapping[str, str]
 
     @property
-    def changes(self) -> bool:
-        return bool(self.waves or self.deletions or self.configs or self.modes)
+    def changes(self) -> dict[str, int]:
+        """Numbers of changes, by the names that the output has for them."""
+        return {
+            "registered": sum(map(len, self.waves)),
+            "deleted": sum(map(len, self.deletions)),
+            "configs": len(self.configs),
+            "modes": len(self.modes),
+        }
 
     def pending(self) -> Iterator[RegisteredVersion]:
         """Yield the versions that the import registers or deletes."""

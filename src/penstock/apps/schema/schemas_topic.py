@@ -187,12 +187,13 @@ def read_topic(client: Client, topic: str) -> Replay:
             f"topic {topic} has {partitions} partitions; a registry's topic has only one, because"
             " the order of its records matters. Name the right topic, as topic:_schemas"
         )
-    state = Replay()
     batches = client.iter_arrow(topic, columns=("key", "value"), isolation="read_committed")
-    for batch in batches:
-        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        for key, value in zip(keys, values, strict=True):
-            state.apply(key, value)
+    columns = ((batch.column("key"), batch.column("value")) for batch in batches)
+    state = replay(
+        record
+        for keys, values in columns
+        for record in zip(keys.to_pylist(), values.to_pylist(), strict=True)
+    )
     if state.records and state.skipped.total() == state.records:
         reasons = ", ".join(state.skipped)
         raise NotSchemasTopic(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
@@ -11,11 +11,8 @@ import msgspec
 from penstock.apps.client.session import State, say, show
 from penstock.apps.schema.connection import RegistryAddress, registry_options
 from penstock.apps.schema.plan import scope_name
-from penstock.apps.schema.snapshot import read_scope, scope_path
-from penstock.client.schemas import RegistryRefused, SchemaClient
+from penstock.apps.schema.snapshot import read_effective, read_scope, scope_path
 from penstock.registry.values import LEVELS, MODES
-
-LEVEL: Final = "compatibilityLevel"
 
 
 @click.command("config", short_help="Show or change compatibility settings.")
@@ -59,14 +56,15 @@ def config(
             return
         if changes:
             client.request("PUT", path, changes)
-        own, whole = _both(client, "config", subject)
+        own = read_scope(client, "config", subject) or {}
+        whole = read_effective(client, "config", subject) if subject else own
     rows = [
-        {"field": name, "value": whole[name], "source": _source(subject, name in own)}
-        for name in sorted(whole)
+        {"field": name, "value": _shown(value), "source": _source(subject, name in own)}
+        for name, value in sorted(whole.items())
     ]
     show(
         state,
-        [{**row, "value": _shown(row["value"])} for row in rows],
+        rows,
         title=f"config of {scope_name(subject)}",
         all_as_json={"subject": subject, "config": whole, "own": own},
     )
@@ -83,18 +81,6 @@ def _changes(level: str | None, fields: Sequence[str]) -> dict[str, Any]:
         except msgspec.DecodeError:
             changes[name] = value  # a text without quotes
     return changes
-
-
-def _both(client: SchemaClient, kind: str, subject: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the config or mode that is set for a scope, and the one that applies to it."""
-    own = read_scope(client, kind, subject) or {}
-    if not subject:
-        return own, own
-    try:
-        whole = client.request("GET", scope_path(kind, subject), defaultToGlobal=True)
-    except RegistryRefused:  # registries that do not know the parameter
-        whole = {**(read_scope(client, kind, "") or {}), **own}
-    return own, dict(whole)
 
 
 def _source(subject: str, own: bool) -> str:
@@ -140,13 +126,13 @@ def mode(
             return
         if mode:
             client.request("PUT", path, {"mode": mode}, force=force)
-        own, whole = _both(client, "mode", subject)
-    source = _source(subject, bool(own))
+        own = read_scope(client, "mode", subject) or {}
+        whole = read_effective(client, "mode", subject) if subject else own
     say(
         state,
         f"{scope_name(subject)} has mode {whole['mode']}"
         + ("" if own else " (of the wider scope)"),
         subject=subject,
         mode=whole["mode"],
-        source=source,
+        source=_source(subject, bool(own)),
     )

@@ -140,11 +140,6 @@ def context_name(text: str) -> str:
     return text if text.startswith(".") else f".{text}"
 
 
-def content_of(found: StoredSchema) -> StoredSchema:
-    """Return a schema without the id, subject and version that a response has."""
-    return msgspec.structs.replace(found, id=None, guid=None, subject=None, version=None)
-
-
 def state_of(versions: Iterable[RegisteredVersion]) -> RegistryState:
     """Return a registry's state with versions, in which references can be resolved.
 
@@ -154,17 +149,14 @@ def state_of(versions: Iterable[RegisteredVersion]) -> RegistryState:
     for number, found in enumerate(versions, 1):
         subject, guid = parse_subject(found.subject), UUID(int=number)
         version = Version(id=found.id, guid=guid, deleted=found.deleted)
+        schema = Schema(schema=found.schema.schema, references=references_of(found.schema))
         state.apply(
             [
-                row("schema", (str(guid),), _schema(found.schema)),
+                row("schema", (str(guid),), schema),
                 row("version", (*subject, found.version), version),
             ]
         )
     return state
-
-
-def _schema(found: StoredSchema) -> Schema:
-    return Schema(schema=found.schema, references=references_of(found))
 
 
 def references_of(schema: StoredSchema) -> tuple[Reference, ...]:
@@ -239,12 +231,12 @@ def _pages(client: SchemaClient, prefix: str, *, deleted: bool) -> Iterator[Stor
         yield from new
 
 
-def _registered(found: StoredSchema, *, deleted: bool = False) -> RegisteredVersion:
+def _registered(found: StoredSchema, *, deleted: bool) -> RegisteredVersion:
     return RegisteredVersion(
         subject=parse_subject(found.subject or "").qualified,
         version=found.version or 0,
         id=found.id or 0,
-        schema=content_of(found),
+        schema=msgspec.structs.replace(found, id=None, guid=None, subject=None, version=None),
         deleted=deleted,
     )
 
@@ -337,6 +329,15 @@ def read_scope(client: SchemaClient, kind: str, scope: str) -> dict[str, Any] | 
             return None
         raise
     return found
+
+
+def read_effective(client: SchemaClient, kind: str, scope: str) -> dict[str, Any]:
+    """Return the config or mode that applies to a scope, with the fields of wider scopes."""
+    try:
+        return dict(client.request("GET", scope_path(kind, scope), defaultToGlobal=True))
+    except RegistryRefused:  # registries that do not know the parameter
+        own = read_scope(client, kind, scope) or {}
+        return {**(read_scope(client, kind, "") or {}), **own}
 
 
 def _own(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

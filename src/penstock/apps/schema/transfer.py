@@ -25,9 +25,8 @@ from penstock.apps.schema.importing import (
     Journal,
     import_snapshot,
     journal_path,
-    planned,
 )
-from penstock.apps.schema.plan import ImportPlan, scope_name
+from penstock.apps.schema.plan import ImportPlan, plan_import, scope_name, with_numbers
 from penstock.apps.schema.schemas_topic import read_topic
 from penstock.apps.schema.snapshot import Snapshot, context_name, read_registry
 from penstock.base.system import SYSTEM_CLOCK
@@ -156,15 +155,16 @@ def import_schemas(
         found = _of_context(everything, context)
         if into is not None:
             found = found.moved(context_name(into))
+        found = with_numbers(found)
         with Connections(address, connections) as opened:
+            plan = plan_import(found, read_registry(opened), skip_invalid=skip_invalid)
             if dry_run:
-                _show_plan(state, planned(opened, found, skip_invalid=skip_invalid), address)
+                _show_plan(state, plan, address.url)
                 return
+            if not skip_invalid:
+                plan.check()
             report = import_snapshot(
-                opened,
-                found,
-                Journal(journal or journal_path(address.url)),
-                skip_invalid=skip_invalid,
+                opened, found, plan, Journal(journal or journal_path(address.url))
             )
     seconds = round(SYSTEM_CLOCK.monotonic() - started, 1)
     if state.json:
@@ -192,7 +192,8 @@ def _read(
             for reason, count in sorted(replay.skipped.items())
         ]
     if "://" in source:
-        place = _source_address(source, source_config)
+        security = admin_security(read_properties(source_config) if source_config else {})
+        place = RegistryAddress(url=source, security=security)
         if place.url == address.url:
             raise BadInput(f"{source} is the registry to import into: name another source")
         with Connections(place, connections) as opened:
@@ -207,42 +208,30 @@ def _read(
     return found, [f"{source} is an export of {header.source}"]
 
 
-def _source_address(url: str, file: str | None) -> RegistryAddress:
-    return RegistryAddress(url=url, security=admin_security(read_properties(file) if file else {}))
-
-
 # Output
 
 
-def _show_plan(state: State, plan: ImportPlan, address: RegistryAddress) -> None:
-    counts = {
-        "registered": sum(map(len, plan.waves)),
-        "deleted": sum(map(len, plan.deletions)),
-        "configs": len(plan.configs),
-        "modes": len(plan.modes),
-    }
+def _show_plan(state: State, plan: ImportPlan, url: str) -> None:
     if state.json:
-        write_json({**counts, "present": plan.present, "problems": plan.problems})
+        write_json({**plan.changes, "present": plan.present, "problems": plan.problems})
         return
-    click.echo(f"an import into {address.url} would make {_changes(**counts)}")
+    click.echo(f"an import into {url} would make {_changes(**plan.changes)}")
     click.echo(f"it has {counted(plan.present, 'version')} of the source already")
     for problem in plan.problems:
         click.echo(f"problem: {problem}")
 
 
 def _changes(registered: int, deleted: int, configs: int, modes: int) -> str:
-    parts = [
-        f"{counted(registered, 'registration')}",
-        f"{counted(deleted, 'soft deletion')}",
-        f"changes of {counted(configs, 'config')} and {counted(modes, 'mode')}",
-    ]
-    return ", ".join(parts)
+    return (
+        f"{counted(registered, 'registration')}, {counted(deleted, 'soft deletion')},"
+        f" changes of {counted(configs, 'config')} and {counted(modes, 'mode')}"
+    )
 
 
 def _show(report: ImportReport, source: str, url: str, seconds: float) -> None:
     for sentence in report.left_out:
         click.echo(f"left out: {sentence}")
-    if report.changed:
+    if report.registered or report.deleted or report.configs or report.modes:
         made = _changes(report.registered, report.deleted, report.configs, report.modes)
         click.echo(f"imported {source} into {url}: {made}")
         if report.present:

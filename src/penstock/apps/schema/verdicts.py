@@ -19,8 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.apps.client.session import BadInput
-from penstock.apps.schema.snapshot import numbers_of, read_scope
-from penstock.client.schemas import RegistryRefused, SchemaClient, SchemaReference, StoredSchema
+from penstock.apps.schema.snapshot import numbers_of, read_effective
+from penstock.client.schemas import SchemaClient, SchemaReference, StoredSchema
 from penstock.registry.compatibility import Earlier, Finding, Verdict, check, is_transitive
 from penstock.registry.formats import parse
 from penstock.registry.formats.schema import (
@@ -35,6 +35,19 @@ from penstock.registry.values import LEVELS, Level
 TYPES: Final[dict[str, SchemaType]] = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 """Types of schemas by the suffixes of their files."""
 STDIN: Final = "-"
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """Schema of a file, which is to be registered or checked.
+
+    `normalize` requests its normal form. The text of a compatible edit is written to `proposal`.
+    """
+
+    subject: str
+    schema: StoredSchema
+    file: Path
+    normalize: bool
+    proposal: Path | None
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -55,7 +68,7 @@ class Checked(Struct, frozen=True, kw_only=True):
             "incompatibilities": [
                 {
                     "version": finding.version,
-                    "direction": direction(finding),
+                    "direction": "backward" if finding.reads else "forward",
                     "rule": problem.rule,
                     "path": problem.path,
                     "message": problem.message,
@@ -65,10 +78,6 @@ class Checked(Struct, frozen=True, kw_only=True):
             ],
             "proposal": self.verdict.proposal or None,
         }
-
-
-def direction(finding: Finding) -> str:
-    return "backward" if finding.reads else "forward"
 
 
 def read_schema(path: Path, schema_type: str | None, references: Sequence[str]) -> StoredSchema:
@@ -139,24 +148,18 @@ def parsed(client: SchemaClient, schema: StoredSchema) -> ParsedSchema:
     return parse(cast("SchemaType", schema.schema_type), schema.schema, dependencies)
 
 
-def check_schema(
-    client: SchemaClient,
-    subject: str,
-    schema: StoredSchema,
-    *,
-    level: Level | None = None,
-    normalize: bool = False,
-) -> Checked:
-    """Compare a schema with the versions of a subject; `level` replaces the subject's level.
+def check_schema(client: SchemaClient, candidate: Candidate, level: Level | None = None) -> Checked:
+    """Compare a schema with the versions of its subject; `level` replaces the subject's level.
 
     Raises:
         InvalidSchema: a schema is malformed, or the comparison exceeds its limit.
         PenstockError: the registry rejects a request, or does not answer.
     """
+    subject, schema = candidate.subject, candidate.schema
     made = parsed(client, replace(schema, subject=subject))
-    if normalize:
+    if candidate.normalize:
         made = made.normalized()
-    config = _config(client, subject)
+    config = read_effective(client, "config", subject)
     chosen = level or _level(config)
     group = config.get("compatibilityGroup")
     earlier = list(_earlier(client, subject, chosen, schema, group))
@@ -168,15 +171,6 @@ def check_schema(
         versions=[version.number for version in earlier],
         verdict=verdict,
     )
-
-
-def _config(client: SchemaClient, subject: str) -> dict[str, Any]:
-    """Return the config that applies to a subject."""
-    try:
-        found: dict[str, Any] = client.request("GET", ("config", subject), defaultToGlobal=True)
-    except RegistryRefused:  # registries that do not know the parameter
-        found = read_scope(client, "config", "") or {}
-    return found
 
 
 def _level(config: dict[str, Any]) -> Level:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.client.session import default_option, path_option
+from penstock.apps.client.session import log_options, path_option
 from penstock.apps.process.configuration import (
     Configuration,
     Given,
@@ -31,7 +31,7 @@ from penstock.apps.process.configuration import (
     misspelt,
     parse_override,
 )
-from penstock.apps.process.daemon import FORMATS, LEVELS, set_up, stop_event
+from penstock.apps.process.daemon import set_up, stop_event
 from penstock.apps.process.private_files import protect
 from penstock.apps.process.wiring import Ready, logs_below
 from penstock.apps.serve.running import serve_until
@@ -71,18 +71,7 @@ logger = logging.getLogger(__name__)
     metavar="KEY=VALUE",
     help="Any broker setting by name; overrides environment and file. May be repeated.",
 )
-@default_option(
-    "--log-format",
-    "text",
-    "Format of the log lines on stderr: text, or one JSON object per line.",
-    click.Choice(FORMATS),
-)
-@default_option(
-    "--log-level",
-    "warning",
-    "Lowest level of the log lines that are written.",
-    click.Choice(LEVELS),
-)
+@log_options
 def serve(
     file: Path | None,
     data_dir: str | None,
