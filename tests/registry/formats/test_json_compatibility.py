@@ -331,9 +331,7 @@ CHANGES: dict[str, tuple[Any, Any, list[str], list[str]]] = {
 def test_documented_changes(name: str) -> None:
     first, second, forward, backward = CHANGES[name]
     assert rules(first, second) == forward
-    for rule in backward:
-        assert rule in rules(second, first)
-    assert bool(rules(second, first)) == bool(backward)
+    assert rules(second, first) == backward
 
 
 # Content model and policy: adding and removing a property that is optional, required with a
@@ -421,6 +419,13 @@ def test_the_number_of_problems_is_bounded() -> None:
     names = [f"p{number}" for number in range(500)]
     problems = check(record(dict.fromkeys(names, TEXT)), record(dict.fromkeys(names, INTEGER)))
     assert len(problems) == PROBLEMS_MAX
+
+
+def test_messages_are_bounded() -> None:
+    key = "k" * 900_000
+    (problem,) = check(record({key: record(A)}), record({key: record({"a": INTEGER})}))
+    assert problem.path == f"/properties/{key}/properties/a/type"
+    assert len(problem.message) < 1_000
 
 
 # Recursive schemas

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from penstock.registry.formats.avro_compatibility import compare
-from penstock.registry.formats.avro_draft import copied
 from penstock.registry.formats.avro_edits import edited_document, root_of
 from penstock.registry.formats.avro_normal import Definitions, NormalForm
-from penstock.registry.formats.avro_parser import Document, Mend, Scope, parse_document
-from penstock.registry.formats.avro_text import read_json, shown_json, utf8_size, write_json
+from penstock.registry.formats.avro_parser import (
+    Document,
+    Mend,
+    Scope,
+    parse_document,
+    parse_text,
+)
+from penstock.registry.formats.json_text import shown_json, utf8_size, write_json
 from penstock.registry.formats.schema import (
     REFERENCES_MAX,
     SCHEMA_BYTES_MAX,
@@ -35,7 +41,7 @@ def parse_avro(text: str, dependencies: Sequence[Dependency]) -> AvroSchema:
         InvalidSchema: the text, or that of a dependency, is not a valid Avro schema.
     """
     scope = _scope_of(dependencies)
-    return AvroSchema(parse_document(read_json(text), scope), scope)
+    return AvroSchema(parse_text(text, scope), scope)
 
 
 def _scope_of(dependencies: Sequence[Dependency]) -> Scope:
@@ -54,7 +60,7 @@ def _scope_of(dependencies: Sequence[Dependency]) -> Scope:
         if dependency.text not in texts:
             texts.add(dependency.text)
             try:
-                scope = parse_document(read_json(dependency.text), scope).scope
+                scope = parse_text(dependency.text, scope).scope
             except InvalidSchema as error:
                 raise InvalidSchema(
                     f"In reference {shown_json(dependency.name)}: {error}"
@@ -77,12 +83,9 @@ class AvroSchema(ParsedSchema):
         form = NormalForm(self._references.named, sort_aliases=sort_aliases)
         return write_json(form.document(self._document.root))
 
-    def _reparsed(self, text: str) -> AvroSchema:
-        document = parse_document(read_json(text), self._references)
-        return AvroSchema(document, self._references)
-
     def normalized(self) -> AvroSchema:
-        return self._reparsed(self._normal_text(sort_aliases=True))
+        text = self._normal_text(sort_aliases=True)
+        return AvroSchema(parse_text(text, self._references), self._references)
 
     def check_reads(
         self, writer: AvroSchema, policy: Policy = "STRICT"
@@ -111,6 +114,6 @@ class AvroSchema(ParsedSchema):
                 f"The output format {shown_json(name)} does not exist for Avro schemas. Use"
                 " resolved."
             )
-        document = copied(self._document.holder[0], {})
+        document = copy.deepcopy(self._document.holder[0])
         mend = Mend(definitions=Definitions(self._references.named))
         return write_json(parse_document(document, Scope(), mend).holder[0])

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from penstock.registry.formats.avro_text import shown
 from penstock.registry.formats.avro_types import (
     Array,
     Enum,
@@ -43,6 +42,7 @@ from penstock.registry.formats.avro_types import (
     describe,
     simple_name,
 )
+from penstock.registry.formats.json_text import shown
 from penstock.registry.formats.schema import (
     COMPARISONS_MAX,
     DEPTH_MAX,
@@ -103,10 +103,15 @@ class Finding(NamedTuple):
     nearest: Comparison | None = None
 
     @property
-    def message(self) -> str:
+    def effective_rule(self) -> str:
+        """Rule that selects the message and the edits: a field that mismatches lacks a default."""
         if self.rule == "TYPE_MISMATCH" and self.field is not None:
-            return _field_message(self)
-        return _MESSAGES[self.rule](self)
+            return "READER_FIELD_MISSING_DEFAULT_VALUE"
+        return self.rule
+
+    @property
+    def message(self) -> str:
+        return _MESSAGES[self.effective_rule](self)
 
     @property
     def incompatibility(self) -> Incompatibility:
@@ -304,7 +309,7 @@ class _Checker:
             if part.compatible:
                 return
             nearest = nearest or part
-        result.report(pair, "MISSING_UNION_BRANCH", "", None, nearest)
+        result.report(pair, "MISSING_UNION_BRANCH", nearest=nearest)
 
 
 def matched_names(part: Field, writer: Record) -> list[str]:

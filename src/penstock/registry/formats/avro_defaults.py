@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.registry.formats.avro_text import shown, shown_json
 from penstock.registry.formats.avro_types import (
     Array,
     Enum,
@@ -21,6 +20,7 @@ from penstock.registry.formats.avro_types import (
     Record,
     Union,
 )
+from penstock.registry.formats.json_text import shown, shown_json
 from penstock.registry.formats.schema import COMPARISONS_MAX, DEPTH_MAX, InvalidSchema
 
 INTEGER_BITS: Final[Mapping[str, int]] = {"int": 31, "long": 63}

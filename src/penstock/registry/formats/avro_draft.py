@@ -7,16 +7,21 @@ definitions that the other version has, and replaces defaults that no longer mat
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.registry.formats.avro_compatibility import Side, Slot
 from penstock.registry.formats.avro_normal import Definitions, NormalForm
-from penstock.registry.formats.avro_parser import Document, Mend, Scope, parse_document
-from penstock.registry.formats.avro_text import read_json, write_json
+from penstock.registry.formats.avro_parser import (
+    Document,
+    Mend,
+    Scope,
+    parse_document,
+    parse_text,
+)
 from penstock.registry.formats.avro_types import (
-    Field,
     Named,
     Node,
     Union,
@@ -24,6 +29,7 @@ from penstock.registry.formats.avro_types import (
     simple_name,
     union_key,
 )
+from penstock.registry.formats.json_text import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Draft:
     Attributes:
         document: the document before the edits.
         other: the other version.
+        form: writer of types, in which all named types are references.
         clashes: names of the document's types that the other version has for other kinds of types.
     """
 
@@ -58,8 +65,8 @@ class Draft:
         self._theirs = frozenset(map(_simple, other.scope.named.values()))
         self._named = {**other.scope.named, **document.scope.named}
         self._copies: dict[int, Any] = {}
-        self._holder = copied(document.holder, self._copies)
-        self._form = NormalForm(self._named, sort_aliases=False)
+        self._holder = copy.deepcopy(document.holder, self._copies)
+        self.form = NormalForm(self._named, sort_aliases=False)
         self._claims: dict[int, str] = {}
         self._renames: dict[str, str] = {}
         self._removals: dict[int, _Removal] = {}
@@ -83,23 +90,15 @@ class Draft:
         edits may claim an object for the same purpose.
         """
         found = None if self._renames else self._copies.get(id(source))
-        if found is None or (id(source) in self._claims and self._claims[id(source)] != purpose):
-            return None
-        if id(source) in self._claims and not purpose:
+        claimed = id(source) in self._claims
+        if found is None or (claimed and (not purpose or self._claims[id(source)] != purpose)):
             return None
         self._claims[id(source)] = purpose
         return found
 
-    def written(self, node: Node) -> Any:
-        """Return the document of a type, in which named types are references."""
-        return self._form.document(node)
-
-    def written_field(self, part: Field) -> dict[str, Any]:
-        return self._form.field(part)
-
     def replace(self, slot: Slot, node: Node) -> bool:
         """Write a type of the other version to a place, if its name has no other meaning here."""
-        form = self._form
+        form = self.form
         if self.is_root(slot):
             references = self.document.scope.named.keys() - self.document.own
             form = NormalForm(references, sort_aliases=False)
@@ -174,7 +173,7 @@ class Draft:
             self._remove(removal)
         mend = Mend(definitions=Definitions(self._named), renames=self._renames)
         mended = parse_document(self._holder[0], references, mend)
-        return parse_document(read_json(write_json(mended.holder[0])), references)
+        return parse_text(write_json(mended.holder[0]), references)
 
     def _remove(self, removal: _Removal) -> None:
         """Remove branches; write the other version's type if null at most would be left."""
@@ -185,7 +184,7 @@ class Draft:
         holder = self._copies[id(union.slot.holder)]
         self.take_default(union, theirs)
         if all(branches[number].kind == "null" for number in left):
-            holder[union.slot.key] = self.written(theirs.node)
+            holder[union.slot.key] = self.form.document(theirs.node)
         elif len(left) == 1 and not isinstance(theirs.node, Union):
             holder[union.slot.key] = copies[left[0]]
         else:
@@ -209,21 +208,4 @@ def merged(ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
     made = following.get(None, [])
     for item in ours:
         made += [item, *following.get(item, ())]
-    return made
-
-
-def copied(value: Any, copies: dict[int, Any]) -> Any:
-    """Return a deep copy of a JSON value, and add the copies of its parts by their identity."""
-    made: Any
-    if isinstance(value, dict):
-        made = {}
-        for name, item in value.items():
-            made[name] = copied(item, copies)
-    elif isinstance(value, list):
-        made = []
-        for item in value:
-            made.append(copied(item, copies))
-    else:
-        return value
-    copies[id(value)] = made
     return made

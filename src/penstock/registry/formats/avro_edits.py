@@ -155,10 +155,7 @@ class _Editor:
         return None if before <= after else finished
 
     def _edits(self, finding: Finding) -> Sequence[Edit]:
-        rule = finding.rule
-        if rule == "TYPE_MISMATCH" and finding.field is not None:
-            rule = "READER_FIELD_MISSING_DEFAULT_VALUE"
-        return _EDITS[rule, self._reads]
+        return _EDITS[finding.effective_rule, self._reads]
 
     def _apply(self, draft: Draft, finding: Finding, first: int = 0) -> bool:
         """Apply the first fitting edit of a finding from `first` on."""
@@ -368,7 +365,7 @@ def _restore_field(draft: Draft, place: Place) -> bool:
         if name == part.name:
             break
         position = positions.get(name, position - 1) + 1
-    made = draft.written_field(part)
+    made = draft.form.field(part)
     made["aliases"] = [alias for alias in part.aliases if alias not in record.fields]
     if not made["aliases"]:
         del made["aliases"]
@@ -412,7 +409,7 @@ def _widen(draft: Draft, place: Place) -> bool:
     holder = draft.claim(mine.slot.holder)
     if holder is None:
         return False
-    branches = [holder[mine.slot.key], draft.written(theirs.node)]
+    branches = [holder[mine.slot.key], draft.form.document(theirs.node)]
     if theirs.node.kind == "null" and not _has_default(mine):
         branches.reverse()
     holder[mine.slot.key] = branches
@@ -427,7 +424,7 @@ def _add_branch(draft: Draft, place: Place) -> bool:
     if branches is None:
         return False
     first = theirs.node.kind == "null" and not _has_default(mine)
-    branches.insert(0 if first else len(branches), draft.written(theirs.node))
+    branches.insert(0 if first else len(branches), draft.form.document(theirs.node))
     return True
 
 

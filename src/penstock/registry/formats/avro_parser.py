@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.registry.formats.avro_defaults import matches_field, zero_default
-from penstock.registry.formats.avro_text import shown, shown_json
 from penstock.registry.formats.avro_types import (
     PRIMITIVES,
     Array,
@@ -35,8 +34,11 @@ from penstock.registry.formats.avro_types import (
     simple_name,
     union_key,
 )
+from penstock.registry.formats.json_text import read_json, shown, shown_json
 from penstock.registry.formats.schema import DEPTH_MAX, TYPES_MAX, InvalidSchema
 
+JSON_DEPTH_MAX: Final = 3 * DEPTH_MAX + 8
+"""Deepest nesting of JSON: an object, its list of fields and a field for each record."""
 NAME_LENGTH_MAX: Final = 512
 """Longest full name in characters."""
 FIXED_BYTES_MAX: Final = (1 << 31) - 9
@@ -85,6 +87,15 @@ class Document:
     holder: list[Any]
     scope: Scope
     own: frozenset[str]
+
+
+def parse_text(text: str, scope: Scope) -> Document:
+    """Return the types of a schema's text, which may refer to the types of `scope`.
+
+    Raises:
+        InvalidSchema: the text is not a valid Avro schema.
+    """
+    return parse_document(read_json(text, depth_max=JSON_DEPTH_MAX, exact=False), scope)
 
 
 def parse_document(document: Any, scope: Scope, mend: Mend | None = None) -> Document:
@@ -153,7 +164,7 @@ class _Parser:
         return InvalidSchema(f"The Avro schema is invalid at /{shown(pointer)}: {reason}.")
 
     def _reference(self, holder: Any, key: str | int, name: str, space: str, depth: int) -> Node:
-        full = name if "." in name or not space else f"{space}.{name}"
+        full = name if "." in name else namespace_joined(space, name)
         node = self.named.get(full)
         if node is None and name in self.heights:
             # Types without a namespace can be used in a namespace, once they are complete.

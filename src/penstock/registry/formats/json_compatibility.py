@@ -276,7 +276,7 @@ class Comparison:
                 view,
                 ("oneOf", index),
                 writer,
-                demands=f"has the branches {fitting.where} and {node.where}, which may both match",
+                demands=f"has the branches {fitting.place} and {node.place}, which may both match",
                 offers="allows values that one of them accepts",
                 remedy=(
                     "Use anyOf, give the branches a required property with distinct constants, or"

@@ -8,9 +8,10 @@ partially open if they must conform to a schema. Arrays have content models as w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from penstock.registry.formats.json_document import Node
-from penstock.registry.formats.json_domain import Domain, Domains
+from penstock.registry.formats.json_domain import Domain, Domains, least
 from penstock.registry.formats.json_findings import (
     Finding,
     Goal,
@@ -21,6 +22,9 @@ from penstock.registry.formats.json_findings import (
     size_problem,
 )
 from penstock.registry.formats.json_view import Arrays, Objects, View
+
+CONTAINS_ITEMS_MAX: Final = 64
+"""Most items that are compared one by one with a reader's `contains`."""
 
 
 class ObjectRules:
@@ -54,16 +58,13 @@ class ObjectRules:
             if name in writer.required or self._has_default(rules, name):
                 continue
             known = self._domains.property(writer, name)
+            offers = "does not declare it"
             if known.declared:
                 rule, offers = "REQUIRED_ATTRIBUTE_ADDED", "declares it as optional"
             elif known.domain.anything:
-                rule, offers = (
-                    "REQUIRED_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
-                    "does not declare it",
-                )
+                rule = "REQUIRED_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL"
             else:
                 rule = "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL"
-                offers = "does not declare it"
             yield problem(
                 rule,
                 view,
@@ -126,7 +127,7 @@ class ObjectRules:
             self._all_hold(node, self._undeclared(rules, only=pattern)) for rules in writer.objects
         ):
             return
-        if self._lenient() and self._is_open(writer):
+        if self._lenient() and _is_open(writer):
             return
         if not writer.objects and self._holds(node, self._domains.of(())):
             return
@@ -163,13 +164,6 @@ class ObjectRules:
     def _all_hold(self, node: Node, domains: list[Domain]) -> bool:
         return all(self._holds(node, domain) for domain in domains)
 
-    @staticmethod
-    def _is_open(writer: Domain) -> bool:
-        return all(
-            rules.additional is None or rules.additional.schema in (True, {})
-            for rules in writer.objects
-        )
-
     def _additional(
         self, view: View, rules: Objects, node: Node, writer: Domain, keyword: str
     ) -> Steps:
@@ -177,7 +171,7 @@ class ObjectRules:
             if name in rules.properties or self._matches_any(rules, name):
                 continue
             yield from self._removed(view, node, name, writer)
-        if self._lenient() and self._is_open(writer):
+        if self._lenient() and _is_open(writer):
             return
         simple = [found for found in writer.objects if found.additional is not None]
         if len(simple) == 1 and node.schema is not False and not simple[0].patterns:
@@ -238,11 +232,7 @@ class ObjectRules:
         text = self._domains.kind("string")
         if self._holds(node, self._domains.of([*written, text])):
             return
-        closed = any(
-            not rules.patterns and rules.additional is not None and rules.additional.schema is False
-            for rules in writer.objects
-        )
-        if closed and all(
+        if _is_closed(writer) and all(
             self._holds(node, self._domains.of([self._domains.constant(name)]))
             for name in _declared(writer)
             if not self._domains.is_empty(self._domains.property(writer, name).domain)
@@ -264,14 +254,9 @@ class ObjectRules:
             yield size_problem(view, writer, "minProperties", rules.fewest, fewest or None)
         if rules.most is None:
             return
-        most = min((found.most for found in writer.objects if found.most is not None), default=None)
-        closed = any(
-            not found.patterns and found.additional is not None and found.additional.schema is False
-            for found in writer.objects
-        )
-        if closed:
-            count = len(_declared(writer))
-            most = count if most is None else min(most, count)
+        most = least(found.most for found in writer.objects)
+        if _is_closed(writer):
+            most = least((most, len(_declared(writer))))
         if above(most, rules.most):
             yield size_problem(view, writer, "maxProperties", rules.most, most)
 
@@ -331,7 +316,7 @@ class ArrayRules:
 
     def steps(self, view: View, rules: Arrays, writer: Domain) -> Steps:
         yield from self._items(view, rules, writer)
-        fewest = max((found.fewest for found in writer.arrays), default=0)
+        fewest = writer.items_fewest
         if rules.fewest > fewest:
             yield size_problem(view, writer, "minItems", rules.fewest, fewest or None)
         if rules.most is not None and above(writer.items_most, rules.most):
@@ -360,7 +345,7 @@ class ArrayRules:
             if known.declared:
                 yield Goal(node, known.domain)
             elif not self._holds(node, known.domain):
-                yield self._item_added(view, (tuple_keyword, index), index, writer)
+                yield self._item_added(view, tuple_keyword, index, known.domain, writer)
         if rules.rest is None or rules.rest.schema is True:
             return
         longest = max((len(found.prefix) for found in writer.arrays), default=0)
@@ -402,15 +387,14 @@ class ArrayRules:
         )
 
     def _item_added(
-        self, view: View, steps: tuple[str | int, ...], index: int, writer: Domain
+        self, view: View, keyword: str, index: int, known: Domain, writer: Domain
     ) -> Finding:
-        known = self._domains.item(writer, index).domain
-        where = "OPEN" if known.anything else "NOT_COVERED_BY_PARTIALLY_OPEN"
-        rule = f"ITEM_ADDED_TO_{where}" if known.anything else f"ITEM_ADDED_{where}"
         return problem(
-            f"{rule}_CONTENT_MODEL",
+            "ITEM_ADDED_TO_OPEN_CONTENT_MODEL"
+            if known.anything
+            else "ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
             view,
-            steps,
+            (keyword, index),
             writer,
             demands=f"declares the item {index}",
             offers="does not declare it, but allows it with other values",
@@ -439,34 +423,8 @@ class ArrayRules:
         )
 
     def _contains(self, view: View, rules: Arrays, node: Node, writer: Domain) -> Steps:
-        enough = rules.contains_fewest == 0 or any(
-            found.contains is not None
-            and found.contains_fewest >= rules.contains_fewest
-            and self._holds(node, self._domains.of([found.contains]))
-            for found in writer.arrays
-        )
-        fewest = max((found.fewest for found in writer.arrays), default=0)
-        if not enough and fewest >= rules.contains_fewest:
-            enough = (
-                all(
-                    self._holds(node, self._domains.item(writer, index).domain)
-                    for index in range(min(rules.contains_fewest, 64))
-                )
-                and rules.contains_fewest <= 64
-            )
-        most = rules.contains_most
-        few = (
-            most is None
-            or not above(writer.items_most, most)
-            or any(
-                found.contains is not None
-                and found.contains_most is not None
-                and found.contains_most <= most
-                and self._same(node, found.contains)
-                for found in writer.arrays
-            )
-        )
-        if enough and few:
+        enough = self._contains_enough(rules, node, writer)
+        if enough and self._contains_few(rules, node, writer):
             return
         if not any(found.contains and self._same(node, found.contains) for found in writer.arrays):
             rule, keyword = "CONTAINS_CHANGED", "contains"
@@ -484,6 +442,35 @@ class ArrayRules:
             remedy="Keep the writer's contains, minContains and maxContains, or remove them.",
         )
 
+    def _contains_enough(self, rules: Arrays, node: Node, writer: Domain) -> bool:
+        """Whether the writer's arrays have at least `minContains` items that conform to `node`."""
+        fewest = rules.contains_fewest
+        if fewest == 0 or any(
+            found.contains is not None
+            and found.contains_fewest >= fewest
+            and self._holds(node, self._domains.of([found.contains]))
+            for found in writer.arrays
+        ):
+            return True
+        return fewest <= min(writer.items_fewest, CONTAINS_ITEMS_MAX) and all(
+            self._holds(node, self._domains.item(writer, index).domain) for index in range(fewest)
+        )
+
+    def _contains_few(self, rules: Arrays, node: Node, writer: Domain) -> bool:
+        """Whether the writer's arrays have at most `maxContains` items that conform to `node`."""
+        most = rules.contains_most
+        return (
+            most is None
+            or not above(writer.items_most, most)
+            or any(
+                found.contains is not None
+                and found.contains_most is not None
+                and found.contains_most <= most
+                and self._same(node, found.contains)
+                for found in writer.arrays
+            )
+        )
+
 
 def _declared(writer: Domain) -> list[str]:
     """Return the names of properties that the writer's schema declares."""
@@ -491,6 +478,22 @@ def _declared(writer: Domain) -> list[str]:
     for rules in writer.objects:
         names.update(dict.fromkeys(rules.properties))
     return list(names)
+
+
+def _is_open(writer: Domain) -> bool:
+    """Whether undeclared properties may have any value."""
+    return all(
+        rules.additional is None or rules.additional.schema in (True, {})
+        for rules in writer.objects
+    )
+
+
+def _is_closed(writer: Domain) -> bool:
+    """Whether all properties are declared."""
+    return any(
+        not rules.patterns and rules.additional is not None and rules.additional.schema is False
+        for rules in writer.objects
+    )
 
 
 def _dependency_keyword(view: View, name: str, modern: str) -> str:

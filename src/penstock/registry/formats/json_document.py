@@ -9,11 +9,9 @@ Sources: the JSON Schema specifications of drafts 4, 6, 7, 2019-09 and 2020-12; 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
 from urllib.parse import urldefrag
@@ -30,9 +28,9 @@ from referencing.jsonschema import (
     UnknownDialect,
 )
 
+from penstock.registry.formats.json_text import Number, read_json, shown, shown_json
 from penstock.registry.formats.schema import (
     DEPTH_MAX,
-    SCHEMA_BYTES_MAX,
     TYPES_MAX,
     Dependency,
     InvalidSchema,
@@ -50,9 +48,8 @@ METASCHEMAS: Final[Mapping[Draft, str]] = {
 }
 JSON_DEPTH_MAX: Final = 3 * DEPTH_MAX
 """Deepest nesting of JSON arrays and objects in a schema's text."""
-NUMBER_DIGITS_MAX: Final = 1_000
-NUMBER_EXPONENT_MAX: Final = 10_000
-"""Largest decimal exponent of a number, positive or negative."""
+PLACE_MAX: Final = 300
+"""Longest place or reason in a message, in characters."""
 REGEX_SIZE_MAX: Final = 1 << 18
 """Size limit of a compiled regular expression, in bytes."""
 REGEX_OPTIONS: Final = jsonschema_rs.RegexOptions(
@@ -104,19 +101,6 @@ _VALIDATORS: Final[Mapping[Draft, type[jsonschema_rs.Validator]]] = {
     2019: jsonschema_rs.Draft201909Validator,
     2020: jsonschema_rs.Draft202012Validator,
 }
-_LITERALS: Final[Mapping[bool | None, str]] = {None: "null", False: "false", True: "true"}
-_quoted: Final = json.encoder.encode_basestring
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|[\[\]{}]', re.DOTALL)
-_EXPONENT: Final = re.compile(r"[eE][+-]?0*(\d+)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """JSON number. Numbers of equal value are equal, however they are written."""
-
-    literal: str = field(compare=False)
-    value: Decimal
-
 
 Json = Any
 """JSON value: None, bool, str, `Number`, list or dict."""
@@ -126,46 +110,21 @@ def parse_json(text: str) -> Json:
     """Return the JSON value of a text, with numbers as `Number`.
 
     Raises:
-        InvalidSchema: the text is too large, too deeply nested, not JSON, or has a key twice.
+        InvalidSchema: the text is not JSON, or exceeds a limit of `read_json`.
     """
-    if len(text) > SCHEMA_BYTES_MAX or len(text.encode(errors="replace")) > SCHEMA_BYTES_MAX:
-        raise InvalidSchema(f"the schema is larger than {SCHEMA_BYTES_MAX} bytes; split it up")
-    _check_nesting(text)
-    try:
-        return json.loads(
-            text,
-            parse_int=_number,
-            parse_float=_number,
-            parse_constant=_refuse_constant,
-            object_pairs_hook=_object,
-        )
-    except ValueError as error:
-        raise InvalidSchema(f"the schema is not JSON: {error}") from None
-
-
-def write_json(value: Json) -> str:
-    """Return the JSON text of a value without spaces. Numbers keep their spelling.
-
-    Raises:
-        InvalidSchema: a string has a lone surrogate, which UTF-8 cannot encode.
-    """
-    parts: list[str] = []
-    _write(value, parts)
-    text = "".join(parts)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        found = text[error.start : error.end]
-        raise InvalidSchema(
-            f"a string of the schema has the lone surrogate {found!a}, which UTF-8 cannot encode."
-            " Replace it with a character."
-        ) from None
-    return text
+    return read_json(text, depth_max=JSON_DEPTH_MAX, exact=True)
 
 
 def pointer(path: Sequence[str | int]) -> str:
     """Return the JSON pointer of a path; the empty text is the whole document."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
+def value_at(value: Json, steps: Sequence[str | int]) -> Json:
+    """Return the value that a path leads to."""
+    for step in steps:
+        value = value[step]
+    return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +157,11 @@ class Node:
         own = pointer(self.path)
         return f"{self.document.name}#{own}" if self.document.name else own
 
+    @property
+    def place(self) -> str:
+        """The pointer for an error message, shortened to `PLACE_MAX` characters."""
+        return self.where[:PLACE_MAX] or "the root"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schemas:
@@ -221,9 +185,7 @@ class Schemas:
 
     def node(self, parent: Node, *steps: str | int) -> Node:
         """Return a subschema below another one."""
-        value = parent.schema
-        for step in steps:
-            value = value[step]
+        value = value_at(parent.schema, steps)
         known = self.nodes.get(id(value)) if isinstance(value, dict) else None
         return known or Node(parent.document, (*parent.path, *steps), value)
 
@@ -270,74 +232,10 @@ def load(text: str, value: Json, dependencies: Sequence[Dependency]) -> Schemas:
         try:
             documents.append(_document(dependency.name, parse_json(dependency.text)))
         except InvalidSchema as error:
-            raise InvalidSchema(f"reference {dependency.name!r}: {error}") from None
+            raise InvalidSchema(f"reference {shown(dependency.name)!r}: {error}") from None
     texts = [text, *(dependency.text for dependency in dependencies)]
     identified = any(mark in found for found in texts for mark in ('id"', 'nchor"', "\\"))
     return _Loader(documents, identified=identified).load()
-
-
-def _check_nesting(text: str) -> None:
-    if text.count("[") + text.count("{") <= JSON_DEPTH_MAX:
-        return
-    depth = 0
-    for match in _BRACKETS.finditer(text):
-        mark = match[0]
-        depth += (mark in "[{") - (mark in "]}")
-        if depth > JSON_DEPTH_MAX:
-            raise InvalidSchema(
-                f"the schema's text nests arrays and objects deeper than {JSON_DEPTH_MAX} levels."
-                " Move inner schemas to definitions and refer to them."
-            )
-
-
-def _number(literal: str) -> Number:
-    exponent = _EXPONENT.search(literal)
-    digits = len(literal)
-    size = int(exponent[1][:9]) if exponent else 0
-    if digits > NUMBER_DIGITS_MAX or size > NUMBER_EXPONENT_MAX:
-        raise InvalidSchema(
-            f"number {literal[:40]}... is too large: at most {NUMBER_DIGITS_MAX} characters and an"
-            f" exponent from -{NUMBER_EXPONENT_MAX} to {NUMBER_EXPONENT_MAX} are allowed"
-        )
-    return Number(literal, Decimal(literal))
-
-
-def _refuse_constant(name: str) -> None:
-    raise InvalidSchema(f"the schema is not JSON: {name} is not a JSON number")
-
-
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
-                raise InvalidSchema(f"an object has the key {name!a} twice; remove one of them")
-            names.add(name)
-    return made
-
-
-def _write(value: Json, parts: list[str]) -> None:
-    if isinstance(value, dict):
-        mark = "{"
-        for key, item in value.items():
-            parts.append(f"{mark}{_quoted(key)}:")
-            _write(item, parts)
-            mark = ","
-        parts.append("}" if value else "{}")
-    elif isinstance(value, list):
-        mark = "["
-        for item in value:
-            parts.append(mark)
-            _write(item, parts)
-            mark = ","
-        parts.append("]" if value else "[]")
-    elif isinstance(value, Number):
-        parts.append(value.literal)
-    elif isinstance(value, str):
-        parts.append(_quoted(value))
-    else:
-        parts.append(_LITERALS[value])
 
 
 def _children(keyword: str, kind: Children, value: Json) -> Iterator[tuple[str | int, ...]]:
@@ -382,7 +280,9 @@ def _draft(uri: Json) -> Draft:
             if bare == known.partition(":")[2]:
                 return draft
     allowed = ", ".join(METASCHEMAS.values())
-    raise InvalidSchema(f"$schema {uri!a} is not supported; use one of {allowed}, or remove it")
+    raise InvalidSchema(
+        f"$schema {shown_json(uri)} is not supported; use one of {allowed}, or remove it"
+    )
 
 
 @cache
@@ -399,12 +299,13 @@ def _check_metaschema(draft: Draft, value: Json) -> None:
     try:
         _metaschema(draft).validate(instance)
     except jsonschema_rs.ValidationError as error:
+        where = pointer(error.instance_path)[:PLACE_MAX] or "its root"
         raise InvalidSchema(
-            f"the schema does not conform to draft {_draft_name(draft)} at"
-            f" {pointer(error.instance_path) or 'its root'}: {error.message[:300]}"
+            f"the schema does not conform to draft {_draft_name(draft)} at {where}:"
+            f" {error.message[:PLACE_MAX]}"
         ) from None
     except (jsonschema_rs.ReferencingError, ValueError) as error:
-        raise InvalidSchema(f"the schema cannot be checked: {str(error)[:300]}") from None
+        raise InvalidSchema(f"the schema cannot be checked: {str(error)[:PLACE_MAX]}") from None
 
 
 def _draft_name(draft: Draft) -> str:
@@ -416,14 +317,13 @@ def _ecma_syntax() -> jsonschema_rs.Validator:
     return jsonschema_rs.Draft7Validator({"format": "regex"}, validate_formats=True, offline=True)
 
 
-def _check_pattern(pattern: str, where: str) -> None:
+def _check_pattern(pattern: str, node: Node) -> None:
     """Reject a malformed regular expression. ECMA's syntax is checked without compiling it."""
     if _ecma_syntax().is_valid(pattern):
         return
     if compile_pattern(pattern) is None:
         raise InvalidSchema(
-            f"pattern {pattern[:100]!a} at {where or 'the root'} is not a regular expression"
-            " of ECMA-262"
+            f"pattern {pattern[:100]!a} at {node.place} is not a regular expression of ECMA-262"
         )
 
 
@@ -507,10 +407,8 @@ class _Loader:
                 resolver = resolver.in_subresource(specification.create_resource(schema))
             self._note(node, resolver)
             for steps in children(node):
-                value = schema[steps[0]] if len(steps) == 1 else schema[steps[0]][steps[1]]
-                waiting.append(
-                    (Node(node.document, (*node.path, *steps), value), resolver, depth + 1)
-                )
+                below = Node(node.document, (*node.path, *steps), value_at(schema, steps))
+                waiting.append((below, resolver, depth + 1))
 
     def _check_size(self, node: Node, depth: int) -> None:
         schema = node.schema
@@ -524,7 +422,7 @@ class _Loader:
             )
         if depth > DEPTH_MAX:
             raise InvalidSchema(
-                f"the schema at {node.where} nests deeper than {DEPTH_MAX} subschemas. Move inner"
+                f"the schema at {node.place} nests deeper than {DEPTH_MAX} subschemas. Move inner"
                 " schemas to definitions and refer to them."
             )
 
@@ -533,7 +431,7 @@ class _Loader:
         schema, draft = node.schema, node.document.draft
         if node.path and _draft(schema.get("$schema", METASCHEMAS[draft])) != draft:
             raise InvalidSchema(
-                f"$schema at {node.where} differs from the document's draft"
+                f"$schema at {node.place} differs from the document's draft"
                 f" {_draft_name(draft)}. Move the inner schema to a document of its own."
             )
         for keyword in ("$ref", "$recursiveRef", "$dynamicRef"):
@@ -553,7 +451,7 @@ class _Loader:
         for pattern in (*patterns, *schema.get("patternProperties", ())):
             if pattern not in self._patterns:
                 self._patterns.add(pattern)
-                _check_pattern(pattern, node.where)
+                _check_pattern(pattern, node)
 
     def _resolve(self, registry: Any) -> None:
         for node, reference, resolver in self._pending:  # grows while targets are walked
@@ -577,13 +475,12 @@ class _Loader:
         found = self._try(resolver, reference) or self._try(registry.resolver(), reference)
         if found is None:
             raise InvalidSchema(
-                f"$ref {reference[:200]!a} at {node.where or 'the root'} has no target. Define it,"
+                f"$ref {reference[:200]!a} at {node.place} has no target. Define it,"
                 " or add a reference whose name is the part of the $ref before '#'."
             )
         if not isinstance(found.contents, dict | bool):
             raise InvalidSchema(
-                f"$ref {reference[:200]!a} at {node.where or 'the root'} refers to a value that is"
-                " not a schema"
+                f"$ref {reference[:200]!a} at {node.place} refers to a value that is not a schema"
             )
         self._resolved[key] = (found.contents, found.resolver)
         return self._resolved[key]
@@ -639,7 +536,7 @@ class _Loader:
                     done.add(id(node.schema))
                 elif id(below.schema) in open_now:
                     raise InvalidSchema(
-                        f"the schema at {below.where or 'the root'} refers to itself for the same"
+                        f"the schema at {below.place} refers to itself for the same"
                         " value, so that validation never ends. Put a property or an item between."
                     )
                 elif id(below.schema) not in done:
@@ -647,18 +544,14 @@ class _Loader:
                     trail.append((below, self._in_place(below)))
 
     def _in_place(self, node: Node) -> Iterator[Node]:
-        yield from self._known(self._targets.get(id(node.schema), ()))
-        for steps in children(node):
-            if steps[0] in IN_PLACE:
-                value = node.schema
-                for step in steps:
-                    value = value[step]
-                yield from self._known((Node(node.document, (), value),))
-
-    def _known(self, nodes: Sequence[Node]) -> Iterator[Node]:
-        for node in nodes:
-            if isinstance(node.schema, dict):
-                yield self._nodes[id(node.schema)]
+        """Yield the subschemas that apply to the same value as a subschema."""
+        schemas = [target.schema for target in self._targets.get(id(node.schema), ())]
+        schemas += [
+            value_at(node.schema, steps) for steps in children(node) if steps[0] in IN_PLACE
+        ]
+        for schema in schemas:
+            if isinstance(schema, dict):
+                yield self._nodes[id(schema)]
 
 
 def _has_reference(keyword: str, draft: Draft) -> bool:

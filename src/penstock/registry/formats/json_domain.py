@@ -9,7 +9,6 @@ A fact is always true for every value of the domain. A domain may be described a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Final, NamedTuple
 
@@ -17,18 +16,20 @@ from penstock.registry.formats.json_document import (
     Document,
     Json,
     Node,
-    Number,
     Schemas,
     compile_pattern,
 )
+from penstock.registry.formats.json_text import Number
 from penstock.registry.formats.json_view import (
     KINDS,
-    Arrays,
+    NUMERIC,
     Bound,
     Kind,
     Objects,
     View,
     Views,
+    covers_high,
+    covers_low,
     highest,
     kind_of,
     lowest,
@@ -51,7 +52,6 @@ CASES_MAX: Final = 3
 """Most unions of which a domain has chosen a branch."""
 VALUES_MAX: Final = 1_000
 """Most values that become cases of their own."""
-NUMERIC: Final[frozenset[Kind]] = frozenset(("integer", "fraction"))
 CONSTANTS: Final = Document("", 2020, True)
 """Document of the subschemas that are made for values and kinds."""
 NO_SCHEMAS: Final = Schemas(Node(CONSTANTS, (), True), (), {}, {}, {}, frozenset())
@@ -73,9 +73,8 @@ class Known(NamedTuple):
     declared: bool
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Domain:
-    """Values that conform to all of `parts`.
+    """Values that conform to all of `parts`, with facts that are true for each of them.
 
     Attributes:
         nodes: subschemas that the domain was made of. The last one is a case's own.
@@ -88,25 +87,47 @@ class Domain:
         tags: values of the domain and of its required properties, where they are few.
     """
 
-    nodes: tuple[Node, ...]
-    parts: tuple[View, ...]
-    opened: frozenset[tuple[int, str]]
-    chosen: tuple[tuple[Union, Node], ...]
-    kinds: frozenset[Kind]
-    values: tuple[Json, ...] | None
-    low: Bound | None
-    high: Bound | None
-    multiples: tuple[Decimal, ...]
-    shortest: int
-    longest: int | None
-    patterns: frozenset[str]
-    objects: tuple[Objects, ...]
-    arrays: tuple[Arrays, ...]
-    required: frozenset[str]
-    items_most: int | None
-    unions: Sequence[Union]
-    known: dict[str, Known] = field(default_factory=dict)
-    tags: Mapping[str | None, frozenset[object]] | None = None
+    def __init__(
+        self,
+        *,
+        nodes: tuple[Node, ...],
+        parts: Sequence[View],
+        opened: frozenset[tuple[int, str]],
+        chosen: tuple[tuple[Union, Node], ...],
+        kinds: frozenset[Kind],
+        unions: Sequence[Union],
+    ) -> None:
+        self.nodes = nodes
+        self.parts = tuple(parts)
+        self.opened = opened
+        self.chosen = chosen
+        self.unions = unions
+        self.known: dict[str, Known] = {}
+        self.tags: Mapping[str | None, frozenset[object]] | None = None
+        numbers = [part.numbers for part in parts if part.numbers is not None]
+        strings = [part.strings for part in parts if part.strings is not None]
+        self.low = highest(rule.low for rule in numbers if rule.low)
+        self.high = lowest(rule.high for rule in numbers if rule.high)
+        self.multiples = tuple(rule.multiple for rule in numbers if rule.multiple)
+        self.shortest = max((rule.shortest for rule in strings), default=0)
+        self.longest = least(rule.longest for rule in strings)
+        self.patterns = frozenset(rule.pattern for rule in strings if rule.pattern is not None)
+        own = [part.objects for part in parts if part.objects is not None]
+        closing = [part.closing for part in parts if part.closing is not None]
+        self.objects = (*own, *closing)
+        self.arrays = tuple(part.arrays for part in parts if part.arrays is not None)
+        self.required = frozenset(name for rule in self.objects for name in rule.required)
+        if any(_is_whole(part) for part in parts):
+            kinds -= {"fraction"}
+        self.kinds = kinds
+        if kinds & NUMERIC == {"integer"}:
+            self.low, self.high = _whole(self.low, ROUND_CEILING), _whole(self.high, ROUND_FLOOR)
+        self.items_fewest = max((rule.fewest for rule in self.arrays), default=0)
+        self.items_most = self._items_most()
+        self._drop_impossible_kinds()
+        self.values = self._common_values()
+        if self.values is not None:
+            self._apply_values(self.values)
 
     @property
     def anything(self) -> bool:
@@ -115,8 +136,74 @@ class Domain:
 
     @property
     def where(self) -> str:
-        """Pointer of the first subschema."""
-        return (self.parts[0].node.where or "the root") if self.parts else "an undeclared place"
+        """Pointer of the first subschema, for a message."""
+        return self.parts[0].node.place if self.parts else "an undeclared place"
+
+    def _items_most(self) -> int | None:
+        if not self.arrays:
+            return None
+        closed = (
+            len(rule.prefix)
+            for rule in self.arrays
+            if rule.rest is not None and rule.rest.schema is False
+        )
+        return least([*(rule.most for rule in self.arrays), *closed])
+
+    def _drop_impossible_kinds(self) -> None:
+        low, high = self.low, self.high
+        if (
+            low
+            and high
+            and (low.value > high.value or (low.value == high.value and (low.open or high.open)))
+        ):
+            self.kinds -= NUMERIC
+        if self.longest is not None and self.shortest > self.longest:
+            self.kinds -= {"string"}
+        if self.items_most is not None and self.items_fewest > self.items_most:
+            self.kinds -= {"array"}
+        most = least(rule.most for rule in self.objects)
+        fewest = max((rule.fewest for rule in self.objects), default=0)
+        if most is not None and max(fewest, len(self.required)) > most:
+            self.kinds -= {"object"}
+
+    def _common_values(self) -> tuple[Json, ...] | None:
+        values: tuple[Json, ...] | None = None
+        for part in self.parts:
+            if part.values is None:
+                continue
+            if values is None:
+                values = part.values
+            else:
+                allowed = {value_key(value) for value in part.values}
+                values = tuple(value for value in values if value_key(value) in allowed)
+        if values is None:
+            if not self.kinds or not self.kinds <= FINITE.keys():
+                return None
+            return tuple(value for kind in sorted(self.kinds) for value in FINITE[kind])
+        return tuple(value for value in values if self._admits(value))
+
+    def _admits(self, value: Json) -> bool:
+        if kind_of(value) not in self.kinds:
+            return False
+        if isinstance(value, Number):
+            number = Bound(value.value, False)
+            return covers_low(self.low, number) and covers_high(self.high, number)
+        if isinstance(value, str):
+            return self.shortest <= len(value) and (
+                self.longest is None or len(value) <= self.longest
+            )
+        if isinstance(value, dict):
+            return value.keys() >= self.required
+        return True
+
+    def _apply_values(self, values: Sequence[Json]) -> None:
+        self.kinds &= frozenset(kind_of(value) for value in values)
+        numbers = [value.value for value in values if isinstance(value, Number)]
+        if numbers:
+            self.low, self.high = Bound(min(numbers), False), Bound(max(numbers), False)
+        lengths = [len(value) for value in values if isinstance(value, str)]
+        if lengths:
+            self.shortest, self.longest = min(lengths), max(lengths)
 
 
 class Patterns:
@@ -366,24 +453,12 @@ class Domains:
             if own is None:
                 own = self._part_kinds[part.node.key] = self._kinds_of(part, UNION_DEPTH)
             kinds &= own
-        facts = _Facts(parts, kinds)
         return Domain(
             nodes=nodes,
-            parts=tuple(parts),
+            parts=parts,
             opened=opened,
             chosen=chosen,
-            kinds=facts.kinds,
-            values=facts.values,
-            low=facts.low,
-            high=facts.high,
-            multiples=facts.multiples,
-            shortest=facts.shortest,
-            longest=facts.longest,
-            patterns=facts.patterns,
-            objects=facts.objects,
-            arrays=facts.arrays,
-            required=facts.required,
-            items_most=facts.items_most,
+            kinds=kinds,
             unions=tuple(
                 union
                 for part in parts
@@ -424,111 +499,6 @@ class Domains:
         return kinds
 
 
-class _Facts:
-    """Facts about all values of a domain, derived from the views of its parts."""
-
-    def __init__(self, parts: Sequence[View], kinds: frozenset[Kind]) -> None:
-        numbers = [part.numbers for part in parts if part.numbers is not None]
-        strings = [part.strings for part in parts if part.strings is not None]
-        self.low = highest(rule.low for rule in numbers if rule.low)
-        self.high = lowest(rule.high for rule in numbers if rule.high)
-        self.multiples = tuple(rule.multiple for rule in numbers if rule.multiple)
-        self.shortest = max((rule.shortest for rule in strings), default=0)
-        self.longest = _least(rule.longest for rule in strings)
-        self.patterns = frozenset(rule.pattern for rule in strings if rule.pattern is not None)
-        own = [part.objects for part in parts if part.objects is not None]
-        closing = [part.closing for part in parts if part.closing is not None]
-        self.objects = (*own, *closing)
-        self.arrays = tuple(part.arrays for part in parts if part.arrays is not None)
-        self.required = frozenset(name for rule in self.objects for name in rule.required)
-        if any(_is_whole(part) for part in parts):
-            kinds -= {"fraction"}
-        self.kinds = kinds
-        if kinds & NUMERIC == {"integer"}:
-            self.low, self.high = _whole(self.low, ROUND_CEILING), _whole(self.high, ROUND_FLOOR)
-        self.items_most = self._items_most()
-        self._drop_impossible_kinds()
-        self.values = self._values(parts)
-        if self.values is not None:
-            self._apply_values(self.values)
-
-    def _items_most(self) -> int | None:
-        if not self.arrays:
-            return None
-        closed = (
-            len(rule.prefix)
-            for rule in self.arrays
-            if rule.rest is not None and rule.rest.schema is False
-        )
-        return _least([*(rule.most for rule in self.arrays), *closed])
-
-    def _drop_impossible_kinds(self) -> None:
-        low, high = self.low, self.high
-        if (
-            low
-            and high
-            and (low.value > high.value or (low.value == high.value and (low.open or high.open)))
-        ):
-            self.kinds -= NUMERIC
-        if self.longest is not None and self.shortest > self.longest:
-            self.kinds -= {"string"}
-        fewest = max((rule.fewest for rule in self.arrays), default=0)
-        if self.items_most is not None and fewest > self.items_most:
-            self.kinds -= {"array"}
-        most = _least(rule.most for rule in self.objects)
-        fewest = max((rule.fewest for rule in self.objects), default=0)
-        if most is not None and max(fewest, len(self.required)) > most:
-            self.kinds -= {"object"}
-
-    def _values(self, parts: Sequence[View]) -> tuple[Json, ...] | None:
-        values: tuple[Json, ...] | None = None
-        for part in parts:
-            if part.values is None:
-                continue
-            if values is None:
-                values = part.values
-            else:
-                allowed = {value_key(value) for value in part.values}
-                values = tuple(value for value in values if value_key(value) in allowed)
-        if values is None:
-            if not self.kinds or not self.kinds <= FINITE.keys():
-                return None
-            return tuple(value for kind in sorted(self.kinds) for value in FINITE[kind])
-        return tuple(value for value in values if self._admits(value))
-
-    def _admits(self, value: Json) -> bool:
-        if kind_of(value) not in self.kinds:
-            return False
-        if isinstance(value, Number):
-            number = value.value
-            above = (
-                self.low is None
-                or number > self.low.value
-                or (number == self.low.value and not self.low.open)
-            )
-            return above and (
-                self.high is None
-                or number < self.high.value
-                or (number == self.high.value and not self.high.open)
-            )
-        if isinstance(value, str):
-            return self.shortest <= len(value) and (
-                self.longest is None or len(value) <= self.longest
-            )
-        if isinstance(value, dict):
-            return value.keys() >= self.required
-        return True
-
-    def _apply_values(self, values: Sequence[Json]) -> None:
-        self.kinds &= frozenset(kind_of(value) for value in values)
-        numbers = [value.value for value in values if isinstance(value, Number)]
-        if numbers:
-            self.low, self.high = Bound(min(numbers), False), Bound(max(numbers), False)
-        lengths = [len(value) for value in values if isinstance(value, str)]
-        if lengths:
-            self.shortest, self.longest = min(lengths), max(lengths)
-
-
 def _unions(view: View) -> tuple[Union, ...]:
     found = []
     identity = id(view.node.schema)
@@ -551,7 +521,8 @@ def _is_whole(part: View) -> bool:
     return part.numbers.multiple == part.numbers.multiple.to_integral_value()
 
 
-def _least(limits: Iterable[int | None]) -> int | None:
+def least(limits: Iterable[int | None]) -> int | None:
+    """Return the smallest limit; None is no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 

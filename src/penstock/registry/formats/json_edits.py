@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
-from penstock.registry.formats.json_document import Json, Node, Number, Schemas, pointer
-from penstock.registry.formats.json_domain import CONSTANTS, NUMERIC, Domain
+from penstock.registry.formats.json_document import Json, Node, Schemas, pointer, value_at
+from penstock.registry.formats.json_domain import CONSTANTS, Domain
 from penstock.registry.formats.json_findings import Finding
+from penstock.registry.formats.json_text import Number
 from penstock.registry.formats.json_view import (
     KINDS,
-    KINDS_OF_TYPE,
     Bound,
     Kind,
     Objects,
+    kinds_of_schema,
+    type_names,
     value_key,
 )
 from penstock.registry.formats.schema import DEPTH_MAX
@@ -50,19 +52,16 @@ REMOVED: Final = object()
 Place = dict[str, Json]
 
 
-def edit_reader(schemas: Schemas, other: Schemas, findings: Sequence[Finding]) -> Json:
-    """Return the document of the reader's schema with an edit for each finding."""
+def edited_document(
+    schemas: Schemas, other: Schemas, findings: Sequence[Finding], *, reads: bool
+) -> Json:
+    """Return the document of a schema with an edit for each finding.
+
+    `reads` is true if the edited schema is the reader's, otherwise it is the writer's.
+    """
     draft = _Draft(schemas, other)
     for finding in findings:
-        _resolve_reader(draft, finding)
-    return draft.finish()
-
-
-def edit_writer(schemas: Schemas, other: Schemas, findings: Sequence[Finding]) -> Json:
-    """Return the document of the writer's schema with an edit for each finding."""
-    draft = _Draft(schemas, other)
-    for finding in findings:
-        _resolve_writer(draft, finding)
+        _resolve(draft, finding, reads)
     return draft.finish()
 
 
@@ -90,9 +89,7 @@ class _Draft:
             if not isinstance(self.value, dict):
                 self.value = {}
             return self.value
-        parent = self.value
-        for step in node.path[:-1]:
-            parent = _below(parent, step)
+        parent = self._find(node.path[:-1])
         found = _below(parent, node.path[-1])
         if isinstance(found, bool):
             found = parent[node.path[-1]] = {}
@@ -113,12 +110,7 @@ class _Draft:
         """
         self._budget = COPIED_NODES_MAX
         self._exact = exact
-        value = node.schema
-        for step in steps:
-            value = value[step]
-        copied = self._copied(value)
-        self._exact = False
-        return copied
+        return self._copied(value_at(node.schema, steps))
 
     def remove_branch(self, node: Node) -> bool:
         """Remove a branch of a union, unless it is the only one."""
@@ -344,6 +336,8 @@ def _reader_overlaps(draft: _Draft, place: Place, finding: Finding) -> None:
 
 
 _READER_EDITS: Final[Mapping[str, Edit]] = {
+    "SUM_TYPE_OVERLAPS": _reader_overlaps,
+    "UNEVALUATED_CHANGED": _drop_keyword,
     "type": _reader_type,
     "enum": _reader_values,
     "const": _reader_values,
@@ -365,6 +359,7 @@ _READER_EDITS: Final[Mapping[str, Edit]] = {
         _drop_keyword,
     ),
 }
+"""Edits of the reader's schema by rule, or else by the violated keyword."""
 
 
 # Edits of the writer's schema
@@ -486,7 +481,7 @@ def _writer_branch(draft: _Draft, place: Place, finding: Finding) -> None:
             dropped = value_key(last.schema["const"])
             place["enum"] = [value for value in values if value_key(value) != dropped]
             return
-        kinds = _kinds_of(place) - writer.kinds
+        kinds = kinds_of_schema(place) - writer.kinds
         if "type" in last.schema and kinds:
             place["type"] = types_of(kinds)
             return
@@ -526,6 +521,8 @@ def _replace(draft: _Draft, place: Place, finding: Finding) -> None:
 
 _KEPT: Final = frozenset((*ANNOTATIONS, "$schema", "$id", "id", "$defs", "definitions"))
 _WRITER_EDITS: Final[Mapping[str, Edit]] = {
+    "SUM_TYPE_OVERLAPS": _writer_overlaps,
+    "UNEVALUATED_CHANGED": _replace,
     "type": _writer_type,
     "enum": _writer_values,
     "const": _writer_values,
@@ -545,37 +542,21 @@ _WRITER_EDITS: Final[Mapping[str, Edit]] = {
     "not": _writer_not,
     **dict.fromkeys(("then", "else"), _writer_keywords(("if", "then", "else"))),
 }
+"""Edits of the writer's schema by rule, or else by the violated keyword."""
 
 
-def _resolve_reader(draft: _Draft, finding: Finding) -> bool:
-    """Edit the reader's subschema of a finding, and return whether an edit is known."""
-    if finding.causes and any([_resolve_reader(draft, cause) for cause in finding.causes]):
+def _resolve(draft: _Draft, finding: Finding, reads: bool) -> bool:
+    """Edit the subschema of a finding, and return whether an edit is known."""
+    if finding.causes and any([_resolve(draft, cause, reads) for cause in finding.causes]):
         return True
-    place = draft.place(finding.reader.node)
     keyword = str(finding.steps[0]) if finding.steps else "type"
-    special: dict[str, Edit] = {
-        "SUM_TYPE_OVERLAPS": _reader_overlaps,
-        "UNEVALUATED_CHANGED": _drop_keyword,
-    }
-    edit = special.get(finding.rule) or _READER_EDITS.get(keyword)
+    if reads:
+        place = draft.place(finding.reader.node)
+        edit = _READER_EDITS.get(finding.rule) or _READER_EDITS.get(keyword)
+    else:
+        place = _writer_place(draft, finding)
+        edit = _WRITER_EDITS.get(finding.rule) or _WRITER_EDITS.get(keyword, _replace)
     if place is None or edit is None:
-        return False
-    edit(draft, place, finding)
-    return True
-
-
-def _resolve_writer(draft: _Draft, finding: Finding) -> bool:
-    """Edit the writer's subschema of a finding, and return whether an edit is known."""
-    if finding.causes and any([_resolve_writer(draft, cause) for cause in finding.causes]):
-        return True
-    place = _writer_place(draft, finding)
-    keyword = str(finding.steps[0]) if finding.steps else "type"
-    special: dict[str, Edit] = {
-        "SUM_TYPE_OVERLAPS": _writer_overlaps,
-        "UNEVALUATED_CHANGED": _replace,
-    }
-    edit = special.get(finding.rule) or _WRITER_EDITS.get(keyword, _replace)
-    if place is None:
         return False
     edit(draft, place, finding)
     return True
@@ -606,17 +587,8 @@ def _writer_place(draft: _Draft, finding: Finding) -> Place | None:
 
 def types_of(kinds: frozenset[Kind]) -> Json:
     """Return the value of `type` that allows some kinds."""
-    names = set(kinds)
-    if "fraction" in names:
-        names = (names - NUMERIC) | {"number"}
-    listed: list[str] = sorted(names)
-    return listed[0] if len(listed) == 1 else listed
-
-
-def _kinds_of(place: Place) -> frozenset[Kind]:
-    types = place.get("type", list(KINDS_OF_TYPE))
-    names = [types] if isinstance(types, str) else types
-    return frozenset[Kind]().union(*(KINDS_OF_TYPE[name] for name in names))
+    names = type_names(kinds)
+    return names[0] if len(names) == 1 else names
 
 
 def _literal(value: Decimal) -> Number:

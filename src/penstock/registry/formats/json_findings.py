@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal
 
-from penstock.registry.formats.json_document import Json, Node, pointer, write_json
-from penstock.registry.formats.json_domain import NUMERIC, Domain
-from penstock.registry.formats.json_view import Kind, View
+from penstock.registry.formats.json_document import PLACE_MAX, Json, Node, pointer
+from penstock.registry.formats.json_domain import Domain
+from penstock.registry.formats.json_text import write_json
+from penstock.registry.formats.json_view import Kind, View, type_names
 from penstock.registry.formats.schema import Incompatibility
 
 SHOWN_MAX: Final = 80
@@ -75,7 +76,7 @@ def problem(
     causes: tuple[Finding, ...] = (),
 ) -> Finding:
     """Return a finding whose message has both sides and a remedy."""
-    where = reader.node.where + pointer(steps) or "the root"
+    where = (reader.node.where + pointer(steps))[:PLACE_MAX] or "the root"
     message = (
         f"The reader's schema {demands} at {where}; the writer's schema {offers} at"
         f" {writer.where}. {remedy}"
@@ -96,22 +97,20 @@ def shown(value: Json) -> str:
     """Return a value's JSON text, shortened for messages."""
     if isinstance(value, list | tuple):
         value = list(value[:SHOWN_MAX])
-    text = write_json(value)
-    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
+    return _shortened(write_json(value))
 
 
 def named(kinds: Iterable[Kind]) -> str:
     """Return the JSON types of some kinds, for messages."""
-    found = set(kinds)
-    if found >= NUMERIC:
-        found = (found - NUMERIC) | {"number"}
-    names = sorted("number" if kind == "fraction" else kind for kind in found)
-    return " or ".join(names) if len(names) < 7 else "any type"
+    return " or ".join(type_names(kinds))
 
 
 def shown_number(value: Decimal) -> str:
     """Return a number's text, shortened for messages."""
-    text = str(value)
+    return _shortened(str(value))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
 
 

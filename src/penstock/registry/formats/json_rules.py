@@ -11,8 +11,8 @@ from fractions import Fraction
 from typing import Final
 
 from penstock.registry.formats.json_containers import ArrayRules, ObjectRules
-from penstock.registry.formats.json_document import Node, Number
-from penstock.registry.formats.json_domain import NUMERIC, Domain, Domains
+from penstock.registry.formats.json_document import Node
+from penstock.registry.formats.json_domain import Domain, Domains
 from penstock.registry.formats.json_findings import (
     Finding,
     Steps,
@@ -23,7 +23,17 @@ from penstock.registry.formats.json_findings import (
     shown_number,
     size_problem,
 )
-from penstock.registry.formats.json_view import Bound, View, value_key
+from penstock.registry.formats.json_text import Number
+from penstock.registry.formats.json_view import (
+    NUMERIC,
+    Bound,
+    Numbers,
+    Strings,
+    View,
+    covers_high,
+    covers_low,
+    value_key,
+)
 
 ANY_PATTERNS: Final = frozenset(("", ".*", "^", "$", "^.*", ".*$"))
 """Patterns that occur in every string."""
@@ -52,9 +62,9 @@ class KeywordRules:
                 return
         yield from self._values(view, writer)
         if view.numbers is not None and writer.kinds & NUMERIC:
-            yield from self._numbers(view, writer)
+            yield from self._numbers(view, view.numbers, writer)
         if view.strings is not None and "string" in writer.kinds:
-            yield from self._strings(view, writer)
+            yield from self._strings(view, view.strings, writer)
         if "object" in writer.kinds:
             if view.objects is not None:
                 yield from self._objects.steps(view, view.objects, writer, "additionalProperties")
@@ -108,14 +118,11 @@ class KeywordRules:
                 subject=missing,
             )
 
-    def _numbers(self, view: View, writer: Domain) -> Steps:
-        rules = view.numbers
-        if rules is None:
-            return
+    def _numbers(self, view: View, rules: Numbers, writer: Domain) -> Steps:
         low, high = rules.low, rules.high
-        if low and not _covers_low(low, writer.low):
+        if low and not covers_low(low, writer.low):
             yield self._bound(view, writer, low, writer.low, "minimum", "INCREASED")
-        if high and not _covers_high(high, writer.high):
+        if high and not covers_high(high, writer.high):
             yield self._bound(view, writer, high, writer.high, "maximum", "DECREASED")
         multiple = rules.multiple
         if multiple is None or _is_multiple(writer, multiple):
@@ -159,10 +166,7 @@ class KeywordRules:
             remedy=f"Remove {found}, or set it to the writer's limit.",
         )
 
-    def _strings(self, view: View, writer: Domain) -> Steps:
-        rules = view.strings
-        if rules is None:
-            return
+    def _strings(self, view: View, rules: Strings, writer: Domain) -> Steps:
         if rules.shortest > writer.shortest:
             yield size_problem(view, writer, "minLength", rules.shortest, writer.shortest or None)
         if rules.longest is not None and above(writer.longest, rules.longest):
@@ -209,18 +213,6 @@ class KeywordRules:
                 offers="may have other targets",
                 remedy="Use $ref in place of the dynamic reference.",
             )
-
-
-def _covers_low(new: Bound, old: Bound | None) -> bool:
-    return old is not None and (
-        old.value > new.value or (old.value == new.value and (old.open or not new.open))
-    )
-
-
-def _covers_high(new: Bound, old: Bound | None) -> bool:
-    return old is not None and (
-        old.value < new.value or (old.value == new.value and (old.open or not new.open))
-    )
 
 
 def _is_multiple(writer: Domain, multiple: Decimal) -> bool:

@@ -21,9 +21,9 @@ from penstock.registry.formats.json_document import (
     load,
     parse_json,
     pointer,
-    write_json,
 )
-from penstock.registry.formats.json_edits import edit_reader, edit_writer
+from penstock.registry.formats.json_edits import edited_document
+from penstock.registry.formats.json_text import write_json
 from penstock.registry.formats.schema import (
     Dependency,
     Incompatibility,
@@ -73,9 +73,8 @@ class JsonSchema(ParsedSchema):
         findings = [
             finding for finding in comparison.findings() if (finding.rule, finding.path) in wanted
         ]
-        edit = edit_reader if reads else edit_writer
         try:
-            text = write_json(edit(self.schemas, other.schemas, findings))
+            text = write_json(edited_document(self.schemas, other.schemas, findings, reads=reads))
             if text == self.text:
                 return None
             return parse_json_schema(text, self.dependencies)

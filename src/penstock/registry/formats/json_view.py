@@ -16,10 +16,10 @@ from penstock.registry.formats.json_document import (
     IN_PLACE,
     Json,
     Node,
-    Number,
     Schemas,
     has_keyword,
 )
+from penstock.registry.formats.json_text import Number
 
 Kind = str
 """Kind of JSON value: null, boolean, integer, fraction, string, array or object.
@@ -33,6 +33,7 @@ KINDS_OF_TYPE: Final[Mapping[str, frozenset[Kind]]] = {
     **{kind: frozenset((kind,)) for kind in KINDS - {"fraction"}},
     "number": frozenset(("integer", "fraction")),
 }
+NUMERIC: Final = KINDS_OF_TYPE["number"]
 PLAIN_KEYWORDS: Final = frozenset(("type", "title", "description", "default", "format"))
 """Keywords of which only `type` restricts values."""
 NUMBER_KEYWORDS: Final = frozenset(
@@ -179,6 +180,16 @@ def lowest(bounds: Iterable[Bound]) -> Bound | None:
     return min(bounds, key=lambda bound: (bound.value, not bound.open), default=None)
 
 
+def covers_low(limit: Bound | None, other: Bound | None) -> bool:
+    """Whether each number above a lower bound is above a limit; None is no bound."""
+    return limit is None or (other is not None and highest((limit, other)) == other)
+
+
+def covers_high(limit: Bound | None, other: Bound | None) -> bool:
+    """Whether each number below an upper bound is below a limit; None is no bound."""
+    return limit is None or (other is not None and lowest((limit, other)) == other)
+
+
 def kind_of(value: Json) -> Kind:
     """Return the kind of a JSON value."""
     match value:
@@ -196,9 +207,19 @@ def kind_of(value: Json) -> Kind:
     return "integer" if number == number.to_integral_value() else "fraction"
 
 
-def same_value(first: Json, second: Json) -> bool:
-    """Whether two JSON values are equal. Numbers are compared by value."""
-    return value_key(first) == value_key(second)
+def type_names(kinds: Iterable[Kind]) -> list[str]:
+    """Return the names of the JSON types of some kinds, in order."""
+    found = set(kinds)
+    if "fraction" in found:
+        found = (found - NUMERIC) | {"number"}
+    return sorted(found)
+
+
+def kinds_of_schema(schema: Mapping[str, Json]) -> frozenset[Kind]:
+    """Return the kinds that the keyword `type` of a schema allows."""
+    types = schema.get("type", KINDS_OF_TYPE)
+    names = [types] if isinstance(types, str) else types
+    return frozenset[Kind]().union(*(KINDS_OF_TYPE[name] for name in names))
 
 
 def value_key(value: Json) -> object:
@@ -220,11 +241,6 @@ class Views:
         self._schemas = schemas
         self._made: dict[int, View] = {}
 
-    @property
-    def root(self) -> View:
-        """View of the whole document."""
-        return self.of(self._schemas.root)
-
     def of(self, node: Node) -> View:
         """Return the view of a node."""
         schema = node.schema
@@ -245,11 +261,11 @@ class Views:
             return View(node=node, targets=targets, opaque=outside, dynamic=dynamic)
         reader = _Reader(self._schemas, node)
         if schema.keys() <= PLAIN_KEYWORDS:
-            return View(node=node, kinds=reader.kinds())
+            return View(node=node, kinds=kinds_of_schema(schema))
         closing, unclear = self._closing(node, reader)
         return View(
             node=node,
-            kinds=reader.kinds(),
+            kinds=kinds_of_schema(schema),
             values=reader.values(),
             numbers=reader.numbers(),
             strings=reader.strings(),
@@ -478,19 +494,12 @@ class _Reader:
             if not isinstance(value, list)
         }
 
-    def kinds(self) -> frozenset[Kind]:
-        types = self._schema.get("type")
-        if types is None:
-            return KINDS
-        names = [types] if isinstance(types, str) else types
-        return frozenset().union(*(KINDS_OF_TYPE[name] for name in names))
-
     def values(self) -> tuple[Json, ...] | None:
         values = self._schema.get("enum")
         if "const" not in self._schema or self._draft < 6:
             return None if values is None else tuple(values)
         const = self._schema["const"]
-        if values is None or any(same_value(const, value) for value in values):
+        if values is None or value_key(const) in map(value_key, values):
             return (const,)
         return ()
 
