@@ -33,7 +33,7 @@ from penstock.base.http_routes import (
 )
 from penstock.base.metrics import Registry, render
 from penstock.base.settings import whole_number
-from penstock.broker.admin.access import OPEN, AdminAccess, Caller, Needs
+from penstock.broker.admin.access import OPEN, AdminAccess, Needs, caller_of
 from penstock.broker.admin.extents import ConsolidationViews, ExtentViews
 from penstock.broker.admin.sinks import SinkViews
 from penstock.broker.admin.views import GroupMetricsSource, LogViews, QueueViews, TopicViews
@@ -186,7 +186,7 @@ async def _answer(route: HttpRoute[Any, Needs], views: Views, request: Request) 
         value = await route.handler(views, request)
     except PenstockError as error:
         if isinstance(error, AuthorisationFailed):
-            request.state.caller.log.denied(error)
+            caller_of(request).log.denied(error)
         response = _failed(error)
         if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
             response.headers["connection"] = "close"
@@ -220,7 +220,7 @@ class BrokerViews(GroupMetricsSource, frozen=True, kw_only=True):
         return self._health(request, self.readiness.alive())
 
     def _health(self, request: Request, report: Health) -> Response:
-        caller: Caller = request.state.caller
+        caller = caller_of(request)
         causes = caller.rights.allows("describe", "cluster", CLUSTER)
         # `penstock doctor` compares clocks with this header.
         date = formatdate(self.clock.now_ms() / 1000, usegmt=True)

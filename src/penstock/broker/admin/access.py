@@ -84,6 +84,12 @@ class Caller(Struct, frozen=True, kw_only=True):
             self.check(operation, resource_type, [name])
 
 
+def caller_of(request: Request) -> Caller:
+    """Return the caller of an admitted request."""
+    caller: Caller = request.state.caller
+    return caller
+
+
 class AdminAccess(Struct, frozen=True, kw_only=True):
     """Authorisation of one admin listener. Requests that change state must name one of `hosts`."""
 

@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect
 from penstock.base.errors import InvalidError
 from penstock.base.http_routes import Routes
 from penstock.base.settings import LONG_MAX
-from penstock.broker.admin.access import DESCRIBE, Caller, Needs
+from penstock.broker.admin.access import DESCRIBE, Caller, Needs, caller_of
 from penstock.broker.admin.extents import flag, machine_id, number
 from penstock.broker.batch_commits.manifest import (
     MANIFEST_BYTES_MAX,
@@ -93,7 +93,7 @@ class SinkViews(Struct, frozen=True, kw_only=True):
     )
     async def upload(self, request: Request) -> dict[str, Any]:
         area = self._sinks().area
-        principal = str(request.state.caller.principal)
+        principal = str(caller_of(request).known.principal)
         done = await area.upload(request.path_params["name"], _chunks(request), principal)
         return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
 
@@ -115,7 +115,7 @@ class SinkViews(Struct, frozen=True, kw_only=True):
                     f"the manifest has more than {MANIFEST_BYTES_MAX} bytes: commit smaller batches"
                 )
         owner, manifest = await asyncio.to_thread(parse_post, bytes(body))
-        request.state.caller.check("write", "topic", sorted(self._topics(manifest)))
+        caller_of(request).check("write", "topic", sorted(self._topics(manifest)))
         if flag(request.query_params, "check"):
             await sinks.check(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
             return {"query": query, "batch": batch_id, "outcome": "checked"}
@@ -146,7 +146,7 @@ class SinkViews(Struct, frozen=True, kw_only=True):
     @routes.add("GET /v1/sinks", DESCRIBE)
     async def show_sinks(self, request: Request) -> list[dict[str, Any]]:
         """Return the newest commit of every query; omit topics that the caller may not describe."""
-        return [_described(row, request.state.caller) for row in await self.control.sink_commits()]
+        return [_described(row, caller_of(request)) for row in await self.control.sink_commits()]
 
     @routes.add(
         "GET /v1/sinks/{query:path}",
@@ -155,7 +155,7 @@ class SinkViews(Struct, frozen=True, kw_only=True):
     async def sink(self, request: Request) -> dict[str, Any]:
         """Return the newest commit of one query; omit topics that the caller may not describe."""
         query = check_query(request.path_params["query"])
-        return _described(await self._sinks().commit_of(query), request.state.caller)
+        return _described(await self._sinks().commit_of(query), caller_of(request))
 
     @routes.add(
         "DELETE /v1/sinks/{query:path}",
@@ -166,7 +166,7 @@ class SinkViews(Struct, frozen=True, kw_only=True):
         """Delete the stored state of a query, and return it."""
         query = check_query(request.path_params["query"])
         abandon = flag(request.query_params, "abandon")
-        return _described(await self._sinks().forget(query, abandon=abandon), request.state.caller)
+        return _described(await self._sinks().forget(query, abandon=abandon), caller_of(request))
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:

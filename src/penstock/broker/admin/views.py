@@ -14,7 +14,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.http_routes import Routes
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Metrics, Sample, gauge, gauges
-from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Caller, Needs
+from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Needs, caller_of
 from penstock.broker.groups.coordinator import GroupCoordinator, GroupIdNotFound
 from penstock.broker.net.errors import UnknownTopicOrPartition
 from penstock.broker.share.values import RecordState
@@ -171,7 +171,7 @@ class TopicViews(Struct, frozen=True, kw_only=True):
 
         Topics that the caller may not describe are omitted.
         """
-        caller: Caller = request.state.caller
+        caller = caller_of(request)
         group_id = request.path_params["group"]
         coordinator = self.coordinator
         coordinator.check_owner(group_id)
@@ -488,7 +488,7 @@ class QueueViews(Struct, frozen=True, kw_only=True):
         Topics that the caller may not describe are omitted.
         """
         await self.cluster.refresh()
-        caller: Caller = request.state.caller
+        caller = caller_of(request)
         group_id = request.path_params["group"]
         names = {topic.topic_id: topic.name for topic in self.cluster.image.topics.values()}
         states = await self.share.offsets.of_group(group_id)
