@@ -251,3 +251,20 @@ async def test_changes_and_conflicts_are_counted(
     counts = {sample.metric.name: sample.value for sample in first.samples()}
     assert counts["penstock_schema_registry_incompatible_total"] == 1
     assert counts["penstock_schema_registry_conflicts_total"] == 0
+
+
+async def test_a_refusal_of_long_names_is_short(first: SchemaRegistry) -> None:
+    await first.register(ORDERS, record("a"))
+    fields = [{"name": "f" * 400 + str(number), "type": "int"} for number in range(30)]
+    text = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    with pytest.raises(IncompatibleSchema) as caught:
+        await first.register(ORDERS, Schema(schema=text))
+    assert "20 more incompatibilities" in str(caught.value)
+    properties = {"k" * 100_000: {"type": "string"}}
+    closed = {"type": "object", "additionalProperties": False}
+    subject = Subject(".", "long")
+    text = json.dumps({**closed, "properties": properties})
+    await first.register(subject, Schema(schema=text, schema_type="JSON"))
+    with pytest.raises(IncompatibleSchema) as caught:
+        await first.register(subject, Schema(schema=json.dumps(closed), schema_type="JSON"))
+    assert len(str(caught.value)) < 10_000

@@ -31,6 +31,8 @@ EDITS_MAX: Final = 50
 """Most successive edits that are tried for a proposal."""
 SHOWN_MAX: Final = 10
 """Most incompatibilities that one message lists."""
+PROBLEM_CHARS_MAX: Final = 2_000
+"""Length from which the path, and the text, of an incompatibility are shortened in a message."""
 PROPOSAL_CHARS_MAX: Final = 20_000
 """Length above which a message names the proposal's size instead of its text."""
 
@@ -64,8 +66,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
         """Return a text for each incompatibility, then one with the proposed edit."""
         problems = [(finding, problem) for finding in self.findings for problem in finding.problems]
         texts = [
-            f"{{rule: {problem.rule}, path: '{problem.path}', version: {finding.version},"
-            f" {_sides(finding)}: {problem.message}}}"
+            f"{{rule: {problem.rule}, path: '{_shortened(problem.path)}',"
+            f" version: {finding.version}, {_sides(finding)}: {_shortened(problem.message)}}}"
             for finding, problem in problems[:SHOWN_MAX]
         ]
         if len(problems) > SHOWN_MAX:
@@ -80,6 +82,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
         elif self.proposal:
             texts.append(f"{{proposed edit, which is compatible: {self.proposal}}}")
         return texts
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= PROBLEM_CHARS_MAX else f"{text[:PROBLEM_CHARS_MAX]}…"
 
 
 def _sides(finding: Finding) -> str:
