@@ -271,7 +271,7 @@ def load_message(path: Path, content: bytes, name: str | None) -> Descriptor:
 def message_in(
     pool: DescriptorPool, files: descriptor_pb2.FileDescriptorSet, name: str | None, where: str
 ) -> Descriptor:
-    """Return the descriptor of a message; without a name, that of the only one of the last file.
+    """Return a message's descriptor; without a name, that of the last file's only message.
 
     Raises:
         InvalidFormat: there is no such message, or the last file has several.
@@ -286,7 +286,7 @@ def message_in(
 
 
 def pool_of(files: descriptor_pb2.FileDescriptorSet) -> DescriptorPool:
-    """Return a pool with files, of which each follows its imports, and with Protobuf's own files.
+    """Return a pool with `files`, each of which follows its imports, and with Protobuf's own files.
 
     Raises:
         TypeError: a file is invalid, or imports a file that is missing.
@@ -299,7 +299,10 @@ def pool_of(files: descriptor_pb2.FileDescriptorSet) -> DescriptorPool:
         if own.name not in there:
             pool.AddSerializedFile(own.serialized_pb)
     for file in files.file:
-        pool.AddSerializedFile(file.SerializeToString())
+        try:
+            pool.AddSerializedFile(file.SerializeToString())
+        except TypeError as error:
+            raise TypeError(f"{file.name}: {error}") from error
     return pool
 
 

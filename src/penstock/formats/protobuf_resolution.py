@@ -1,4 +1,4 @@
-"""Protobuf messages of a writer as messages of a reader: by the numbers of fields.
+"""Resolution of a writer's Protobuf messages with a reader's schema, by field numbers.
 
 The wire format has the numbers of fields and four kinds of wire values, so a reader decodes the
 data of a writer if the kinds of equal numbers agree. The writer's schema is used to check this:
@@ -50,7 +50,7 @@ _GROUPS: Final[Mapping[int, str]] = {
     **dict.fromkeys((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), "fixed64"),
     **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES), "bytes"),
 }  # fmt: skip
-"""Groups of kinds with the same encoding; other kinds are alone in theirs."""
+"""Groups of kinds with the same encoding; each other kind is a group of its own."""
 _KINDS: Final[Mapping[int, str]] = {
     int(number): name.removeprefix("TYPE_").lower()
     for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()

@@ -13,7 +13,7 @@ from typing import Any
 import google.type
 import grpc_tools
 import pytest
-from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf import struct_pb2, text_format, timestamp_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
@@ -306,6 +306,17 @@ def test_the_utf8_option_of_a_map_applies_to_its_entry(compiler: Compiler) -> No
     assert parse_protobuf(text, []).file == compiler.compile(text)
 
 
+@pytest.mark.parametrize("value", [r'"a\" "', r'"\" \""', r'" \" " "b"', r'"\\" "b"', r'"\1" "2"'])
+def test_quotes_in_defaults_are_read_as_protoc_reads_them(value: str, compiler: Compiler) -> None:
+    text = (
+        f'syntax = "proto2"; message M {{ optional string a = 1 [default = {value}];'
+        f" optional bytes b = 2 [default = {value}]; }}"
+    )
+    schema = parse_protobuf(text, [])
+    assert schema.file == compiler.compile(text)
+    assert parse_protobuf(schema.identity, []).file == schema.file
+
+
 def test_custom_options_without_a_declaration_stay() -> None:
     text = PROTO3 + (
         'option (gen.file) = { a: 1 b: "x" }; message M { int32 a = 1 [(gen.x).y = -5,'
@@ -424,6 +435,27 @@ def nested_descriptor(depth: int) -> str:
             break
     file = FileDescriptorProto(name="x", syntax="proto3").SerializeToString()
     return base64.b64encode(file + embedded(b"\x22", inner)).decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ('field { name: "a" oneof_index: 1 }', r"oneof of M\.a is not declared"),
+        ('field { name: "a" oneof_index: -1 }', r"oneof of M\.a is not declared"),
+        (
+            'field { name: "a" type_name: "AEntry" }'
+            ' nested_type { name: "AEntry" options { map_entry: true } }',
+            r"map M\.a does not have one key and one value",
+        ),
+        ('field { name: "a" type: TYPE_GROUP type_name: "M" }', r"group M\.a has no message"),
+        ("options { uninterpreted_option {} }", "option .* has no value"),
+    ],
+)
+def test_malformed_descriptors_are_refused(fields: str, reason: str) -> None:
+    text = f'message_type {{ name: "M" oneof_decl {{ name: "o" }} {fields} }}'
+    file = text_format.Parse(text, FileDescriptorProto(name="x"))
+    with pytest.raises(InvalidSchema, match=reason):
+        parse_protobuf(base64.b64encode(file.SerializePartialToString()).decode(), [])
 
 
 def embedded(tag: bytes, content: bytes) -> bytes:

@@ -194,6 +194,18 @@ def test_imported_types_are_compared() -> None:
     assert versions[0].edited(versions[1], [problem], reads=True) is None
 
 
+def test_removed_messages_of_imports_are_not_edited() -> None:
+    text = P3 + 'import "base.proto"; message M { base.Outer a = 1; } message Inner {}'
+    base = 'syntax = "proto3"; package base; message Outer {'
+    writer, reader = (
+        parse_protobuf(text, [Dependency(name="base.proto", text=f"{base} {inner} }}")])
+        for inner in ("message Inner {}", "")
+    )
+    (problem,) = reader.check_reads(writer)
+    assert (problem.rule, problem.path) == ("MESSAGE_REMOVED", "base.Outer.Inner")
+    assert writer.edited(reader, [problem], reads=False) is None
+
+
 def test_extensions_are_compared() -> None:
     text = P2 + "message M { extensions 5 to 9; } extend M { optional %s a = 5; }"
     reader, writer = (parse_protobuf(text % kind, []) for kind in ("int32", "string"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
@@ -26,7 +27,7 @@ from penstock.registry.formats.protobuf_edits import edit
 from penstock.registry.formats.protobuf_imports import COMPILED_IMPORTS, SOURCE_IMPORTS
 from penstock.registry.formats.protobuf_linker import Linker
 from penstock.registry.formats.protobuf_source import check_size, check_total
-from penstock.registry.formats.protobuf_symbols import Scope
+from penstock.registry.formats.protobuf_symbols import Scope, messages_of, types_of
 from penstock.registry.formats.protobuf_text import Namer, print_file
 from penstock.registry.formats.schema import (
     Dependency,
@@ -41,43 +42,41 @@ FORMATS: Final = ("serialized", "ignore_extensions")
 
 
 class ProtobufSchema(ParsedSchema):
-    """A valid Protobuf file with the files that it imports."""
+    """A valid Protobuf file with the files that it imports.
+
+    Attributes:
+        files: linked files: each one follows its imports, and the schema itself is last. Callers
+            must not modify them.
+    """
 
     schema_type: ClassVar[SchemaType] = "PROTOBUF"
 
     def __init__(
         self, text: str, name: str, linker: Linker, dependencies: Sequence[Dependency]
     ) -> None:
-        """Keep the linked files of a schema that `linker` has under a name.
+        """Store the linked files of the schema that `linker` has as the file `name`.
 
-        The descriptor pool is built again when it is needed: it has many times their size.
+        The descriptor pool is many times larger than the files, so it is rebuilt on demand.
         """
         self.text = text
         self._dependencies = tuple(dependencies)
-        self._files = tuple(linker.dependencies(name))
+        self.files = tuple(linker.dependencies(name))
         self.identity = print_file(self.file, linker.pool)
 
     @property
     def file(self) -> FileDescriptorProto:
         """The linked descriptor of the schema itself. Callers must not modify it."""
-        return self._files[-1]
-
-    def descriptors(self) -> Sequence[FileDescriptorProto]:
-        """Return the linked files: each one follows its imports, and the schema itself is last.
-
-        Callers must not modify the files.
-        """
-        return self._files
+        return self.files[-1]
 
     def linked(self) -> FileDescriptor:
         """Return the schema's descriptor in a new pool with all its imports."""
-        return Linker.of(self._files).pool.FindFileByName(self.file.name)
+        return Linker.of(self.files).pool.FindFileByName(self.file.name)
 
     def normalized(self) -> ProtobufSchema:
         file = FileDescriptorProto()
         file.CopyFrom(self.file)
         _normalize_file(file)
-        return parse_protobuf(print_file(file, Linker.of(self._files).pool), self._dependencies)
+        return parse_protobuf(print_file(file, Linker.of(self.files).pool), self._dependencies)
 
     def check_reads(
         self, writer: ProtobufSchema, policy: Policy = "STRICT"
@@ -125,7 +124,7 @@ class ProtobufSchema(ParsedSchema):
         )
 
     def _printed(self, file: FileDescriptorProto) -> str:
-        linker = Linker.of(self._files)
+        linker = Linker.of(self.files)
         return print_file(file, linker.pool, _short_names(linker.scope(self.file.name)))
 
 
@@ -179,8 +178,11 @@ def _source_text(text: str, name: str, linker: Linker) -> str:
         return text
     file.name = name
     scope = linker.described_scope(file)
+    extensions = [*file.extension]
+    for _, message in messages_of(file):
+        extensions += message.extension
     pool = linker.pool
-    if any(extension.extendee.startswith(".google.protobuf.") for extension in file.extension):
+    if any(extension.extendee.startswith(".google.protobuf.") for extension in extensions):
         pool = linker.copy_with(file).pool
     return print_file(file, pool, _short_names(scope))
 
@@ -201,7 +203,10 @@ def _decoded(text: str) -> FileDescriptorProto | None:
 
 
 def _check_strings(message: Message) -> None:
-    """Raise InvalidSchema if a string of a descriptor is not UTF-8, which is read as bytes."""
+    """Raise InvalidSchema if a descriptor has a string that is not UTF-8.
+
+    The library returns such a string as bytes.
+    """
     for field, value in message.ListFields():
         for part in value if field.is_repeated else (value,):
             if isinstance(part, Message):
@@ -250,16 +255,12 @@ def _normalize_message(message: DescriptorProto) -> None:
     _sort(message.extension_range, lambda part: part.start)
     _normalize_reserved(message)
     numbers = {field.type_name.rpartition(".")[2]: field.number for field in message.field}
-    run: list[DescriptorProto] = []
     ordered: list[DescriptorProto] = []
-    for nested in message.nested_type:
-        if nested.options.map_entry:
-            run.append(nested)
-            continue
-        ordered += sorted(run, key=lambda entry: numbers.get(entry.name, 0))
-        ordered.append(nested)
-        run = []
-    ordered += sorted(run, key=lambda entry: numbers.get(entry.name, 0))
+    for is_entry, group in groupby(message.nested_type, lambda nested: nested.options.map_entry):
+        run = list(group)
+        if is_entry:
+            run.sort(key=lambda entry: numbers.get(entry.name, 0))
+        ordered += run
     _replace(message.nested_type, ordered)
     for nested in message.nested_type:
         _normalize_message(nested)
@@ -311,23 +312,17 @@ def _drop_extensions(file: FileDescriptorProto) -> None:
         _drop_custom(service.options)
         for method in service.method:
             _drop_custom(method.options)
-    enums = list(file.enum_type)
-    messages = list(file.message_type)
-    while messages:
-        message = messages.pop()
-        del message.extension[:]
-        del message.extension_range[:]
-        messages.extend(message.nested_type)
-        enums.extend(message.enum_type)
-        _drop_custom(message.options)
-        for field in message.field:
-            _drop_custom(field.options)
-        for oneof in message.oneof_decl:
-            _drop_custom(oneof.options)
-    for enum in enums:
-        _drop_custom(enum.options)
-        for value in enum.value:
-            _drop_custom(value.options)
+    for _, declared in types_of(file):
+        _drop_custom(declared.options)
+        parts: Sequence[Any]
+        if isinstance(declared, DescriptorProto):
+            del declared.extension[:]
+            del declared.extension_range[:]
+            parts = (*declared.field, *declared.oneof_decl)
+        else:
+            parts = declared.value
+        for part in parts:
+            _drop_custom(part.options)
 
 
 def _drop_custom(options: Any) -> None:

@@ -1,7 +1,7 @@
-"""Checks of a Protobuf file that protoc makes and the library's descriptor pool does not.
+"""Checks of a Protobuf file that protoc performs and the library's descriptor pool omits.
 
-The checks concern numbers and names: a schema that breaks them would be refused by every compiler,
-and would use a number for two purposes. Style rules and placements of options are not checked.
+The checks concern numbers and names: every compiler rejects a schema that breaks them, because
+it uses a number for two purposes. Style rules and placements of options are not checked.
 
 Source: the language specification, "Assigning Field Numbers", "Reserved Fields" and "Enum Aliases".
 """
@@ -18,6 +18,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
 )
 
+from penstock.registry.formats.protobuf_symbols import types_of
 from penstock.registry.formats.schema import InvalidSchema
 
 LIBRARY_NUMBERS: Final = range(19_000, 20_000)
@@ -29,11 +30,11 @@ Range = tuple[int, int, str]
 
 def check_file(file: FileDescriptorProto) -> None:
     """Raise InvalidSchema if numbers or names of a file conflict."""
-    prefix = f"{file.package}." if file.package else ""
-    for message in file.message_type:
-        _check_message(message, prefix + message.name, file.syntax)
-    for enum in file.enum_type:
-        _check_enum(enum, prefix + enum.name)
+    for full, declared in types_of(file):
+        if isinstance(declared, DescriptorProto):
+            _check_message(declared, full, file.syntax)
+        else:
+            _check_enum(declared, full)
 
 
 def _check_message(message: DescriptorProto, full: str, syntax: str) -> None:
@@ -53,10 +54,6 @@ def _check_message(message: DescriptorProto, full: str, syntax: str) -> None:
     _check_reserved_names(message.reserved_name, [field.name for field in message.field], full)
     if syntax == "proto3":
         _check_json_names(message, full)
-    for nested in message.nested_type:
-        _check_message(nested, f"{full}.{nested.name}", syntax)
-    for enum in message.enum_type:
-        _check_enum(enum, f"{full}.{enum.name}")
 
 
 def _check_json_names(message: DescriptorProto, full: str) -> None:

@@ -181,33 +181,21 @@ class _Comparison:
                 f"The reader requires the field {_shown(read)}, the writer may omit"
                 f" {_shown(written)}.",
             )
-        kind, other = _kind(read), _kind(written)
-        if kind != other:
-            self._differ("FIELD_KIND_CHANGED", read, read, written, f"a {kind}", f"a {other}")
-        elif kind == "scalar":
-            numeric = _ENCODINGS[written.type] != "bytes" or _ENCODINGS[read.type] != "bytes"
-            if numeric and read.is_repeated != written.is_repeated:
-                self._differ(
-                    "FIELD_NUMERIC_LABEL_CHANGED",
-                    read, read, written, _label(read), _label(written),
-                )  # fmt: skip
-            self._scalar(read, read, written)
-        elif kind == "map":
-            for read_part, written_part in zip(
-                _message_type(read).fields, _message_type(written).fields, strict=True
-            ):
-                self._map_part(read, read_part, written_part)
-        else:
-            self._named(read, read, written)
+        self._type(read, read, written)
 
-    def _map_part(
+    def _type(
         self, field: FieldDescriptor, read: FieldDescriptor, written: FieldDescriptor
     ) -> None:
+        """Compare a field's types, or those of the keys or the values of the map `field`."""
         kind, other = _kind(read), _kind(written)
         if kind != other:
             self._differ("FIELD_KIND_CHANGED", field, read, written, f"a {kind}", f"a {other}")
         elif kind == "scalar":
             self._scalar(field, read, written)
+        elif kind == "map":
+            parts = zip(_message_type(read).fields, _message_type(written).fields, strict=True)
+            for read_part, written_part in parts:
+                self._type(read, read_part, written_part)
         else:
             self._named(field, read, written)
 
@@ -215,6 +203,10 @@ class _Comparison:
         self, field: FieldDescriptor, read: FieldDescriptor, written: FieldDescriptor
     ) -> None:
         encoding, other = _ENCODINGS[read.type], _ENCODINGS[written.type]
+        if read.is_repeated != written.is_repeated and {encoding, other} != {"bytes"}:
+            self._differ(
+                "FIELD_NUMERIC_LABEL_CHANGED", field, read, written, _label(read), _label(written)
+            )
         if encoding != other:
             self._differ(
                 "FIELD_SCALAR_KIND_CHANGED", field, read, written,

@@ -10,7 +10,7 @@ Source: `descriptor.proto` and the language specifications of proto2, proto3 and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from google.protobuf.descriptor_pb2 import (
@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 from proto_schema_parser.antlr.ProtobufParser import ProtobufParser as Grammar
 
 from penstock.registry.formats.protobuf_source import Source, read_source, unescaped
+from penstock.registry.formats.protobuf_symbols import joined
 from penstock.registry.formats.schema import TYPES_MAX, InvalidSchema
 
 FIELD_NUMBER_MAX: Final = (1 << 29) - 1
@@ -51,11 +52,16 @@ SCALARS: Final[Mapping[str, FieldDescriptorProto.Type.ValueType]] = {
     "sint32": FieldDescriptorProto.TYPE_SINT32,
     "sint64": FieldDescriptorProto.TYPE_SINT64,
 }
-_LABELS: Final[Mapping[str, FieldDescriptorProto.Label.ValueType]] = {
+LABELS: Final[Mapping[str, FieldDescriptorProto.Label.ValueType]] = {
     "optional": FieldDescriptorProto.LABEL_OPTIONAL,
     "required": FieldDescriptorProto.LABEL_REQUIRED,
     "repeated": FieldDescriptorProto.LABEL_REPEATED,
 }
+VISIBILITIES: Final[Mapping[str, SymbolVisibility.ValueType]] = {
+    "export": SymbolVisibility.VISIBILITY_EXPORT,
+    "local": SymbolVisibility.VISIBILITY_LOCAL,
+}
+_UTF8_OPTION: Final = (("features", False), ("utf8_validation", False))
 
 Syntax = Literal["proto2", "proto3", "editions"]
 
@@ -131,11 +137,7 @@ class _Describer:
             self._file.package = package[0].packageName().getText()
         for child in _children(tree.fileElement()):
             self._file_element(child, self._file.package)
-        return DescribedFile(
-            file=self._file,
-            options=self._options,
-            elements=self._elements,
-        )
+        return DescribedFile(file=self._file, options=self._options, elements=self._elements)
 
     def _read_syntax(self, tree: Any) -> None:
         if tree.syntaxDecl():
@@ -200,22 +202,16 @@ class _Describer:
     def _message(self, tree: Any, message: DescriptorProto, scope: str) -> None:
         self._count()
         message.name = tree.messageName().getText()
-        visibility = self._visibility(tree)
-        if visibility is not None:
-            message.visibility = visibility
-        self._message_elements(tree, message, _joined(scope, message.name))
+        self._visibility(tree, message)
+        self._message_elements(tree, message, joined(scope, message.name))
 
-    def _visibility(self, tree: Any) -> SymbolVisibility.ValueType | None:
+    def _visibility(self, tree: Any, declared: DescriptorProto | EnumDescriptorProto) -> None:
         word = self._source.visibilities.get(tree.start.start)
         if word is None:
-            return None
+            return
         if self._file.edition < EDITIONS["2024"]:
             self._source.reject(tree, f"`{word}` needs edition 2024.")
-        return (
-            SymbolVisibility.VISIBILITY_EXPORT
-            if word == "export"
-            else SymbolVisibility.VISIBILITY_LOCAL
-        )
+        declared.visibility = VISIBILITIES[word]
 
     def _message_elements(self, tree: Any, message: DescriptorProto, full: str) -> None:
         for child in _children(tree.messageElement()):
@@ -286,7 +282,7 @@ class _Describer:
         }[self._syntax]
         if word not in allowed:
             self._source.reject(tree, f"the label `{word}` is not allowed in {self._syntax}.")
-        field.label = _LABELS[word]
+        field.label = LABELS[word]
         if word == "optional" and self._syntax == "proto3":
             field.proto3_optional = True
 
@@ -296,10 +292,7 @@ class _Describer:
         field.number = self._field_number(
             tree.fieldNumber(), INT32_MAX if field.HasField("extendee") else FIELD_NUMBER_MAX
         )
-        if kind in SCALARS:
-            field.type = SCALARS[kind]
-        else:
-            field.type_name = kind
+        _set_type(field, kind)
         self._field_options(tree, field, scope)
 
     def _field_number(self, tree: Any, greatest: int = FIELD_NUMBER_MAX) -> int:
@@ -322,13 +315,14 @@ class _Describer:
             part = entry.field.add(
                 name=name, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL
             )
-            if kind in SCALARS:
-                part.type = SCALARS[kind]
-            else:
-                part.type_name = kind
+            _set_type(part, kind)
+        begin = len(self._options)
         self._typed(tree, field, entry.name, scope)
-        for part in entry.field:
-            _copy_utf8_option(self._options, field, part)
+        for option in self._options[begin:]:
+            if option.parts == _UTF8_OPTION:
+                for part in entry.field:
+                    part.options.SetInParent()
+                    self._options.append(replace(option, target=part.options))
 
     def _group(
         self,
@@ -356,7 +350,7 @@ class _Describer:
         field.type = FieldDescriptorProto.TYPE_GROUP
         field.type_name = message.name
         self._field_options(tree, field, scope)
-        self._message_elements(tree, message, _joined(scope, message.name))
+        self._message_elements(tree, message, joined(scope, message.name))
 
     def _oneof(self, tree: Any, message: DescriptorProto, scope: str) -> None:
         self._count()
@@ -365,7 +359,7 @@ class _Describer:
         empty = True
         for child in _children(tree.oneofElement()):
             if _is(child, "optionDecl"):
-                self._option(child, oneof.options, _joined(scope, oneof.name))
+                self._option(child, oneof.options, joined(scope, oneof.name))
                 continue
             empty = False
             field = message.field.add(oneof_index=index, label=FieldDescriptorProto.LABEL_OPTIONAL)
@@ -413,20 +407,18 @@ class _Describer:
     def _enum(self, tree: Any, enum: EnumDescriptorProto, scope: str) -> None:
         self._count()
         enum.name = tree.enumName().getText()
-        visibility = self._visibility(tree)
-        if visibility is not None:
-            enum.visibility = visibility
+        self._visibility(tree, enum)
         for child in _children(tree.enumElement()):
             match child.getRuleIndex():
                 case Grammar.RULE_enumValueDecl:
                     self._count()
                     value = enum.value.add(name=child.enumValueName().getText())
                     value.number = self._enum_number(child.enumValueNumber())
-                    self._compact_options(child, value, _joined(scope, value.name))
+                    self._compact_options(child, value, joined(scope, value.name))
                 case Grammar.RULE_enumReservedDecl:
                     self._enum_reserved(child, enum)
                 case Grammar.RULE_optionDecl:
-                    self._option(child, enum.options, _joined(scope, enum.name))
+                    self._option(child, enum.options, joined(scope, enum.name))
         if not enum.value:
             self._source.reject(tree, f"the enum {enum.name} has no constants.")
 
@@ -475,7 +467,7 @@ class _Describer:
     def _service(self, tree: Any, scope: str) -> None:
         self._count()
         service = self._file.service.add(name=tree.serviceName().getText())
-        full = _joined(scope, service.name)
+        full = joined(scope, service.name)
         for child in _children(tree.serviceElement()):
             if _is(child, "optionDecl"):
                 self._option(child, service.options, full)
@@ -493,7 +485,7 @@ class _Describer:
                     method.options.SetInParent()
                 for element in _children(child.methodElement()):
                     if _is(element, "optionDecl"):
-                        self._option(element, method.options, _joined(full, method.name))
+                        self._option(element, method.options, joined(full, method.name))
 
     def _field_options(self, tree: Any, field: FieldDescriptorProto, scope: str) -> None:
         compact = tree.compactOptions()
@@ -511,7 +503,7 @@ class _Describer:
                     self._source.reject(option, "json_name is set a second time.")
                 field.json_name = _string(value.stringLiteral())
             else:
-                self._option(option, field.options, _joined(scope, field.name))
+                self._option(option, field.options, joined(scope, field.name))
 
     def _default(self, option: Any, field: FieldDescriptorProto) -> None:
         """Store a default as written; the linker converts it to the field's type."""
@@ -550,25 +542,11 @@ class _Describer:
         )
 
 
-def _copy_utf8_option(
-    options: list[OptionUse], field: FieldDescriptorProto, part: FieldDescriptorProto
-) -> None:
-    """Copy the UTF-8 feature of a map to the fields of its entry, as protoc does."""
-    for option in list(options[-8:]):
-        if option.target is field.options and option.parts == (
-            ("features", False),
-            ("utf8_validation", False),
-        ):
-            part.options.SetInParent()
-            options.append(
-                OptionUse(
-                    target=part.options,
-                    scope=option.scope,
-                    parts=option.parts,
-                    value=option.value,
-                    line=option.line,
-                )
-            )
+def _set_type(field: FieldDescriptorProto, kind: str) -> None:
+    if kind in SCALARS:
+        field.type = SCALARS[kind]
+    else:
+        field.type_name = kind
 
 
 def _children(elements: Sequence[Any]) -> Iterator[Any]:
@@ -595,7 +573,3 @@ def _string(literal: Any) -> str:
         return b"".join(values).decode()
     except UnicodeDecodeError as error:
         raise InvalidSchema(f"The string {literal.getText()[:40]} is not UTF-8.") from error
-
-
-def _joined(scope: str, name: str) -> str:
-    return f"{scope}.{name}" if scope else name

@@ -19,16 +19,15 @@ A restored element brings along the types and imports that it needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
-    EnumDescriptorProto,
     FeatureSet,
     FieldDescriptorProto,
     FileDescriptorProto,
-    MethodDescriptorProto,
 )
 
 from penstock.registry.formats.protobuf_checks import LIBRARY_NUMBERS
@@ -37,6 +36,7 @@ from penstock.registry.formats.protobuf_descriptors import (
     json_name,
     map_entry_name,
 )
+from penstock.registry.formats.protobuf_symbols import messages_of, types_of
 from penstock.registry.formats.schema import Incompatibility
 
 ROUNDS_MAX: Final = 64
@@ -60,6 +60,21 @@ def edit(
     return copy if editor.apply(problems) else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Message in both schemas.
+
+    Attributes:
+        full: full name of the message.
+        own: descriptor in the edited schema.
+        theirs: descriptor in the other schema; empty if that schema lacks the message.
+    """
+
+    full: str
+    own: DescriptorProto
+    theirs: DescriptorProto
+
+
 class _Editor:
     def __init__(
         self, file: FileDescriptorProto, other: FileDescriptorProto, *, reads: bool
@@ -67,11 +82,10 @@ class _Editor:
         self._file = file
         self._other = other
         self._reads = reads
-        self._their_types = dict(_types(other))
-        self._theirs = dict(_messages(other))
-        self._own = dict(_types(file))
-        self._edits: Mapping[str, Callable[[str], object]] = {
-            "MESSAGE_REMOVED": self._restore_type if reads else self._remove_message,
+        self._their_types = dict(types_of(other))
+        self._theirs = dict(messages_of(other))
+        self._own = dict(types_of(file))
+        self._edits: Mapping[str, Callable[[_Pair, str], object]] = {
             "FIELD_KIND_CHANGED": self._change_field,
             "FIELD_SCALAR_KIND_CHANGED": self._change_field,
             "FIELD_NAMED_TYPE_CHANGED": self._change_field,
@@ -93,20 +107,28 @@ class _Editor:
             return True
         before = self._file.SerializeToString(deterministic=True)
         for problem in problems:
-            handler = self._edits.get(problem.rule)
-            if handler is not None:
-                handler(problem.path)
+            self._apply(problem)
         self._restore_types()
-        for _, message in _messages(self._file):
+        for _, message in messages_of(self._file):
             _drop_unused_oneofs(message)
         return self._file.SerializeToString(deterministic=True) != before
+
+    def _apply(self, problem: Incompatibility) -> None:
+        if problem.rule == "MESSAGE_REMOVED":
+            if self._reads:
+                self._restore_type(problem.path)
+            else:
+                self._remove_message(problem.path)
+            return
+        full, _, name = problem.path.rpartition(".")
+        own, handler = self._message(full), self._edits.get(problem.rule)
+        if own is not None and handler is not None:
+            theirs = self._theirs.get(full, DescriptorProto())
+            handler(_Pair(full=full, own=own, theirs=theirs), name)
 
     def _message(self, full: str) -> DescriptorProto | None:
         found = self._own.get(full)
         return found if isinstance(found, DescriptorProto) else None
-
-    def _their_field(self, full: str, number: int | None) -> FieldDescriptorProto | None:
-        return _by_number(self._theirs.get(full), number)
 
     def _take_package(self) -> None:
         old, new = self._file.package, self._other.package
@@ -121,14 +143,15 @@ class _Editor:
         else:
             self._file.ClearField("package")
 
-    def _remove_message(self, path: str) -> bool:
+    def _remove_message(self, path: str) -> None:
+        if self._message(path) is None:
+            return
         parent = self._message(path.rpartition(".")[0])
         messages = parent.nested_type if parent is not None else self._file.message_type
         removed = {f".{name}" for name in self._own if f"{name}.".startswith(f"{path}.")}
-        if not _remove(messages, lambda message: message.name == path.rpartition(".")[2]):
-            return False
-        self._own = dict(_types(self._file))
-        for full, message in list(_messages(self._file)):
+        _remove(messages, lambda message: message.name == path.rpartition(".")[2])
+        self._own = dict(types_of(self._file))
+        for full, message in list(messages_of(self._file)):
             for field in list(message.field):
                 if removed & _types_of(field, message, full):
                     _remove_field(message, field, full)
@@ -136,38 +159,33 @@ class _Editor:
         _remove(self._file.extension, lambda part: _uses(part, removed))
         for service in self._file.service:
             _remove(service.method, lambda part: {part.input_type, part.output_type} & removed)
-        return True
 
-    def _change_field(self, path: str) -> bool:
+    def _change_field(self, pair: _Pair, name: str) -> None:
         """Give a field a new number, or its type in the other schema. The reader names it."""
-        full, _, name = path.rpartition(".")
-        message = self._message(full)
-        number = _number(message if self._reads else self._theirs.get(full), name)
-        field, theirs = _by_number(message, number), self._their_field(full, number)
-        if message is None or field is None or theirs is None:
-            return False
+        named = _by_name(pair.own if self._reads else pair.theirs, name)
+        if named is None:
+            return
+        field = _by_number(pair.own, named.number)
+        theirs = _by_number(pair.theirs, named.number)
+        if field is None or theirs is None:
+            return
         needed = any(_is_required(part) or part.HasField("oneof_index") for part in (field, theirs))
-        free = None if needed else _free_number(message, self._theirs[full])
+        free = None if needed else _free_number(pair.own, pair.theirs)
         if free is None:
-            self._take_type(full, message, field, theirs)
+            self._take_type(pair, field, theirs)
         else:
-            message.reserved_range.add(start=field.number, end=field.number + 1)
+            pair.own.reserved_range.add(start=field.number, end=field.number + 1)
             field.number = free
-        return True
 
     def _take_type(
-        self,
-        full: str,
-        message: DescriptorProto,
-        field: FieldDescriptorProto,
-        theirs: FieldDescriptorProto,
+        self, pair: _Pair, field: FieldDescriptorProto, theirs: FieldDescriptorProto
     ) -> None:
         """Give a field the type and label that it has in the other schema."""
         if theirs.type == FieldDescriptorProto.TYPE_GROUP:
-            _remove_field(message, field, full)
-            self._add_field(full, message, theirs)
+            _remove_field(pair.own, field, pair.full)
+            self._add_field(pair, theirs)
             return
-        _remove_declared(message, field, full)
+        _remove_declared(pair.own, field, pair.full)
         own = FieldDescriptorProto()
         own.CopyFrom(field)
         field.CopyFrom(theirs)
@@ -177,37 +195,31 @@ class _Editor:
         if own.HasField("oneof_index") and field.label == FieldDescriptorProto.LABEL_OPTIONAL:
             field.oneof_index = own.oneof_index
             field.proto3_optional = own.proto3_optional
-        self._copy_entry(full, message, field, theirs)
+        self._copy_entry(pair, field, theirs)
 
     def _copy_entry(
-        self,
-        full: str,
-        message: DescriptorProto,
-        field: FieldDescriptorProto,
-        theirs: FieldDescriptorProto,
+        self, pair: _Pair, field: FieldDescriptorProto, theirs: FieldDescriptorProto
     ) -> None:
-        entry = _declared(self._theirs[full], theirs, full)
+        entry = _declared(pair.theirs, theirs, pair.full)
         if entry is None:
             return
-        copy = message.nested_type.add()
+        copy = pair.own.nested_type.add()
         copy.CopyFrom(entry)
         if entry.options.map_entry:
             copy.name = map_entry_name(field.name)
-            field.type_name = f".{full}.{copy.name}"
+            field.type_name = f".{pair.full}.{copy.name}"
 
-    def _add_field(
-        self, full: str, message: DescriptorProto, theirs: FieldDescriptorProto
-    ) -> FieldDescriptorProto:
+    def _add_field(self, pair: _Pair, theirs: FieldDescriptorProto) -> FieldDescriptorProto:
         """Copy a field of the other schema, without its oneof."""
-        _release(message, theirs.number, theirs.name)
-        field = message.field.add()
+        _release(pair.own, theirs.number, theirs.name)
+        field = pair.own.field.add()
         field.CopyFrom(theirs)
         field.ClearField("oneof_index")
-        if _uses_name(message, field):
+        if _uses_name(pair.own, field):
             field.name = f"{field.name}_{field.number}"
             field.json_name = json_name(field.name)
         self._fit_label(field)
-        self._copy_entry(full, message, field, theirs)
+        self._copy_entry(pair, field, theirs)
         return field
 
     def _fit_label(self, field: FieldDescriptorProto) -> None:
@@ -222,115 +234,89 @@ class _Editor:
         if syntax != "editions" and field.options.HasField("features"):
             field.options.ClearField("features")
 
-    def _relax_field(self, path: str) -> bool:
-        full, _, name = path.rpartition(".")
-        field = _by_name(self._message(full), name)
+    def _relax_field(self, pair: _Pair, name: str) -> None:
+        field = _by_name(pair.own, name)
         if field is None:
-            return False
+            return
         if field.label == FieldDescriptorProto.LABEL_REQUIRED:
             field.label = FieldDescriptorProto.LABEL_OPTIONAL
         if field.options.features.field_presence == FeatureSet.LEGACY_REQUIRED:
             field.options.features.field_presence = FeatureSet.EXPLICIT
-        return True
 
-    def _require_field(self, path: str) -> bool:
-        full, _, name = path.rpartition(".")
-        message, number = self._message(full), _number(self._theirs.get(full), name)
-        if message is None or number is None:
-            return False
-        field = _by_number(message, number)
-        if field is None:
-            field = self._add_field(full, message, self._theirs_by_number(full, number))
+    def _require_field(self, pair: _Pair, name: str) -> None:
+        theirs = _by_name(pair.theirs, name)
+        if theirs is None:
+            return
+        field = _by_number(pair.own, theirs.number) or self._add_field(pair, theirs)
         field.ClearField("oneof_index")
         field.ClearField("proto3_optional")
         if self._file.syntax == "editions":
             field.options.features.field_presence = FeatureSet.LEGACY_REQUIRED
         else:
             field.label = FieldDescriptorProto.LABEL_REQUIRED
-        return True
 
-    def _theirs_by_number(self, full: str, number: int) -> FieldDescriptorProto:
-        return next(field for field in self._theirs[full].field if field.number == number)
+    def _restore_field(self, pair: _Pair, name: str) -> None:
+        theirs = _by_name(pair.theirs, name)
+        if theirs is not None:
+            self._add_field(pair, theirs)
 
-    def _restore_field(self, path: str) -> bool:
-        full, _, name = path.rpartition(".")
-        message, number = self._message(full), _number(self._theirs.get(full), name)
-        if message is None or number is None:
-            return False
-        self._add_field(full, message, self._theirs_by_number(full, number))
-        return True
-
-    def _join_oneof(self, path: str) -> bool:
+    def _join_oneof(self, pair: _Pair, name: str) -> None:
         """Put a field into the oneof that it has in the other schema."""
-        full, _, name = path.rpartition(".")
-        message, theirs = self._message(full), self._theirs.get(full)
-        number = _number(theirs, name)
-        if message is None or theirs is None or number is None:
-            return False
-        written = self._theirs_by_number(full, number)
-        index = _oneof_index(message, theirs.oneof_decl[written.oneof_index].name)
+        written = _by_name(pair.theirs, name)
+        if written is None:
+            return
+        index = _oneof_index(pair.own, pair.theirs.oneof_decl[written.oneof_index].name)
         if index is None:
-            return False
-        field = _by_number(message, number)
+            return
+        field = _by_number(pair.own, written.number)
         if field is None:
-            field = self._add_field(full, message, written)
+            field = self._add_field(pair, written)
         elif field.label != FieldDescriptorProto.LABEL_OPTIONAL:
-            self._take_type(full, message, field, written)
+            self._take_type(pair, field, written)
         field.oneof_index = index
         field.ClearField("proto3_optional")
-        return True
 
-    def _leave_oneof(self, path: str) -> bool:
+    def _leave_oneof(self, pair: _Pair, name: str) -> None:
         """Make a field of this schema a plain field."""
-        full, _, name = path.rpartition(".")
-        message = self._message(full)
-        field = _by_name(message, name)
-        if field is None:
-            return False
-        field.ClearField("oneof_index")
-        return True
+        field = _by_name(pair.own, name)
+        if field is not None:
+            field.ClearField("oneof_index")
 
-    def _split_oneof(self, path: str) -> bool:
+    def _split_oneof(self, pair: _Pair, name: str) -> None:
         """Keep the fields in a oneof that exclude each other in the other schema too."""
-        full, _, name = path.rpartition(".")
-        message, theirs = self._message(full), self._theirs.get(full)
-        index = _oneof_index(message, name)
-        if message is None or theirs is None or index is None:
-            return False
-        kept = name if _oneof_index(theirs, name) is not None else None
-        for field in message.field:
-            written = _by_number(theirs, field.number)
+        index = _oneof_index(pair.own, name)
+        if index is None:
+            return
+        kept = name if _oneof_index(pair.theirs, name) is not None else None
+        for field in pair.own.field:
+            written = _by_number(pair.theirs, field.number)
             if not field.HasField("oneof_index") or field.oneof_index != index or written is None:
                 continue
-            group = _group(theirs, written)
+            group = _group(pair.theirs, written)
             kept = kept or group
             if group != kept:
                 field.ClearField("oneof_index")
                 if self._file.syntax == "proto3" and written.proto3_optional:
                     field.proto3_optional = True
-        return True
 
-    def _gather_oneof(self, path: str) -> bool:
+    def _gather_oneof(self, pair: _Pair, name: str) -> None:
         """Make fields exclude each other here, if they do so in the other schema."""
-        full, _, name = path.rpartition(".")
-        message, theirs = self._message(full), self._theirs.get(full)
-        their_index = _oneof_index(theirs, name)
-        if message is None or theirs is None or their_index is None:
-            return False
-        index = _oneof_index(message, name)
+        their_index = _oneof_index(pair.theirs, name)
+        if their_index is None:
+            return
+        index = _oneof_index(pair.own, name)
         if index is None:
-            index = len(message.oneof_decl)
-            message.oneof_decl.add(name=name)
-        for written in theirs.field:
-            field = _by_number(message, written.number)
+            index = len(pair.own.oneof_decl)
+            pair.own.oneof_decl.add(name=name)
+        for written in pair.theirs.field:
+            field = _by_number(pair.own, written.number)
             if field is None or not written.HasField("oneof_index"):
                 continue
             if written.oneof_index == their_index:
                 if field.label != FieldDescriptorProto.LABEL_OPTIONAL:
-                    self._take_type(full, message, field, written)
+                    self._take_type(pair, field, written)
                 field.oneof_index = index
                 field.ClearField("proto3_optional")
-        return True
 
     def _restore_types(self) -> None:
         """Restore the types of the other schema that restored elements refer to."""
@@ -361,7 +347,7 @@ class _Editor:
             else:
                 enum = (parent.enum_type if parent is not None else self._file.enum_type).add()
                 enum.CopyFrom(copy)
-            self._own = dict(_types(self._file))
+            self._own = dict(types_of(self._file))
             return True
         return False
 
@@ -375,66 +361,26 @@ class _Editor:
             )
 
 
-def _messages(file: FileDescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
-    """Yield the full names and descriptors of all messages, outer ones first."""
-    prefix = f"{file.package}." if file.package else ""
-    waiting = [(prefix + message.name, message) for message in reversed(file.message_type)]
-    while waiting:
-        full, message = waiting.pop()
-        yield full, message
-        waiting.extend((f"{full}.{nested.name}", nested) for nested in message.nested_type)
-
-
-def _types(
-    file: FileDescriptorProto,
-) -> Iterator[tuple[str, DescriptorProto | EnumDescriptorProto]]:
-    """Yield the full names and descriptors of all messages and enums."""
-    prefix = f"{file.package}." if file.package else ""
-    for enum in file.enum_type:
-        yield prefix + enum.name, enum
-    for full, message in _messages(file):
-        yield full, message
-        for enum in message.enum_type:
-            yield f"{full}.{enum.name}", enum
-
-
 def _references(file: FileDescriptorProto) -> Iterator[tuple[str, Callable[[str], None]]]:
     """Yield each reference to a type, and a function that replaces it."""
     fields = list(file.extension)
-    for _, message in _messages(file):
+    for _, message in messages_of(file):
         fields += (*message.field, *message.extension)
     for field in fields:
         if field.type_name:
-            yield field.type_name, partial(_set_type, field)
+            yield field.type_name, partial(setattr, field, "type_name")
         if field.extendee:
-            yield field.extendee, partial(_set_extendee, field)
+            yield field.extendee, partial(setattr, field, "extendee")
     for service in file.service:
         for method in service.method:
-            yield method.input_type, partial(_set_input, method)
-            yield method.output_type, partial(_set_output, method)
+            yield method.input_type, partial(setattr, method, "input_type")
+            yield method.output_type, partial(setattr, method, "output_type")
 
 
-def _set_type(field: FieldDescriptorProto, name: str) -> None:
-    field.type_name = name
-
-
-def _set_extendee(field: FieldDescriptorProto, name: str) -> None:
-    field.extendee = name
-
-
-def _set_input(method: MethodDescriptorProto, name: str) -> None:
-    method.input_type = name
-
-
-def _set_output(method: MethodDescriptorProto, name: str) -> None:
-    method.output_type = name
-
-
-def _remove(elements: Any, condition: Callable[[Any], Any]) -> bool:
-    indexes = [index for index, element in enumerate(elements) if condition(element)]
-    for index in reversed(indexes):
-        del elements[index]
-    return bool(indexes)
+def _remove(elements: Any, condition: Callable[[Any], Any]) -> None:
+    for index in reversed(range(len(elements))):
+        if condition(elements[index]):
+            del elements[index]
 
 
 def _uses(field: FieldDescriptorProto, types: set[str]) -> bool:
@@ -473,19 +419,12 @@ def _remove_field(message: DescriptorProto, field: FieldDescriptorProto, full: s
     _remove(message.field, lambda part: part.number == number)
 
 
-def _by_number(message: DescriptorProto | None, number: int | None) -> FieldDescriptorProto | None:
-    fields = message.field if message is not None else ()
-    return next((field for field in fields if field.number == number), None)
+def _by_number(message: DescriptorProto, number: int) -> FieldDescriptorProto | None:
+    return next((field for field in message.field if field.number == number), None)
 
 
-def _by_name(message: DescriptorProto | None, name: str) -> FieldDescriptorProto | None:
-    fields = message.field if message is not None else ()
-    return next((field for field in fields if field.name == name), None)
-
-
-def _number(message: DescriptorProto | None, name: str) -> int | None:
-    field = _by_name(message, name)
-    return field.number if field is not None else None
+def _by_name(message: DescriptorProto, name: str) -> FieldDescriptorProto | None:
+    return next((field for field in message.field if field.name == name), None)
 
 
 def _is_required(field: FieldDescriptorProto) -> bool:
@@ -508,9 +447,9 @@ def _group(message: DescriptorProto, field: FieldDescriptorProto) -> str:
     return str(field.number)
 
 
-def _oneof_index(message: DescriptorProto | None, name: str) -> int | None:
-    oneofs = message.oneof_decl if message is not None else ()
-    return next((index for index, oneof in enumerate(oneofs) if oneof.name == name), None)
+def _oneof_index(message: DescriptorProto, name: str) -> int | None:
+    names = enumerate(oneof.name for oneof in message.oneof_decl)
+    return next((index for index, oneof in names if oneof == name), None)
 
 
 def _free_number(message: DescriptorProto, theirs: DescriptorProto) -> int | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
 )
@@ -32,7 +31,13 @@ from penstock.registry.formats.protobuf_options import (
     set_declared_options,
     spell_defaults,
 )
-from penstock.registry.formats.protobuf_symbols import Scope, SymbolKind, symbols_of
+from penstock.registry.formats.protobuf_symbols import (
+    Scope,
+    SymbolKind,
+    joined,
+    messages_of,
+    symbols_of,
+)
 from penstock.registry.formats.schema import REFERENCES_MAX, TYPES_MAX, InvalidSchema
 
 
@@ -66,7 +71,7 @@ class Linker:
             linker._files[file.name] = linked
         return linker
 
-    def add(self, described: DescribedFile) -> FileDescriptorProto:
+    def add(self, described: DescribedFile) -> LinkedFile:
         """Link a file whose imports have been added, or are known files.
 
         Raises:
@@ -74,55 +79,50 @@ class Linker:
         """
         file = described.file
         self._count(described.elements)
-        self._import(file)
-        scope = Scope(self._visible(file, file.dependency), symbols_of(file))
-        _resolve(file, scope)
+        linked = self._resolved(file)
         spell_defaults(file)
         set_declared_options(described.options)
         _widen_message_sets(file)
         check_file(file)
         self._build(file)
-        self._files[file.name] = LinkedFile(file=file, symbols=scope.own)
+        self._files[file.name] = linked
         custom = [option for option in described.options if option.is_custom]
         if custom:
-            set_custom_options(custom, self.pool, self.scope(file.name))
-        return file
+            set_custom_options(custom, self.pool, self._scope(linked))
+        return linked
 
     def copy_with(self, file: FileDescriptorProto) -> Linker:
-        """Return a linker that has, besides the files here, a file that a compiler described.
+        """Return a linker with the files here and a file from `described_scope`.
 
         Raises:
-            InvalidSchema: the file is invalid, or one of its imports is missing.
+            InvalidSchema: the file is invalid.
         """
-        self._described(file)
         return Linker.of([*(linked.file for linked in self._files.values()), file])
 
     def described_scope(self, file: FileDescriptorProto) -> Scope:
-        """Return what a file can refer to that a compiler described, and complete its types.
+        """Complete the type names of a compiler's descriptor, and return the file's scope.
 
         Raises:
             InvalidSchema: a type is not defined, or an import is missing.
         """
-        linked = self._described(file)
-        imports = [*file.dependency, *file.option_dependency]
-        return Scope(self._visible(file, imports), linked.symbols)
+        return self._scope(self._resolved(file))
 
-    def _described(self, file: FileDescriptorProto) -> LinkedFile:
-        symbols = symbols_of(file)
+    def scope(self, name: str) -> Scope:
+        """Return the symbols that an added file can refer to, with extensions for its options."""
+        return self._scope(self._files[name])
+
+    def _scope(self, linked: LinkedFile) -> Scope:
+        return Scope(self._visible(linked.file, _imports(linked.file)), linked.symbols)
+
+    def _resolved(self, file: FileDescriptorProto) -> LinkedFile:
+        """Add the known files that a file imports, and resolve the file's type names."""
         self._import(file)
+        symbols = symbols_of(file)
         _resolve(file, Scope(self._visible(file, file.dependency), symbols))
         return LinkedFile(file=file, symbols=symbols)
 
-    def scope(self, name: str) -> Scope:
-        """Return what an added file can refer to, with the extensions for its options."""
-        linked = self._files[name]
-        imports = [*linked.file.dependency, *linked.file.option_dependency]
-        return Scope(self._visible(linked.file, imports), linked.symbols)
-
-    def add_known(self, name: str) -> bool:
+    def _add_known(self, name: str) -> bool:
         """Add a file that needs no reference; return False if `name` is not such a file."""
-        if name in self._files:
-            return True
         linked = known_file(name)
         if linked is None:
             return False
@@ -133,20 +133,11 @@ class Linker:
 
     def dependencies(self, name: str) -> Sequence[FileDescriptorProto]:
         """Return the files that a file needs, with itself as the last, in dependency order."""
-        found: dict[str, FileDescriptorProto] = {}
-        waiting = [(name, False)]
-        while waiting:
-            current, visited = waiting.pop()
-            if current in found:
-                continue
-            file = self._files[current].file
-            if visited:
-                found[current] = file
-                continue
-            waiting.append((current, True))
-            imports = [*file.dependency, *file.option_dependency]
-            waiting.extend((imported, False) for imported in reversed(imports))
-        return tuple(found.values())
+        needed = {name}
+        for current, linked in reversed(self._files.items()):
+            if current in needed:
+                needed.update(_imports(linked.file))
+        return tuple(linked.file for current, linked in self._files.items() if current in needed)
 
     def _count(self, elements: int) -> None:
         self._elements += elements
@@ -157,10 +148,11 @@ class Linker:
             )
 
     def _import(self, file: FileDescriptorProto) -> None:
-        if len(file.dependency) + len(file.option_dependency) > REFERENCES_MAX:
+        imports = _imports(file)
+        if len(imports) > REFERENCES_MAX:
             raise InvalidSchema(f"The schema imports more than {REFERENCES_MAX} files.")
-        for name in (*file.dependency, *file.option_dependency):
-            if name == file.name or not (name in self._files or self.add_known(name)):
+        for name in imports:
+            if name == file.name or not (name in self._files or self._add_known(name)):
                 raise InvalidSchema(
                     f"The imported file {name!r} does not exist. Register it, and add a reference"
                     " with this name."
@@ -197,17 +189,17 @@ def known_file(name: str) -> LinkedFile | None:
         file = FileDescriptorProto.FromString(COMPILED_IMPORTS[name])
         return LinkedFile(file=file, symbols=symbols_of(file))
     if name in SOURCE_IMPORTS:
-        file = Linker().add(describe(SOURCE_IMPORTS[name], name))
-        return LinkedFile(file=file, symbols=symbols_of(file))
+        return Linker().add(describe(SOURCE_IMPORTS[name], name))
     return None
+
+
+def _imports(file: FileDescriptorProto) -> Sequence[str]:
+    return [*file.dependency, *file.option_dependency]
 
 
 def _widen_message_sets(file: FileDescriptorProto) -> None:
     """Extend the ranges of message sets, whose extensions have numbers of 31 bits."""
-    waiting = list(file.message_type)
-    while waiting:
-        message = waiting.pop()
-        waiting.extend(message.nested_type)
+    for _, message in messages_of(file):
         if message.options.message_set_wire_format:
             for part in message.extension_range:
                 if part.end == FIELD_NUMBER_MAX + 1:
@@ -215,23 +207,16 @@ def _widen_message_sets(file: FileDescriptorProto) -> None:
 
 
 def _resolve(file: FileDescriptorProto, scope: Scope) -> None:
-    prefix = f"{file.package}." if file.package else ""
-    for message in file.message_type:
-        _resolve_message(message, prefix + message.name, scope)
+    for full, message in messages_of(file):
+        for field in (*message.field, *message.extension):
+            _resolve_field(field, f"{full}.{field.name}", scope)
     for extension in file.extension:
-        _resolve_field(extension, prefix + extension.name, scope)
+        _resolve_field(extension, joined(file.package, extension.name), scope)
     for service in file.service:
         for method in service.method:
-            user = f"{prefix}{service.name}.{method.name}"
+            user = f"{joined(file.package, service.name)}.{method.name}"
             method.input_type = _found(method.input_type, user, scope, ("message",))
             method.output_type = _found(method.output_type, user, scope, ("message",))
-
-
-def _resolve_message(message: DescriptorProto, full: str, scope: Scope) -> None:
-    for field in (*message.field, *message.extension):
-        _resolve_field(field, f"{full}.{field.name}", scope)
-    for nested in message.nested_type:
-        _resolve_message(nested, f"{full}.{nested.name}", scope)
 
 
 def _resolve_field(field: FieldDescriptorProto, user: str, scope: Scope) -> None:

@@ -8,16 +8,16 @@ Source: `descriptor.proto`; the text format's specification.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf import text_format
+from google.protobuf import text_encoding, text_format
 from google.protobuf.descriptor_pb2 import (
     FieldDescriptorProto,
     FieldOptions,
     FileDescriptorProto,
-    UninterpretedOption,
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
@@ -25,7 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.registry.formats.protobuf_descriptors import OptionUse
 from penstock.registry.formats.protobuf_source import unescaped
-from penstock.registry.formats.protobuf_symbols import Scope
+from penstock.registry.formats.protobuf_symbols import Scope, joined, messages_of
 from penstock.registry.formats.schema import InvalidSchema
 
 _INTEGER_BITS: Final[Mapping[int, tuple[bool, int]]] = {
@@ -41,6 +41,7 @@ _INTEGER_BITS: Final[Mapping[int, tuple[bool, int]]] = {
     FieldDescriptorProto.TYPE_FIXED64: (False, 64),
 }
 """Whether a type is signed, and the bits of its greatest value."""
+_LITERAL: Final = re.compile(r'"(?:[^"\\]|\\.)*+"')
 
 
 def set_declared_options(options: Sequence[OptionUse]) -> None:
@@ -64,7 +65,7 @@ def set_custom_options(options: Sequence[OptionUse], pool: DescriptorPool, scope
     """
     for group in _by_target(options):
         target = group[0].target
-        extended = _extended(target, pool)
+        extended = with_extensions(target, pool)
         unknown: list[OptionUse] = []
         for option in group:
             parts = _resolved_parts(option, scope)
@@ -79,8 +80,14 @@ def set_custom_options(options: Sequence[OptionUse], pool: DescriptorPool, scope
             _keep_option(option)
 
 
-def _extended(target: Message, pool: DescriptorPool) -> Message | None:
-    """Return a copy of an options message that knows the extensions in a pool."""
+def with_extensions(target: Message, pool: DescriptorPool) -> Message | None:
+    """Return a copy of an options message that knows a pool's extensions.
+
+    None means that the pool lacks `descriptor.proto`.
+
+    Raises:
+        DecodeError: an extension's value is malformed.
+    """
     try:
         kind = GetMessageClass(pool.FindMessageTypeByName(target.DESCRIPTOR.full_name))
     except KeyError:
@@ -97,13 +104,9 @@ def _by_target(options: Sequence[OptionUse]) -> Iterator[Sequence[OptionUse]]:
 
 def spell_defaults(file: FileDescriptorProto) -> None:
     """Convert the defaults of a source text to the spelling of descriptors."""
-    prefix = f"{file.package}." if file.package else ""
-    waiting = [(message, prefix + message.name) for message in file.message_type]
-    fields = [(extension, prefix + extension.name) for extension in file.extension]
-    while waiting:
-        message, full = waiting.pop()
-        waiting.extend((nested, f"{full}.{nested.name}") for nested in message.nested_type)
-        fields.extend(
+    fields = [(extension, joined(file.package, extension.name)) for extension in file.extension]
+    for full, message in messages_of(file):
+        fields += (
             (field, f"{full}.{field.name}") for field in (*message.field, *message.extension)
         )
     for field, full in fields:
@@ -126,7 +129,7 @@ def _default(field: FieldDescriptorProto, user: str) -> str:
     elif written.startswith('"') and field.type == FieldDescriptorProto.TYPE_STRING:
         value = _utf8(_joined_literals(written))
     elif written.startswith('"') and field.type == FieldDescriptorProto.TYPE_BYTES:
-        value = _c_escaped(_joined_literals(written))
+        value = text_encoding.CEscape(_joined_literals(written), as_utf8=False)
     if value is None:
         raise InvalidSchema(f"The default {written[:40]} does not fit the type of {user}.")
     return value
@@ -162,7 +165,7 @@ def _float_default(written: str, *, single: bool) -> str | None:
 
 
 def _joined_literals(written: str) -> bytes:
-    return unescaped(written.replace('" "', ""))
+    return b"".join(map(unescaped, _LITERAL.findall(written)))
 
 
 def _utf8(value: bytes) -> str | None:
@@ -170,13 +173,6 @@ def _utf8(value: bytes) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _c_escaped(value: bytes) -> str:
-    named = {9: "\\t", 10: "\\n", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
-    return "".join(
-        named.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in value
-    )
 
 
 def _resolved_parts(option: OptionUse, scope: Scope) -> tuple[tuple[str, bool], ...] | None:
@@ -239,7 +235,8 @@ def _is_set(message: Message, parts: Sequence[tuple[str, bool]]) -> bool:
 
 def _keep_option(option: OptionUse) -> None:
     """Add an option without a visible declaration to `uninterpreted_option`."""
-    kept = UninterpretedOption()
+    target: Any = option.target
+    kept = target.uninterpreted_option.add()
     for name, is_extension in option.parts:
         kept.name.add(name_part=name, is_extension=is_extension)
     value = option.value
@@ -256,19 +253,3 @@ def _keep_option(option: OptionUse) -> None:
         kept.identifier_value = value
     else:
         kept.double_value = float(value)
-    option.target.MergeFromString(
-        _UNINTERPRETED_TAG + _length(kept.ByteSize()) + kept.SerializeToString()
-    )
-
-
-_UNINTERPRETED_TAG: Final = b"\xba\x3e"
-"""Wire tag of `uninterpreted_option`, which is field 999 of every options message."""
-
-
-def _length(size: int) -> bytes:
-    parts = bytearray()
-    while size > 127:
-        parts.append(size & 127 | 128)
-        size >>= 7
-    parts.append(size)
-    return bytes(parts)

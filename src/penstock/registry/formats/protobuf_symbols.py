@@ -24,6 +24,34 @@ _SCOPES: Final = frozenset({"package", "message", "enum", "service"})
 """Kinds of symbols that other symbols can be nested in."""
 
 
+def joined(scope: str, name: str) -> str:
+    """Return the full name of an element in a scope, which is empty outside of packages."""
+    return f"{scope}.{name}" if scope else name
+
+
+def messages_of(file: FileDescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
+    """Yield the full names and descriptors of all messages, outer ones first."""
+    waiting = [
+        (joined(file.package, message.name), message) for message in reversed(file.message_type)
+    ]
+    while waiting:
+        full, message = waiting.pop()
+        yield full, message
+        waiting += ((f"{full}.{nested.name}", nested) for nested in reversed(message.nested_type))
+
+
+def types_of(
+    file: FileDescriptorProto,
+) -> Iterator[tuple[str, DescriptorProto | EnumDescriptorProto]]:
+    """Yield the full names and descriptors of all messages and enums."""
+    for enum in file.enum_type:
+        yield joined(file.package, enum.name), enum
+    for full, message in messages_of(file):
+        yield full, message
+        for enum in message.enum_type:
+            yield f"{full}.{enum.name}", enum
+
+
 def symbols_of(file: FileDescriptorProto) -> dict[str, SymbolKind]:
     """Return the kinds of all symbols of a file, by full name.
 
@@ -86,9 +114,8 @@ def _enum_symbols(enum: EnumDescriptorProto, prefix: str) -> Iterator[tuple[str,
 class Scope:
     """Symbols that a file can refer to."""
 
-    def __init__(self, visible: dict[str, SymbolKind], own: Mapping[str, SymbolKind]) -> None:
-        self.own = own
-        self._symbols = visible | dict(own)
+    def __init__(self, visible: Mapping[str, SymbolKind], own: Mapping[str, SymbolKind]) -> None:
+        self._symbols = {**visible, **own}
 
     def find(self, name: str, user: str, kinds: Sequence[SymbolKind]) -> str | None:
         """Return the full name that `name` has in the element `user`, or None."""

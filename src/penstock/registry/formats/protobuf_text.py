@@ -7,8 +7,9 @@ their index; maps and groups, which declare messages too, are printed at their p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, Protocol
 
@@ -20,33 +21,28 @@ from google.protobuf.descriptor_pb2 import (
     EnumDescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
+    OneofDescriptorProto,
     ServiceDescriptorProto,
-    SymbolVisibility,
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
 
 from penstock.registry.formats.protobuf_descriptors import (
     FIELD_NUMBER_MAX,
     INT32_MAX,
+    LABELS,
     SCALARS,
+    VISIBILITIES,
     json_name,
 )
+from penstock.registry.formats.protobuf_options import with_extensions
 from penstock.registry.formats.protobuf_source import escaped, unescaped
+from penstock.registry.formats.protobuf_symbols import joined
 from penstock.registry.formats.schema import InvalidSchema
 
 _SCALAR_NAMES: Final = {kind: name for name, kind in SCALARS.items()}
-_LABELS: Final = {
-    FieldDescriptorProto.LABEL_OPTIONAL: "optional ",
-    FieldDescriptorProto.LABEL_REQUIRED: "required ",
-    FieldDescriptorProto.LABEL_REPEATED: "repeated ",
-}
-_VISIBILITIES: Final = {
-    SymbolVisibility.VISIBILITY_UNSET: "",
-    SymbolVisibility.VISIBILITY_EXPORT: "export ",
-    SymbolVisibility.VISIBILITY_LOCAL: "local ",
-}
+_LABELS: Final = {label: f"{word} " for word, label in LABELS.items()}
+_VISIBILITIES: Final = {visibility: f"{word} " for word, visibility in VISIBILITIES.items()}
 
 
 class Namer(Protocol):
@@ -64,7 +60,7 @@ def print_file(file: FileDescriptorProto, pool: DescriptorPool, namer: Namer = q
     """Return the source text of a linked file, whose imports are in `pool`.
 
     Raises:
-        InvalidSchema: the descriptor has a group that no source text can express.
+        InvalidSchema: no source text can express the descriptor.
     """
     return _Printer(file, pool, namer).text()
 
@@ -83,27 +79,22 @@ class _Printer:
         self._file = file
         self._pool = pool
         self._namer = namer
-        self._options_classes: dict[str, type[Message]] = {}
 
     def text(self) -> str:
         file = self._file
         package = file.package
-        head = [f"edition = {escaped(self._edition().encode())};"]
-        if file.syntax != "editions":
+        if file.syntax == "editions":
+            head = [f'edition = "{Edition.Name(file.edition).removeprefix("EDITION_")}";']
+        else:
             head = [f'syntax = "{file.syntax or "proto2"}";']
         if package:
             head.append(f"package {package};")
         blocks = ["\n".join(head), "\n".join(self._imports())]
-        scope = f"{package}.dummy" if package else "dummy"
-        options = self._options(file.options, scope)
-        blocks.append("\n".join(f"option {name} = {value};" for name, value in options))
+        blocks.append("\n".join(self._option_lines(file.options, joined(package, "dummy"))))
         blocks += ["\n".join(self._enum(enum, package)) for enum in file.enum_type]
         blocks += ["\n".join(unit) for unit in self._types(file, package)]
         blocks += ["\n".join(self._service(service)) for service in file.service]
         return "\n\n".join(block for block in blocks if block) + "\n"
-
-    def _edition(self) -> str:
-        return Edition.Name(self._file.edition).removeprefix("EDITION_")
 
     def _imports(self) -> Iterator[str]:
         file = self._file
@@ -150,14 +141,12 @@ class _Printer:
         yield from self._body(f"{visibility}message {message.name}", message, scope)
 
     def _body(self, head: str, message: DescriptorProto, scope: str) -> Iterator[str]:
-        full = _joined(scope, message.name)
-        lines = [
-            f"option {name} = {value};" for name, value in self._options(message.options, full)
-        ]
+        full = joined(scope, message.name)
+        lines = self._option_lines(message.options, full)
         lines += _ranges("reserved", _field_ranges(message.reserved_range))
         lines += self._reserved_names(message.reserved_name)
         for part in message.extension_range:
-            options = self._bracketed(list(self._options(part.options, full)))
+            options = _bracketed(self._options(part.options, full))
             lines += _ranges("extensions", _field_ranges([part]), options)
         for enum in message.enum_type:
             lines += self._enum(enum, full)
@@ -175,46 +164,36 @@ class _Printer:
         for part in message.field:
             if part.HasField("oneof_index") and not part.proto3_optional:
                 index = part.oneof_index
+                if not 0 <= index < len(message.oneof_decl):
+                    raise InvalidSchema(f"The oneof of {full}.{part.name} is not declared.")
                 members.setdefault(index, []).append(part)
                 unit = of_oneof.get(index)
                 if unit is None:
-                    unit = _Unit(self._oneof_printer(message, index, members[index], nested, full))
+                    unit = _Unit(
+                        partial(
+                            self._oneof, message.oneof_decl[index], members[index], nested, full
+                        )
+                    )
                     of_oneof[index] = unit
                     units.append(unit)
             else:
-                unit = _Unit(self._field_printer(part, nested, full, member=False))
+                unit = _Unit(partial(self._field, part, nested, full, member=False))
                 units.append(unit)
             if part.type_name in nested and _declares(part, nested[part.type_name]):
                 unit.owned.append(nested[part.type_name].name)
         return units
 
-    def _oneof_printer(
+    def _oneof(
         self,
-        message: DescriptorProto,
-        index: int,
+        oneof: OneofDescriptorProto,
         members: Sequence[FieldDescriptorProto],
         nested: Mapping[str, DescriptorProto],
         full: str,
-    ) -> Callable[[], Iterator[str]]:
-        def printer() -> Iterator[str]:
-            oneof = message.oneof_decl[index]
-            options = self._options(oneof.options, _joined(full, oneof.name))
-            lines = [f"option {name} = {value};" for name, value in options]
-            for member in members:
-                lines += self._field(member, nested, full, member=True)
-            yield from _block(f"oneof {oneof.name}", lines)
-
-        return printer
-
-    def _field_printer(
-        self,
-        part: FieldDescriptorProto,
-        nested: Mapping[str, DescriptorProto],
-        full: str,
-        *,
-        member: bool,
-    ) -> Callable[[], Iterator[str]]:
-        return lambda: self._field(part, nested, full, member=member)
+    ) -> Iterator[str]:
+        lines = self._option_lines(oneof.options, joined(full, oneof.name))
+        for member in members:
+            lines += self._field(member, nested, full, member=True)
+        yield from _block(f"oneof {oneof.name}", lines)
 
     def _extension_units(
         self,
@@ -222,11 +201,11 @@ class _Printer:
         messages: Sequence[DescriptorProto],
         scope: str,
     ) -> Sequence[_Unit]:
-        nested = {f".{_joined(scope, part.name)}": part for part in messages}
+        nested = {f".{joined(scope, part.name)}": part for part in messages}
         units: list[_Unit] = []
         for _, group in groupby(extensions, key=lambda extension: extension.extendee):
             members = list(group)
-            unit = _Unit(self._extension_printer(members, nested, scope))
+            unit = _Unit(partial(self._extensions, members, nested, scope))
             unit.owned.extend(
                 nested[extension.type_name].name
                 for extension in members
@@ -236,21 +215,18 @@ class _Printer:
             units.append(unit)
         return units
 
-    def _extension_printer(
+    def _extensions(
         self,
         extensions: Sequence[FieldDescriptorProto],
         nested: Mapping[str, DescriptorProto],
         scope: str,
-    ) -> Callable[[], Iterator[str]]:
-        def printer() -> Iterator[str]:
-            first = extensions[0]
-            lines: list[str] = []
-            for extension in extensions:
-                lines += self._field(extension, nested, scope, member=False)
-            extendee = self._name(first.extendee, _joined(scope, first.name))
-            yield from _block(f"extend {extendee}", lines)
-
-        return printer
+    ) -> Iterator[str]:
+        first = extensions[0]
+        lines: list[str] = []
+        for extension in extensions:
+            lines += self._field(extension, nested, scope, member=False)
+        extendee = self._name(first.extendee, joined(scope, first.name))
+        yield from _block(f"extend {extendee}", lines)
 
     def _field(
         self,
@@ -260,18 +236,18 @@ class _Printer:
         *,
         member: bool,
     ) -> Iterator[str]:
-        user = _joined(full, part.name)
+        user = joined(full, part.name)
         declared = nested.get(part.type_name)
-        options = self._bracketed(
-            [*self._special_options(part), *self._options(part.options, user)]
-        )
+        options = _bracketed([*self._special_options(part), *self._options(part.options, user)])
         if part.type == FieldDescriptorProto.TYPE_GROUP:
             if declared is None:
                 raise InvalidSchema(f"The group {user} has no message of its own.")
             head = f"{self._label(part, member)}group {declared.name} = {part.number}{options}"
             yield from self._body(head, declared, full)
         elif declared is not None and declared.options.map_entry:
-            key, value = (self._type(kind, user) for kind in declared.field[:2])
+            if len(declared.field) != 2:
+                raise InvalidSchema(f"The map {user} does not have one key and one value.")
+            key, value = (self._type(kind, user) for kind in declared.field)
             yield f"map<{key}, {value}> {part.name} = {part.number}{options};"
         else:
             label = self._label(part, member)
@@ -304,30 +280,26 @@ class _Printer:
             yield "json_name", escaped(part.json_name.encode())
 
     def _enum(self, enum: EnumDescriptorProto, scope: str) -> Iterator[str]:
-        options = self._options(enum.options, _joined(scope, enum.name))
-        lines = [f"option {name} = {value};" for name, value in options]
+        lines = self._option_lines(enum.options, joined(scope, enum.name))
         lines += _ranges("reserved", _enum_ranges(enum))
         lines += self._reserved_names(enum.reserved_name)
         for value in enum.value:
-            chosen = list(self._options(value.options, _joined(scope, value.name)))
-            lines.append(f"{value.name} = {value.number}{self._bracketed(chosen)};")
+            options = _bracketed(self._options(value.options, joined(scope, value.name)))
+            lines.append(f"{value.name} = {value.number}{options};")
         yield from _block(f"{_VISIBILITIES.get(enum.visibility, '')}enum {enum.name}", lines)
 
     def _service(self, service: ServiceDescriptorProto) -> Iterator[str]:
-        full = _joined(self._file.package, service.name)
-        options = self._options(service.options, full)
-        lines = [f"option {name} = {value};" for name, value in options]
+        full = joined(self._file.package, service.name)
+        lines = self._option_lines(service.options, full)
         for method in service.method:
-            user = _joined(full, method.name)
+            user = joined(full, method.name)
             sent = self._name(method.input_type, user)
             received = self._name(method.output_type, user)
             head = (
                 f"rpc {method.name} ({'stream ' * method.client_streaming}{sent})"
                 f" returns ({'stream ' * method.server_streaming}{received})"
             )
-            inner = [
-                f"option {name} = {value};" for name, value in self._options(method.options, user)
-            ]
+            inner = self._option_lines(method.options, user)
             lines += _block(head, inner) if inner else [f"{head};"]
         yield from _block(f"service {service.name}", lines)
 
@@ -338,16 +310,13 @@ class _Printer:
         shown = ", ".join(name if plain else escaped(name.encode()) for name in names)
         return (f"reserved {shown};",)
 
-    def _bracketed(self, options: Sequence[tuple[str, str]]) -> str:
-        if not options:
-            return ""
-        return f" [{', '.join(f'{name} = {value}' for name, value in options)}]"
+    def _option_lines(self, options: Message, user: str) -> list[str]:
+        return [f"option {name} = {value};" for name, value in self._options(options, user)]
 
     def _options(self, options: Message, user: str) -> Iterator[tuple[str, str]]:
         """Yield names and values of the options of an element, by their numbers."""
-        known = self._options_class(options)
-        if known is not type(options) and options.ByteSize():
-            options = _decoded(known, options, user)
+        if options.ByteSize():
+            options = _decoded(options, self._pool, user)
         for part, value in options.ListFields():
             if part.name == "map_entry":
                 continue
@@ -364,23 +333,17 @@ class _Printer:
                 else:
                     yield name, _value(part, item, self._pool)
 
-    def _options_class(self, options: Message) -> type[Message]:
-        """Return a class of options that knows the extensions in the pool."""
-        name = options.DESCRIPTOR.full_name
-        if name not in self._options_classes:
-            try:
-                found = GetMessageClass(self._pool.FindMessageTypeByName(name))
-            except KeyError:
-                found = type(options)
-            self._options_classes[name] = found
-        return self._options_classes[name]
 
-
-def _decoded(known: type[Message], options: Message, user: str) -> Message:
+def _decoded(options: Message, pool: DescriptorPool, user: str) -> Message:
     try:
-        return known.FromString(options.SerializeToString())
+        return with_extensions(options, pool) or options
     except DecodeError:
         raise InvalidSchema(f"The descriptor's options of {user} are malformed.") from None
+
+
+def _bracketed(options: Iterable[tuple[str, str]]) -> str:
+    shown = ", ".join(f"{name} = {value}" for name, value in options)
+    return f" [{shown}]" if shown else ""
 
 
 def _value(part: FieldDescriptor, value: Any, pool: DescriptorPool) -> str:
@@ -439,7 +402,3 @@ def _block(head: str, lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         yield f"  {line}"
     yield "}"
-
-
-def _joined(scope: str, name: str) -> str:
-    return f"{scope}.{name}" if scope else name
