@@ -6,9 +6,9 @@ from tests.broker.test_transactions import add, begin, completed, end
 from tests.broker.walks import walk_of
 from tests.broker.wire_client import WireClient, batch
 
-PRODUCE_FILES_MAX = 23
-FETCH_FILES_MAX = 15
-END_TXN_FILES_MAX = 41
+PRODUCE_FILES_MAX = 21
+FETCH_FILES_MAX = 14
+END_TXN_FILES_MAX = 39
 
 
 async def test_a_produce_request_goes_through_few_files(client: WireClient) -> None:

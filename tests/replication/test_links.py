@@ -14,7 +14,8 @@ import pytest
 
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.replication import links as links_module
-from penstock.replication.links import Address, Links, LinkTransport, Outgoing
+from penstock.replication.link_transport import Address, LinkTransport
+from penstock.replication.links import Links, Outgoing
 from penstock.replication.messages import Append, Fenced
 from penstock.replication.peer_format import (
     PROOF,

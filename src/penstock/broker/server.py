@@ -37,7 +37,7 @@ from penstock.broker.table import Handlers
 from penstock.broker.topics.audit_topic import AuditTopic
 from penstock.control.access import bindings_of
 from penstock.control.plane import cluster_secret
-from penstock.replication.links import LinkServer, LinkTransport
+from penstock.replication.link_transport import LinkServer, LinkTransport
 from penstock.security import PERMISSIVE, AclAuthoriser
 from penstock.security.addresses import counted
 from penstock.security.audit import NO_AUDIT, Audit

@@ -6,10 +6,10 @@ broker of another cluster or an incompatible version, or another broker than exp
 reason and is disconnected.
 
 Then each side proves that it knows the cluster's secret, the connecting side first
-(`security/sasl/peers.py`), over TLS if brokers use it (`LinkTransport`). With proofs, a greeting
-names the cluster by a digest under that secret, so an unauthenticated peer does not learn the
-cluster's id. A connection counts only if both sides accept it. The connection of a new incarnation
-of a broker replaces the former one.
+(`security/sasl/peers.py`), over TLS if brokers use it (`link_transport.py`). With proofs, a
+greeting names the cluster by a digest under that secret, so an unauthenticated peer does not learn
+the cluster's id. A connection counts only if both sides accept it. The connection of a new
+incarnation of a broker replaces the former one.
 
 An interrupted network or a stopped process does not close connections. Each side therefore sends
 something at least every `LOOK_SECONDS`. A side that has received nothing for `silent_seconds`
@@ -31,12 +31,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from penstock.base.pause import pause
+from penstock.replication.link_transport import Address, LinkServer, LinkTransport
 from penstock.replication.peer_format import (
     OLDEST_VERSION,
     PROOF,
@@ -58,8 +58,6 @@ from penstock.security.sasl.peers import NONCE_BYTES, PeerSecret
 from penstock.wire.frames import MalformedFrame, decode_parts, encode_parts
 
 if TYPE_CHECKING:
-    import ssl
-
     from penstock.base.system import Randomness
 
 logger = logging.getLogger(__name__)
@@ -79,46 +77,8 @@ _DIAL_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses between attempts to reach a broker, in seconds; the last pause is repeated."""
 
 Buffer = bytes | bytearray | memoryview
-Address = tuple[str, int]
 Outgoing = tuple[bytes, Sequence[Buffer], int]
 """Encoded row, the batches that belong to it, and the size of these in bytes."""
-
-
-class LinkServer(Protocol):
-    """Listening socket for other brokers' connections, as `LinkTransport.listen` returns it."""
-
-    @property
-    def sockets(self) -> Sequence[socket.socket]: ...
-    def close(self) -> None: ...
-
-
-class LinkTransport:
-    """Transport of connections between brokers: plain TCP; a subclass adds TLS.
-
-    With `proven`, brokers of releases without proofs are rejected.
-    """
-
-    def __init__(self, *, proven: bool = True) -> None:
-        self.proven = proven
-
-    @property
-    def context(self) -> ssl.SSLContext | None:
-        """TLS context for outgoing connections; None without TLS."""
-        return None
-
-    async def listen(
-        self, protocol: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
-    ) -> LinkServer:
-        """Accept connections.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
-        return await asyncio.get_running_loop().create_server(protocol, host, port)
-
-    def name_of(self, address: Address) -> str | None:
-        """Return the name that the other side's certificate must have."""
-        return None if self.context is None else address[0]
 
 
 class LinkUser(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 from tests.broker.walks import walk_of
 from tests.broker.wire_client import WireClient, batch
 
-FILES_MAX = 35
+FILES_MAX = 34
 
 
 async def test_a_produce_request_goes_through_few_files(

@@ -7,11 +7,10 @@ import pytest
 from penstock.broker.telemetry.otlp import (
     ATTRIBUTES_MAX,
     POINTS_MAX,
-    TEXT_CHARACTERS_MAX,
     InvalidMetrics,
-    Point,
     points,
 )
+from penstock.broker.telemetry.series import TEXT_CHARACTERS_MAX, Point
 from tests.broker.telemetry.pushes import field, gauge, point, pushed, total
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from uuid import UUID
 
 from penstock.base.metrics import render
-from penstock.broker.telemetry.otlp import Point
 from penstock.broker.telemetry.series import (
     CLIENTS_MAX,
     SERIES_PER_CLIENT_MAX,
     ClientSeries,
+    Point,
     instance_text,
 )
 from penstock.broker.telemetry.subscriptions import ATTRIBUTES, Instance

@@ -37,7 +37,8 @@ from penstock.broker.partitions.leadership import CutOff, InSync, LeaderBalance,
 from penstock.control.values.epochs import FIRST_EPOCH, EpochClaim, EpochOpening, PartitionChain
 from penstock.replication.chain import Chain, Link
 from penstock.replication.epoch import Claim, Terms, quorum_of
-from penstock.replication.links import Links, LinkTransport
+from penstock.replication.link_transport import LinkTransport
+from penstock.replication.links import Links
 from penstock.replication.messages import SealAndOpen
 from penstock.replication.peer_format import ElectUncleanly, PartitionKey, encode_row
 from penstock.replication.service import HAND_OVER_MS, Led, ReplicatedLog, Replication, Reserved

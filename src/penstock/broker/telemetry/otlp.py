@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from penstock.base.errors import InvalidError
+from penstock.broker.telemetry.series import TEXT_CHARACTERS_MAX, Point
 
 POINTS_MAX: Final = 2_000
 """Largest number of data points that are read from one push."""
@@ -30,10 +31,6 @@ POINTS_MAX: Final = 2_000
 
 ATTRIBUTES_MAX: Final = 8
 """Largest number of attributes of a data point that become labels."""
-
-
-TEXT_CHARACTERS_MAX: Final = 200
-"""Length in characters to which names and labels are truncated."""
 
 
 _DELTA: Final = 1
@@ -74,19 +71,6 @@ _MESSAGES: Final[dict[str, tuple[tuple[str, int, int, str], ...]]] = {
 
 class InvalidMetrics(InvalidError):
     code = "invalid_record"
-
-
-class Point(NamedTuple):
-    """Value of a time series in one push.
-
-    With `delta` it is the increase since the previous push. `monotonic` values never decrease.
-    """
-
-    name: str
-    attributes: tuple[tuple[str, str], ...]
-    value: float
-    monotonic: bool
-    delta: bool
 
 
 @cache

@@ -17,23 +17,37 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.base.metrics import Metric, Metrics, Sample, counter, gauge
-from penstock.broker.telemetry.otlp import TEXT_CHARACTERS_MAX, Point
 from penstock.broker.telemetry.subscriptions import CLIENT_ID, SOFTWARE, SOFTWARE_VERSION, Instance
 
 CLIENTS_MAX: Final = 1_000
 """Largest number of clients whose metrics are exposed."""
 SERIES_PER_CLIENT_MAX: Final = 200
 """Largest number of exposed series of one client. Further ones are counted and dropped."""
+TEXT_CHARACTERS_MAX: Final = 200
+"""Length in characters to which names and labels are truncated."""
 
 _PREFIX: Final = "kafka_client_"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_]+")
 _LABELS: Final = ("client_instance_id", "client_id", "client_software", "client_software_version")
 Key = tuple[str, bool, tuple[tuple[str, str], ...]]
 """Key of a series: the metric's name, whether it is monotonic, and its attributes."""
+
+
+class Point(NamedTuple):
+    """Value of a time series in one push.
+
+    With `delta` it is the increase since the previous push. `monotonic` values never decrease.
+    """
+
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    value: float
+    monotonic: bool
+    delta: bool
 
 
 class _Client:
