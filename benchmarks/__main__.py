@@ -73,6 +73,7 @@ ALL = (
     "bombs",
     "access_changes",
     "registry",
+    "registry_hostile",
 )
 
 

@@ -108,9 +108,16 @@ def is_transitive(level: Level) -> bool:
 
 
 def check(
-    new: ParsedSchema, earlier: Sequence[Earlier], level: Level, policy: Policy = "STRICT"
+    new: ParsedSchema,
+    earlier: Sequence[Earlier],
+    level: Level,
+    policy: Policy = "STRICT",
+    *,
+    proposes: bool = True,
 ) -> Verdict:
-    """Compare a schema with earlier versions, and look for a compatible edit if it is not.
+    """Compare a schema with earlier versions.
+
+    If it is incompatible and `proposes` is true, look for a compatible edit.
 
     Raises:
         InvalidSchema: a comparison exceeds its limit.
@@ -118,6 +125,8 @@ def check(
     findings = list(_findings(new, earlier, level, policy))
     if not findings:
         return Verdict()
+    if not proposes:
+        return Verdict(findings=findings)
     return Verdict(findings=findings, proposal=propose(new, earlier, level, policy))
 
 

@@ -170,9 +170,8 @@ class SchemaViews:
         name = call.text("format")
         if not name:
             return None
-        made = await self._registry.parsed_version(found)
         try:
-            return made.formatted(name)
+            return await self._registry.formatted(found, name)
         except InvalidSchema as error:
             raise InvalidRequest(str(error)) from None
 
@@ -395,8 +394,8 @@ class SchemaViews:
         deleted = call.flag("deleted")
         self._state.known(subject, deleted=deleted)
         normalize = call.flag("normalize")
-        _, _, guid = await self._registry.prepared(subject, body.content(), normalize=normalize)
-        found = self._state.newest(subject, guid, deleted=deleted)
+        made = await self._registry.prepared(subject, body.content(), normalize=normalize)
+        found = self._state.newest(subject, made.guid, deleted=deleted)
         if found is None:
             raise SchemaNotFound
         return full(found, await self._formatted(call, found))
@@ -474,14 +473,14 @@ class CompatibilityViews:
         if number not in (None, LATEST, *found):
             raise VersionNotFound(number)
         try:
-            schema, made, _ = await self._registry.prepared(
+            made = await self._registry.prepared(
                 subject, body.content(), normalize=call.flag("normalize")
             )
         except RejectedSchema as error:
             if verbose:
                 return {"is_compatible": False, "messages": [str(error)]}
             raise
-        compared = decisions.compared(state, subject, schema)
+        compared = decisions.compared(state, subject, made.source.schema)
         if number is not None:
             earlier = [state.version(subject, number)] if found else []
             compared = msgspec.structs.replace(compared, earlier=earlier)

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
-from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -26,11 +24,11 @@ from penstock.base.metrics import Metrics, Sample, counter, gauge
 from penstock.base.pause import pause
 from penstock.control.values.registry import RegistryRow, StaleRegistry
 from penstock.registry import decisions
-from penstock.registry.compatibility import Earlier, Verdict, check
+from penstock.registry.compatibility import Verdict
 from penstock.registry.decisions import Candidate, Change, Compared
 from penstock.registry.errors import IncompatibleSchema, MalformedSchema, RejectedSchema
-from penstock.registry.formats import parse
-from penstock.registry.formats.schema import InvalidSchema, ParsedSchema
+from penstock.registry.formats.schema import InvalidSchema
+from penstock.registry.schemas import Prepared, Schemas, Source, Terms
 from penstock.registry.staging import Decide, StagedRegistry
 from penstock.registry.state import RegistryState, SchemaVersion
 from penstock.registry.values import LATEST, Reference, Schema, Subject
@@ -46,10 +44,6 @@ ATTEMPTS_MAX: Final = 50
 """Attempts of a change. A concurrent change of another broker fails an attempt."""
 WAITING_CHANGES_MAX: Final = 5_000
 """Changes that may wait to be stored."""
-PARSED_CHARS_MAX: Final = 32 << 20
-"""Most characters of schema text whose parsed form is cached."""
-THREAD_CHARS_MIN: Final = 8_192
-"""Length of text from which a schema is parsed on a worker thread, with its references."""
 
 R = TypeVar("R")
 
@@ -98,8 +92,7 @@ class SchemaRegistry:
         self._refreshing: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         """Held while rows are read or stored, so that `state` takes them in order."""
-        self._parsed: OrderedDict[UUID, ParsedSchema] = OrderedDict()
-        self._parsed_chars = 0
+        self._schemas = Schemas()
         self._metrics = RegistryMetrics()
 
     @property
@@ -126,6 +119,7 @@ class SchemaRegistry:
             await asyncio.wait({self._poller})
         if self._writer is not None:
             await asyncio.wait({self._writer})
+        self._schemas.close()
 
     # Reading changes of other brokers
 
@@ -246,75 +240,45 @@ class SchemaRegistry:
 
     # Schemas
 
-    async def parsed(self, subject: Subject, schema: Schema) -> ParsedSchema:
-        """Parse a schema with its references.
-
-        Raises:
-            MalformedSchema: its format does not permit it.
-            RejectedSchema: a reference does not exist.
-        """
-        dependencies = self._dependencies(subject, schema)
-        chars = len(schema.schema) + sum(len(dependency.text) for dependency in dependencies)
+    def _source(self, subject: Subject, schema: Schema) -> Source:
+        """Return a schema with its references; raises RejectedSchema if one does not exist."""
         try:
-            if chars < THREAD_CHARS_MIN:
-                return parse(schema.schema_type, schema.schema, dependencies)
-            return await asyncio.to_thread(parse, schema.schema_type, schema.schema, dependencies)
-        except InvalidSchema as error:
-            raise MalformedSchema(f"Invalid schema of type {schema.schema_type}: {error}") from None
-
-    def _dependencies(self, subject: Subject, schema: Schema) -> list[Any]:
-        try:
-            return self.state.dependencies(subject, schema.references)
+            dependencies = self.state.dependencies(subject, schema.references)
         except InvalidSchema as error:
             raise RejectedSchema(f"Invalid schema: {error}") from None
+        return Source(schema=schema, dependencies=dependencies)
 
-    async def parsed_version(self, version: SchemaVersion) -> ParsedSchema:
-        """Return the parsed schema of a version, from a cache of the last used ones."""
-        guid = version.version.guid
-        known = self._parsed.get(guid)
-        if known is not None:
-            self._parsed.move_to_end(guid)
-            return known
-        made = await self.parsed(version.subject, version.schema)
-        self._remember(guid, made)
-        return made
-
-    def _remember(self, guid: UUID, made: ParsedSchema) -> None:
-        if guid not in self._parsed:
-            self._parsed[guid] = made
-            self._parsed_chars += len(made.text)
-        while self._parsed_chars > PARSED_CHARS_MAX:
-            _, dropped = self._parsed.popitem(last=False)
-            self._parsed_chars -= len(dropped.text)
-
-    async def prepared(
-        self, subject: Subject, given: Schema, *, normalize: bool
-    ) -> tuple[Schema, ParsedSchema | MalformedSchema, UUID]:
-        """Parse a schema for a subject, with the defaults of its config and in its stored form.
-
-        An import keeps the text of a malformed schema, because records with its id may exist. The
-        error then takes the place of the parsed schema.
+    async def formatted(self, version: SchemaVersion, name: str) -> str:
+        """Return the text of a version in an output format.
 
         Raises:
-            RejectedSchema: as `parsed`.
+            InvalidSchema: its type does not have the format, or it was imported and is malformed.
+        """
+        return await self._schemas.format(self._source(version.subject, version.schema), name)
+
+    async def prepared(self, subject: Subject, given: Schema, *, normalize: bool) -> Prepared:
+        """Parse a schema for a subject, with the defaults of its config and in its stored form.
+
+        An import keeps the text of a malformed schema, because records with its id may exist.
+
+        Raises:
+            MalformedSchema: its format does not permit it, and this is not an import.
+            RejectedSchema: a reference does not exist.
         """
         config = self.state.config(subject)
         given = replace(given, references=self._with_versions(subject, given.references))
         given = replace(given, **decisions.with_defaults(given, config))
+        source = self._source(subject, given)
+        normalize = normalize or bool(config.normalize)
         try:
-            made = await self.parsed(subject, given)
-        except MalformedSchema as error:
-            guid = given.guid(given.schema)
-            known = self.state.newest(subject, guid, deleted=True)
+            made = await self._schemas.prepare(source, normalize=normalize)
+        except InvalidSchema as error:
+            raise MalformedSchema(f"The schema cannot be normalized: {error}") from None
+        if made.error:
+            known = self.state.newest(subject, made.guid, deleted=True)
             if known is None and self.state.mode(subject) != "IMPORT":
-                raise
-            return given, error, guid
-        if normalize or config.normalize:
-            try:
-                made = made.normalized()
-            except InvalidSchema as error:
-                raise MalformedSchema(f"The schema cannot be normalized: {error}") from None
-        return replace(given, schema=made.text), made, given.guid(made.identity)
+                raise _malformed(made)
+        return made
 
     def _with_versions(
         self, subject: Subject, references: Sequence[Reference]
@@ -328,34 +292,26 @@ class SchemaRegistry:
             for reference in references
         )
 
-    async def verdict(self, made: ParsedSchema | MalformedSchema, compared: Compared) -> Verdict:
-        """Compare a parsed schema with earlier versions.
+    async def verdict(self, made: Prepared, compared: Compared) -> Verdict:
+        """Compare a schema with earlier versions.
 
         Raises:
+            MalformedSchema: it is malformed.
             RejectedSchema: one of them is malformed, or the comparison exceeds a limit.
         """
-        if isinstance(made, MalformedSchema):
-            raise made
+        if made.error:
+            raise _malformed(made)
         config = compared.config
-        earlier = [await self._earlier(version) for version in compared.earlier]
-        level, policy = config.compatibility_level or "NONE", config.compatibility_policy
-        chars = len(made.text) + sum(len(old.schema.text) for old in earlier)
+        terms = Terms(
+            numbers=[version.number for version in compared.earlier],
+            level=config.compatibility_level or "NONE",
+            policy=config.compatibility_policy or "STRICT",
+        )
+        earlier = [self._source(version.subject, version.schema) for version in compared.earlier]
         try:
-            if chars < THREAD_CHARS_MIN:
-                return check(made, earlier, level, policy or "STRICT")
-            return await asyncio.to_thread(check, made, earlier, level, policy or "STRICT")
+            return await self._schemas.compare(made.source, earlier, terms)
         except InvalidSchema as error:
             raise RejectedSchema(f"The schema cannot be compared: {error}") from None
-
-    async def _earlier(self, version: SchemaVersion) -> Earlier:
-        try:
-            return Earlier(version.number, await self.parsed_version(version))
-        except MalformedSchema as error:
-            raise RejectedSchema(
-                f"Version {version.number} of subject '{version.subject.qualified}' was imported"
-                f" and cannot be compared: {error}. Set the subject's compatibility to NONE, or"
-                " delete the version"
-            ) from None
 
     async def register(
         self,
@@ -373,9 +329,13 @@ class SchemaRegistry:
             RegistryError: it is invalid, or the mode does not permit it.
         """
         for _ in range(ATTEMPTS_MAX):
-            schema, made, guid = await self.prepared(subject, given, normalize=normalize)
+            made = await self.prepared(subject, given, normalize=normalize)
             candidate = Candidate(
-                subject=subject, schema=schema, guid=guid, schema_id=schema_id, version=version
+                subject=subject,
+                schema=made.source.schema,
+                guid=made.guid,
+                schema_id=schema_id,
+                version=version,
             )
             checked = await self._check(candidate, made)
 
@@ -389,20 +349,15 @@ class SchemaRegistry:
                 return decisions.register(state, candidate)
 
             try:
-                found = await self.change(decide)
+                return await self.change(decide)
             except _Changed:
                 continue
-            if not isinstance(made, MalformedSchema):
-                self._remember(guid, made)
-            return found
         raise TooManyChanges(
             f"Subject '{subject.qualified}' changed during each of {ATTEMPTS_MAX} attempts to"
             " register a schema. Try again"
         )
 
-    async def _check(
-        self, candidate: Candidate, made: ParsedSchema | MalformedSchema
-    ) -> tuple[object, ...]:
+    async def _check(self, candidate: Candidate, made: Prepared) -> tuple[object, ...]:
         """Check a candidate's compatibility; return the key of what it was compared with."""
         state = self.state
         decisions.check_writable(state, candidate.subject)
@@ -419,6 +374,11 @@ class SchemaRegistry:
                     f' "{candidate.subject.qualified}", details: [{details}]'
                 )
         return key
+
+
+def _malformed(made: Prepared) -> MalformedSchema:
+    schema = made.source.schema
+    return MalformedSchema(f"Invalid schema of type {schema.schema_type}: {made.error}")
 
 
 def _key(state: RegistryState, candidate: Candidate) -> tuple[object, ...]:

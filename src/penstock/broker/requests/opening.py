@@ -2,8 +2,7 @@
 
 While a thread decompresses many megabytes it repeatedly holds the interpreter's lock, and the event
 loop waits. Requests of more than `OPENED_NEARBY_BYTES_MAX` therefore go to a process with lower
-priority. It starts on demand, ends after `IDLE_SECONDS` without a request, and is restarted if it
-dies.
+priority (`HelperProcess`).
 
 A request to the process is a message with the settings of all batches, then a message per batch.
 The first message of the response has the error of each batch, or whether it was recompressed and
@@ -13,38 +12,26 @@ the schema ids of its records. Then follows a message per recompressed batch.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
-import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from penstock.base.helper_process import IDLE_SECONDS, HelperProcess
 from penstock.records.compression import Allowance
 from penstock.storage.files.settings import LogConfig
 from penstock.storage.log.validation import prepared
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from penstock.records.columnar.schema_ids import Part, PartIds, SchemaIdReader
 
 logger = logging.getLogger(__name__)
 
 OPENED_NEARBY_BYTES_MAX: Final = 8 << 20
 """Limit of a request's bytes, before and after decompression, above which the process is used."""
-
-IDLE_SECONDS: Final = 300.0
-"""Time without a request after which the process ends."""
-
-_NICE: Final = 10
-_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10)}
-"""Environment that makes glibc return large blocks to the system as soon as they are freed."""
-_TRIES: Final = 2
-"""Attempts to send a request to the process, which may just have ended because it was idle."""
 
 
 class Sealed(NamedTuple):
@@ -108,16 +95,11 @@ def reader_of(config: LogConfig) -> SchemaIdReader | None:
     return SchemaIdReader(parts)
 
 
-class OpeningProcess:
-    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
-        self._idle_seconds = idle_seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection
-        self._closed = False
+class OpeningProcess(HelperProcess):
+    """Process that opens the batches of large requests."""
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        super().__init__(__name__, idle_seconds)
 
     def opened(self, batches: Sequence[Sealed], now_ms: int) -> list[OpenResult]:
         """Call `open_batches`, for large requests in the separate process.
@@ -129,73 +111,36 @@ class OpeningProcess:
             found = open_batches(batches, now_ms, allowance)
             if allowance.left_bytes > 0:
                 return found
-        for left in reversed(range(_TRIES)):
-            try:
-                return self._asked(batches, now_ms)
-            except (OSError, EOFError) as error:
-                self.end()
-                if self._closed:
-                    raise
-                if not left:
-                    logger.warning(
-                        "the process that decompresses large batches failed: %r; decompressing in"
-                        " the broker, which delays other clients", error,
-                    )  # fmt: skip
+        try:
+            return self.ask(lambda connection: _ask(connection, batches, now_ms))
+        except (OSError, EOFError) as error:
+            if self.closed:
+                raise
+            logger.warning(
+                "the process that decompresses large batches failed: %r; decompressing in"
+                " the broker, which delays other clients", error,
+            )  # fmt: skip
         return open_batches(batches, now_ms, Allowance())
 
-    def _asked(self, batches: Sequence[Sealed], now_ms: int) -> list[OpenResult]:
-        if self._process is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                self._connection = Connection(ours.detach())
-                code = f"from {__name__} import serve; serve({self._idle_seconds})"
-                command = [sys.executable, "-c", f"import os; os.nice({_NICE}); {code}"]
-                self._process = subprocess.Popen(
-                    command, stdin=theirs.fileno(), process_group=0, env=os.environ | _MEMORY
-                )
-        connection = self._connection
-        connection.send((now_ms, [batch[1:] for batch in batches]))
-        for batch in batches:
-            connection.send_bytes(batch.records)
-        answers: list[Exception | tuple[bool, tuple[PartIds, ...]]] = connection.recv()
-        found: list[OpenResult] = []
-        for batch, answer in zip(batches, answers, strict=True):
-            if isinstance(answer, Exception):
-                found.append(answer)
-                continue
-            changed, ids = answer
-            records = memoryview(bytearray(connection.recv_bytes())) if changed else batch.records
-            found.append(Opened(records, ids))
-        return found
 
-    def end(self) -> None:
-        """Kill the process if it runs, and wait for its end."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._connection.close()
-            process.kill()
-            process.wait()
-
-    def close(self) -> None:
-        """Kill the process; a request in progress then fails. Callable from any thread."""
-        self._closed = True
-        process = self._process
-        if process is not None:
-            process.kill()
+def _ask(connection: Connection, batches: Sequence[Sealed], now_ms: int) -> list[OpenResult]:
+    connection.send((now_ms, [batch[1:] for batch in batches]))
+    for batch in batches:
+        connection.send_bytes(batch.records)
+    answers: list[Exception | tuple[bool, tuple[PartIds, ...]]] = connection.recv()
+    found: list[OpenResult] = []
+    for batch, answer in zip(batches, answers, strict=True):
+        if isinstance(answer, Exception):
+            found.append(answer)
+            continue
+        changed, ids = answer
+        records = memoryview(bytearray(connection.recv_bytes())) if changed else batch.records
+        found.append(Opened(records, ids))
+    return found
 
 
-def serve(idle_seconds: float) -> None:
-    """Serve requests from standard input until its end, or `idle_seconds` without a request."""
-    connection = Connection(0)
-    while connection.poll(idle_seconds):
-        try:
-            _serve(connection)
-        except EOFError:
-            return
-        gc.collect()  # errors refer to the decompressed data of their batches
-
-
-def _serve(connection: Connection) -> None:
+def serve(connection: Connection) -> None:
+    """Answer one request in the process."""
     now_ms, topics = connection.recv()
     batches = [Sealed(memoryview(connection.recv_bytes()), *topic) for topic in topics]
     found = open_batches(batches, now_ms, Allowance())
