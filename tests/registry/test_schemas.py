@@ -31,20 +31,20 @@ def avro(kind: str = "int", fields: int = FIELDS, *, last: str = "") -> Source:
     listed = [{"name": f"f{number}", "type": kind} for number in range(fields)]
     if last:
         listed.append({"name": last, "type": "string"})
-    return source("AVRO", json.dumps({"type": "record", "name": "R", "fields": listed}))
+    return source_of("AVRO", json.dumps({"type": "record", "name": "R", "fields": listed}))
 
 
 def protobuf(kind: str = "int32") -> Source:
     fields = "".join(f"{kind} f{number} = {number}; " for number in range(1, FIELDS))
-    return source("PROTOBUF", f'syntax = "proto3"; message R {{ {fields} }}')
+    return source_of("PROTOBUF", f'syntax = "proto3"; message R {{ {fields} }}')
 
 
 def json_schema(kind: str = "integer") -> Source:
     properties = {f"f{number}": {"type": kind} for number in range(FIELDS)}
-    return source("JSON", json.dumps({"type": "object", "properties": properties}))
+    return source_of("JSON", json.dumps({"type": "object", "properties": properties}))
 
 
-def source(kind: SchemaType, text: str) -> Source:
+def source_of(kind: SchemaType, text: str) -> Source:
     return Source(schema=Schema(schema=text, schema_type=kind))
 
 
@@ -93,7 +93,7 @@ async def test_the_process_returns_what_the_parser_does(
 async def test_errors_of_the_process_are_those_of_the_parser(
     schemas: Schemas, kind: SchemaType
 ) -> None:
-    broken = source(kind, "{" * (INLINE_CHARS_MAX[kind] + 1))
+    broken = source_of(kind, "{" * (INLINE_CHARS_MAX[kind] + 1))
     made = await schemas.prepare(broken, normalize=False)
     assert made.error
     assert made.source == broken
@@ -162,6 +162,6 @@ async def test_parsed_schemas_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(module, "parse", counted)
     parser, given = SchemaParser(), [avro(fields=count) for count in range(1, 40)]
-    for one in [given[0], given[0], *given, given[0]]:
-        parser.format(one, name="")
-    assert calls == [one.schema.schema for one in [*given, given[0]]]
+    for source in [given[0], given[0], *given, given[0]]:
+        parser.format(source, name="")
+    assert calls == [source.schema.schema for source in [*given, given[0]]]

@@ -14,12 +14,14 @@ Source: Confluent's Schema Registry documentation, "Schema Evolution and Compati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.registry.formats.schema import (
+    PROBLEMS_MAX,
     Incompatibility,
     InvalidSchema,
     ParsedSchema,
@@ -32,7 +34,7 @@ EDITS_MAX: Final = 50
 SHOWN_MAX: Final = 10
 """Most incompatibilities that one message lists."""
 PROBLEM_CHARS_MAX: Final = 2_000
-"""Length from which the path, and the text, of an incompatibility are shortened in a message."""
+"""Length from which the path, and the message, of an incompatibility are shortened."""
 PROPOSAL_CHARS_MAX: Final = 20_000
 """Length above which a message names the proposal's size instead of its text."""
 
@@ -66,8 +68,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
         """Return a text for each incompatibility, then one with the proposed edit."""
         problems = [(finding, problem) for finding in self.findings for problem in finding.problems]
         texts = [
-            f"{{rule: {problem.rule}, path: '{_shortened(problem.path)}',"
-            f" version: {finding.version}, {_sides(finding)}: {_shortened(problem.message)}}}"
+            f"{{rule: {problem.rule}, path: '{problem.path}', version: {finding.version},"
+            f" {_sides(finding)}: {problem.message}}}"
             for finding, problem in problems[:SHOWN_MAX]
         ]
         if len(problems) > SHOWN_MAX:
@@ -82,6 +84,20 @@ class Verdict(Struct, frozen=True, kw_only=True):
         elif self.proposal:
             texts.append(f"{{proposed edit, which is compatible: {self.proposal}}}")
         return texts
+
+
+def _reported(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings with at most `PROBLEMS_MAX` problems in all, whose texts are shortened."""
+    left = PROBLEMS_MAX
+    for finding in findings:
+        problems = [
+            replace(problem, path=_shortened(problem.path), message=_shortened(problem.message))
+            for problem in finding.problems[:left]
+        ]
+        yield replace(finding, problems=problems)
+        left -= len(problems)
+        if not left:
+            return
 
 
 def _shortened(text: str) -> str:
@@ -117,12 +133,13 @@ def check(
 ) -> Verdict:
     """Compare a schema with earlier versions.
 
-    If it is incompatible and `proposes` is true, look for a compatible edit.
+    At most `PROBLEMS_MAX` incompatibilities are returned. If there are some and `proposes` is true,
+    look for a compatible edit.
 
     Raises:
         InvalidSchema: a comparison exceeds its limit.
     """
-    findings = list(_findings(new, earlier, level, policy))
+    findings = list(_reported(_findings(new, earlier, level, policy)))
     if not findings:
         return Verdict()
     if not proposes:

@@ -67,7 +67,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """How a schema is compared: the numbers of the earlier versions, level and policy."""
+    """Terms of a comparison: the numbers of the earlier versions, level and policy."""
 
     numbers: Sequence[int]
     level: Level

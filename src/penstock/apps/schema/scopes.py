@@ -128,11 +128,11 @@ def mode(
             client.request("PUT", path, {"mode": mode}, force=force)
         own = read_scope(client, "mode", subject) or {}
         whole = read_effective(client, "mode", subject) if subject else own
+    found = whole.get("mode", "READWRITE")  # of registries that have no modes
     say(
         state,
-        f"{scope_name(subject)} has mode {whole['mode']}"
-        + ("" if own else " (of the wider scope)"),
+        f"{scope_name(subject)} has mode {found}" + ("" if own else " (of the wider scope)"),
         subject=subject,
-        mode=whole["mode"],
+        mode=found,
         source=_source(subject, bool(own)),
     )
