@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from msgspec import Struct
+from penstock.base.metrics import Metrics, counter, gauge
 
 Job = Callable[[], Any]
 Done = Callable[[Any, BaseException | None], None]
@@ -120,23 +120,63 @@ def _run(job: Job) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-class Counters(Struct):
-    checkpoints: int = 0
-    compaction_kept_records: int = 0
-    compaction_read_bytes: int = 0
-    compaction_read_records: int = 0
-    compaction_written_bytes: int = 0
-    compactions: int = 0
-    corruptions: int = 0
-    damaged_ranges: int = 0
-    disk_full: int = 0
-    duplicates: int = 0
-    groups: int = 0
-    inline_groups: int = 0
-    mended_bytes: int = 0
-    read_bytes: int = 0
-    reads: int = 0
-    removed_segments: int = 0
-    rolled_segments: int = 0
-    written_bytes: int = 0
-    tail_reads: int = 0
+class Counters(Metrics, prefix="penstock_storage_"):
+    """Counters of a store, and gauges that it assigns when samples are requested."""
+
+    groups = counter("groups_total", "Groups of appends made durable.")
+    inline_groups = counter(
+        "inline_groups_total", "Groups of appends that the event loop wrote and synced itself."
+    )
+    duplicates = counter("duplicate_batches_total", "Duplicate batches of producers.")
+    journal_written_bytes = counter("journal_written_bytes_total", "Bytes written to the journal.")
+    journal_syncs = counter("journal_syncs_total", "Syncs of journal files.")
+    written_bytes = counter("segment_written_bytes_total", "Bytes written to segments.")
+    reads = counter("reads_total", "Reads answered from segment files.")
+    read_bytes = counter("read_bytes_total", "Bytes read from segment files.")
+    tail_reads = counter("tail_reads_total", "Reads answered from memory.")
+    rolled_segments = counter("segments_rolled_total", "Segments closed.")
+    removed_segments = counter("segments_removed_total", "Segments removed by retention.")
+    checkpoints = counter("checkpoints_total", "Checkpoints completed.")
+    disk_full = counter("refused_writes_total", "Writes that failed before a sync.")
+    corruptions = counter("damaged_partitions_total", "Partitions found damaged.")
+    damaged_ranges = counter(
+        "damaged_ranges_total",
+        "Ranges of stored records that were found damaged when they were read.",
+    )
+    mended_bytes = counter(
+        "mended_bytes_total", "Bytes of damaged records that were fetched from another replica."
+    )
+    compactions = counter("compactions_total", "Completed compaction passes over logs.")
+    compaction_read_bytes = counter(
+        "compaction_read_bytes_total", "Bytes of segments that compaction read."
+    )
+    compaction_written_bytes = counter(
+        "compaction_written_bytes_total", "Bytes of segments that compaction wrote."
+    )
+    compaction_read_records = counter(
+        "compaction_read_records_total", "Records of the segments that compaction rewrote."
+    )
+    compaction_kept_records = counter(
+        "compaction_kept_records_total", "Records of rewritten segments that compaction kept."
+    )
+    compaction_max_dirty_ratio: float = gauge(
+        "compaction_max_dirty_ratio", "Highest share of uncompacted bytes of a log, 0 to 1."
+    )
+    compaction_idle_seconds: float = gauge(
+        "compaction_idle_seconds", "Seconds since the last compaction pass ended, or the start."
+    )
+    compaction_uncleanable_partitions = gauge(
+        "compaction_uncleanable_partitions", "Partitions whose compaction failed."
+    )
+    failed = gauge("failed", "1 if the store rejects all appends after a failed sync.")
+    partitions = gauge("partitions", "Partition logs in the data directory.")
+    open_files = gauge("open_files", "Segment and index files held open.")
+    tail_cache_bytes = gauge("tail_cache_bytes", "Bytes of the newest batches in memory.")
+    index_cache_bytes = gauge("index_cache_bytes", "Bytes of closed segments' indexes in memory.")
+    pending_bytes = gauge("pending_bytes", "Appended bytes that wait for the journal.")
+    unwritten_bytes = gauge("unwritten_bytes", "Durable bytes that wait for their segment write.")
+    journal_files = gauge("journal_files", "Journal files on disk.")
+    journal_files_in_use = gauge(
+        "journal_files_in_use", "Journal files that recovery after a crash would read."
+    )
+    recovered_entries = gauge("recovered_entries", "Journal entries replayed at the last start.")
