@@ -36,13 +36,13 @@ class AccessCalls:
     _session: Session
 
     def list_acls(self, acl_filter: AclFilter | None = None) -> list[AclBinding]:
-        body = _filter(acl_filter or AclFilter())
+        body = filter_body(acl_filter or AclFilter())
 
         def once() -> list[AclBinding]:
             answer = self._session.call_any("DescribeAcls", body)
             _check(answer, "ACLs")
             return sorted(
-                _binding(resource, entry)
+                binding_of(resource, entry)
                 for resource in answer.resources
                 for entry in resource.acls
             )
@@ -55,7 +55,7 @@ class AccessCalls:
         Raises:
             BrokerRefused: the broker rejected a binding; the broker has still added the valid ones.
         """
-        body = {"creations": [_creation(binding) for binding in bindings]}
+        body = {"creations": [creation_body(binding) for binding in bindings]}
 
         def once() -> None:
             answer = self._session.call_any("CreateAcls", body)
@@ -66,11 +66,11 @@ class AccessCalls:
 
     def delete_acls(self, acl_filter: AclFilter) -> list[AclBinding]:
         def once() -> list[AclBinding]:
-            answer = self._session.call_any("DeleteAcls", {"filters": [_filter(acl_filter)]})
+            answer = self._session.call_any("DeleteAcls", {"filters": [filter_body(acl_filter)]})
             (result,) = answer.filter_results
             _check(result, "ACLs")
             return sorted(
-                _binding(matching_acl, matching_acl) for matching_acl in result.matching_acls
+                binding_of(matching_acl, matching_acl) for matching_acl in result.matching_acls
             )
 
         return self._session.retrying(once)
@@ -132,7 +132,8 @@ def _check(answer: Any, what: str) -> None:
         raise broker_error(int(answer.error_code), what, answer.error_message)
 
 
-def _filter(acl_filter: AclFilter) -> dict[str, Any]:
+def filter_body(acl_filter: AclFilter) -> dict[str, Any]:
+    """Return a filter as a part of DescribeAcls and DeleteAcls requests."""
     return {
         "resource_type_filter": RESOURCE_TYPES.index(acl_filter.resource_type),
         "resource_name_filter": acl_filter.name,
@@ -144,7 +145,8 @@ def _filter(acl_filter: AclFilter) -> dict[str, Any]:
     }
 
 
-def _creation(binding: AclBinding) -> dict[str, Any]:
+def creation_body(binding: AclBinding) -> dict[str, Any]:
+    """Return a binding as a part of a CreateAcls request."""
     return {
         "resource_type": RESOURCE_TYPES.index(binding.resource_type),
         "resource_name": binding.name,
@@ -156,7 +158,8 @@ def _creation(binding: AclBinding) -> dict[str, Any]:
     }
 
 
-def _binding(resource: Any, entry: Any) -> AclBinding:
+def binding_of(resource: Any, entry: Any) -> AclBinding:
+    """Return the binding of a response's resource and entry, which may be one object."""
     return AclBinding(
         resource_type=RESOURCE_TYPES[resource.resource_type],
         name=resource.resource_name,

@@ -7,9 +7,8 @@ because the wire encoder would wrap it around and a broker might accept the resu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, Final
-
-import numpy as np
 
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client.errors import InvalidArgument
@@ -20,7 +19,7 @@ POSITIONS: Final = ("earliest", "latest")
 
 def is_whole(value: object) -> bool:
     """Whether a value is an integer of Python or NumPy; False for True and False."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int) -> int:
@@ -45,7 +44,7 @@ def positive(name: str, value: Any) -> None:
     """Raise `InvalidArgument` if a value is neither None nor a finite number above 0."""
     if value is None:
         return
-    known = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    known = isinstance(value, Real) and not isinstance(value, bool)
     if not known or not 0 < value < float("inf"):
         raise InvalidArgument(f"{name} = {value!r}: must be a number above 0")
 

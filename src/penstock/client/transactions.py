@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -38,7 +38,9 @@ from penstock.client.groups import Committed
 from penstock.client.producers import ProducerIdentity
 from penstock.client.protocol import TopicAndPartition
 from penstock.client.session import GROUP, TRANSACTION, Session
-from penstock.client.writer import Progress, WriteReport, write_options, write_table
+
+if TYPE_CHECKING:
+    from penstock.client.writer import Progress, WriteReport
 
 _FENCED: Final = frozenset({"producer_fenced", "invalid_producer_epoch"})
 
@@ -112,6 +114,8 @@ class TransactionalProducer:
             PenstockError: the write was rejected, or columns are invalid; the transaction must be
                 aborted.
         """
+        from penstock.client.writer import write_options, write_table
+
         self._expect("write", _State.OPEN)
         options = write_options(
             codec=codec,
@@ -373,13 +377,13 @@ class TransactionCalls:
         response = self._transactional(
             transactional_id, "DescribeTransactions", {"transactional_ids": [transactional_id]}
         )
-        start_ms = _milliseconds(response.transaction_start_time)
+        start_ms = milliseconds(response.transaction_start_time)
         return TransactionDescription(
             transactional_id=transactional_id,
             state=str(response.transaction_state),
             producer_id=int(response.producer_id),
             producer_epoch=int(response.producer_epoch),
-            timeout_ms=_milliseconds(response.transaction_timeout) or 0,
+            timeout_ms=milliseconds(response.transaction_timeout) or 0,
             start_ms=start_ms,
             partitions=tuple(
                 (str(topic.topic), int(partition))
@@ -433,7 +437,7 @@ def _check(code: int, subject: str) -> None:
         raise broker_error(code, subject)
 
 
-def _milliseconds(value: Any) -> int | None:
+def milliseconds(value: Any) -> int | None:
     """Return a time or duration of a response in milliseconds; None if it is negative."""
     if isinstance(value, datetime):
         value -= datetime.fromtimestamp(0, value.tzinfo)

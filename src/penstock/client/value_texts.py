@@ -97,7 +97,7 @@ def _avro(content: SchemaContent) -> Show:
 
     def show(group: Group) -> Texts:
         rows, errors = decode(node, group.payload)
-        texts = json_rows(_printable(rows))
+        texts = row_texts(rows)
         inner = pc.utf8_slice_codeunits(texts, len(_WRAPPER), -1)
         return pc.if_else(pc.equal(texts, "{}"), "null", inner), errors
 
@@ -148,12 +148,17 @@ def _protobuf_texts(message_of_path: Callable[[tuple[int, ...]], Message], group
                 errors[row] = str(refused)
             continue
         if message.special is None:
-            shown = json_rows(_printable(decoded)).to_pylist()
+            shown = row_texts(decoded).to_pylist()
         else:
             shown = [json.dumps(value, default=str) for value in decoded.to_pylist()]
         for row, text, problem in zip(rows.tolist(), shown, wrong.to_pylist(), strict=True):
             texts[row], errors[row] = None if problem else text, problem
     return pa.array(texts, pa.string()), pa.array(errors, pa.string())
+
+
+def row_texts(rows: pa.StructArray) -> pa.StringArray:
+    """Return decoded rows as JSON texts; a null row is null."""
+    return json_rows(_printable(rows))
 
 
 def _printable(column: Any) -> Any:

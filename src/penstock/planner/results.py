@@ -29,6 +29,7 @@ from string import Formatter
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from penstock.base.errors import InvalidError
+from penstock.base.extras import required
 from penstock.base.settings import describe
 from penstock.planner.quantities import InvalidPlanFile, format_quantity
 
@@ -286,7 +287,8 @@ def draw(plan: Plan, suffix: str) -> bytes:
 
     Raises:
         InvalidPlanFile: the suffix is unknown.
-        InvalidError: the plan has no charts, or matplotlib is not installed.
+        InvalidError: the plan has no charts.
+        MissingExtra: matplotlib is not installed.
     """
     kind = _FORMATS.get(suffix.lower())
     if kind is None:
@@ -294,14 +296,9 @@ def draw(plan: Plan, suffix: str) -> bytes:
         raise InvalidPlanFile(f"plot files end in {ends}, not in {suffix or 'nothing'!r}")
     if not plan.charts:
         raise InvalidError(f"plan {plan.title!r} has no charts to draw")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise InvalidError(
-            "plots need matplotlib. Install it: pip install 'penstock[plots]'"
-        ) from missing
+    figure = required("matplotlib.figure", "plots")
     height = _HEIGHT_INCHES * len(plan.charts)
-    drawing = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
+    drawing = figure.Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     drawing.suptitle(plan.title)
     for place, chart in enumerate(plan.charts, 1):
         _draw_chart(drawing.add_subplot(len(plan.charts), 1, place), chart)

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.client.partitioning import partitions_of_keys
-from penstock.planner.keys import Census, CensusResult, KeysInputs, Scope, partition_counts
+from penstock.planner.keys.census import Census, CensusResult
+from penstock.planner.keys.inputs import KeysInputs, partition_counts
+from penstock.planner.keys.plan import Scope
 
 
 def batch(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.partitioning import murmur2, partitions_of_keys
-from penstock.planner.keys import Census, CensusResult, DistinctEstimate, KeysInputs, KeySummary
+from penstock.planner.keys.census import Census, CensusResult, DistinctEstimate, KeySummary
+from penstock.planner.keys.inputs import KeysInputs
 from tests.planner.keys.records import batch, count
 
 KEYS = st.lists(st.integers(0, 60), min_size=1, max_size=400)

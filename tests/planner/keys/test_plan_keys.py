@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import InvalidSetting
-from penstock.planner.keys import Census, KeysInputs, partition_counts, plan_keys
-from penstock.planner.keys.plan import shown_key
+from penstock.planner.keys.census import Census
+from penstock.planner.keys.inputs import KeysInputs, partition_counts
+from penstock.planner.keys.plan import plan_keys, shown_key
 from penstock.planner.quantities import ImpossiblePlan, NothingToPlan, read_inputs
 from penstock.planner.results import Plan, draw
 from tests.planner.keys.records import batch, count, scope

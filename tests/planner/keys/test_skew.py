@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.planner.keys import (
-    KeysInputs,
+from penstock.planner.keys.inputs import KeysInputs
+from penstock.planner.keys.plan import (
     gini,
     hot_keys,
     salt_effects,

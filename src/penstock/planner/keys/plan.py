@@ -13,12 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.partitioning import murmur2
-from penstock.planner.keys.census import (
+from penstock.planner.keys.census import CensusResult, Counts, Loads
+from penstock.planner.keys.inputs import (
     OVER_PROVISION,
-    CensusResult,
-    Counts,
     KeysInputs,
-    Loads,
     needed_partitions,
     planned_partitions,
 )
