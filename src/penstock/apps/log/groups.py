@@ -4,16 +4,36 @@ offsets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import json
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.client.session import State, client_options, counted, say, show, write_json
+from penstock.apps.client.session import (
+    Number,
+    State,
+    client_options,
+    counted,
+    default_option,
+    say,
+    show,
+    to_stderr,
+    write_json,
+    write_rich,
+)
 from penstock.apps.log.formats import parse_position, resolve
-from penstock.base.errors import InvalidError
+from penstock.apps.log.queues import admin_option
+from penstock.base.errors import InvalidError, RetriableError, UnavailableError
+from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
+    from penstock.apps.log.lag import Row
     from penstock.client import Client, GroupDescription
+
+INTERVAL_SECONDS_MIN: Final = 0.1
 
 
 class UnknownGroup(InvalidError):
@@ -108,6 +128,72 @@ def _lag(client: Client, name: str, found: GroupDescription) -> list[dict[str, A
             }
         )
     return rows
+
+
+@group.command("watch")
+@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.option("--once", is_flag=True, help="Show the groups once and end.")
+@default_option(
+    "--interval", 5.0, "Seconds between two looks.", Number(min=INTERVAL_SECONDS_MIN, max=3600)
+)
+@admin_option
+@client_options
+def watch(
+    state: State, names: tuple[str, ...], once: bool, interval: float, admin: str | None
+) -> None:
+    """Show the state of groups by the trend of their lag, until Ctrl-C or with --once.
+
+    States are OK, WARN, ERR, STOP, STALL and REWIND. Each group that is not OK has one line with
+    the reason. With --output json, --once writes an array, and a watch one line for each group and
+    look.
+    """
+    from penstock.apps.log.lag import LagWatch, columns_min, table
+    from penstock.apps.process.daemon import handled
+
+    with state.client() as client:
+        look = LagWatch(state, client, names, admin=admin).look
+        if once:
+            rows = look()
+            if state.json:
+                write_json(rows)
+            else:
+                write_rich(table(rows), columns_min=columns_min(rows))
+            return
+        with suppress(KeyboardInterrupt), handled(signal.default_int_handler, (signal.SIGTERM,)):
+            _watch(look, interval, as_json=state.json)
+
+
+def _watch(look: Callable[[], list[Row]], interval_seconds: float, *, as_json: bool) -> None:
+    """Show groups repeatedly: in place on a terminal, else one table after another.
+
+    If brokers do not respond, the reason is shown and the watch continues.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from penstock.apps.log.lag import columns_min, table
+
+    console = Console()
+    live = not as_json and console.is_terminal
+    rows: list[Row] = []
+    with Live(console=console, auto_refresh=False) if live else nullcontext() as display:
+        while True:
+            trouble = ""
+            try:
+                rows = look()
+            except (RetriableError, UnavailableError) as error:
+                trouble = str(error)
+            if display is not None:
+                display.update(table(rows, trouble), refresh=True)
+            elif trouble:
+                to_stderr(f"penstock: {trouble}")
+            elif as_json:
+                now_ms = SYSTEM_CLOCK.now_ms()
+                for row in rows:
+                    click.echo(json.dumps({"time_ms": now_ms, **row}))
+            else:
+                write_rich(table(rows), columns_min=columns_min(rows))
+            signal.sigtimedwait((), interval_seconds)
 
 
 @group.command("seek")

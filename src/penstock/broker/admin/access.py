@@ -52,8 +52,11 @@ class Needs(Struct, frozen=True, kw_only=True):
 OPEN: Final = Needs()
 DESCRIBE: Final = Needs(operation="describe")
 DESCRIBE_GROUP: Final = Needs(operation="describe", resource_type="group", named="group")
+DESCRIBE_TOPIC: Final = Needs(operation="describe", resource_type="topic", named="topic")
 
 HOSTS: Final = "admin.hosts"
+CONSOLE: Final = "/console"
+"""Path of the console's first page. All of its paths are below it."""
 
 
 class Caller(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ from msgspec import Struct
 from penstock.archive.planning import Long, NoExtent, extent_from_json, extent_to_json, trimmed
 from penstock.base.errors import InvalidError
 from penstock.base.http_routes import Routes
+from penstock.base.ids import TopicPartition
 from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
 from penstock.broker.admin.access import DESCRIBE, Needs
 from penstock.broker.net.errors import NoObjectStore, UnknownTopicId
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partitions.registry import PartitionRegistry
+    from penstock.broker.requests.tracing import BrokerTraces
     from penstock.diskless.topics.service import DisklessService
     from penstock.objects.signing import Signing
     from penstock.partitions import Partition
@@ -169,6 +171,7 @@ class ExtentViews(Struct, frozen=True, kw_only=True):
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     diskless: DisklessService | None
+    traces: BrokerTraces | None
 
     @property
     def names_files(self) -> bool:
@@ -194,6 +197,7 @@ class ExtentViews(Struct, frozen=True, kw_only=True):
     )
     async def partition_extents(self, request: Request) -> dict[str, Any]:
         """Return one page of the extents of an offset range. The store's URL has no credentials."""
+        started = self.clock.monotonic()
         topic = request.path_params["topic"]
         index = number("partition", request.path_params["partition"], INT_MAX)
         place = self.partitions.topics.get(topic)
@@ -210,6 +214,7 @@ class ExtentViews(Struct, frozen=True, kw_only=True):
         page = Page(end)
         if start < end:
             page = await first_page(partition, start, end, committed=committed)
+            self._trace(partition.topic_partition, start, page.end, started)
         answer: dict[str, Any] = {
             "topic": topic,
             "topic_id": str(partition.topic_id),
@@ -237,6 +242,34 @@ class ExtentViews(Struct, frozen=True, kw_only=True):
                 [extent for extent in page.extents if extent.kind != "file"], start, end
             )
         return answer
+
+    def _trace(self, partition: TopicPartition, start: int, end: int, started: float) -> None:
+        """Record a span for each traced batch at offsets [start, end)."""
+        if self.traces is not None:
+            for batch in self.traces.within(partition, start, end):
+                self.traces.fetched(batch, started=started, client_id="extents")
+
+    @routes.add(
+        "GET /v1/topics/{topic}/traces",
+        Needs(operation="read", resource_type="topic", named="topic"),
+        ("ranges",),
+    )
+    async def traced(self, request: Request) -> dict[str, Any]:
+        """Return the trace contexts of batches in ranges of offsets: `partition:start-end,…`.
+
+        Only contexts of traces that this broker has recorded, and still keeps, are returned.
+        """
+        topic = request.path_params["topic"]
+        found: list[str] = []
+        ranges = request.query_params.get("ranges", "")
+        for text in ranges.split(",") if self.traces is not None and ranges else ():
+            index, _, offsets = text.partition(":")
+            start, _, end = offsets.partition("-")
+            where = TopicPartition(topic, number("partition", index, INT_MAX))
+            first, last = number("start", start, LONG_MAX), number("end", end, LONG_MAX)
+            batches = self.traces.within(where, first, last) if self.traces else ()
+            found += [batch.context.traceparent for batch in batches]
+        return {"topic": topic, "traces": found}
 
     def _in_store(self, extents: Sequence[Extent], start: int, end: int) -> dict[str, Any]:
         signing = self.signing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.http_routes import Routes
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Metrics, Sample, gauge, gauges
-from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Needs, caller_of
+from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, DESCRIBE_TOPIC, Needs, caller_of
 from penstock.broker.groups.coordinator import GroupCoordinator, GroupIdNotFound
 from penstock.broker.net.errors import UnknownTopicOrPartition
 from penstock.broker.share.values import RecordState
@@ -22,7 +22,10 @@ from penstock.partitions import look_up_watermarks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
+    from penstock.broker.admin.burrow import Owners
+    from penstock.broker.lag.service import EvaluatedGroup, LagService
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
     from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
@@ -50,6 +53,7 @@ class TopicViews(Struct, frozen=True, kw_only=True):
     end_offsets: EndOffsets
     migrations: TopicMigrations
     replicas: Replicas | None
+    lag: Callable[[], LagService]
 
     routes: ClassVar[Routes[Any, Needs]] = Routes()
 
@@ -130,10 +134,7 @@ class TopicViews(Struct, frozen=True, kw_only=True):
         )
         return {"topics": [_summary(topics[name]) for name in sorted(topics)]}
 
-    @routes.add(
-        "GET /v1/topics/{topic}",
-        Needs(operation="describe", resource_type="topic", named="topic"),
-    )
+    @routes.add("GET /v1/topics/{topic}", DESCRIBE_TOPIC)
     async def topic(self, request: Request) -> dict[str, Any]:
         """Return a topic and its partitions; offsets are null if another broker leads the
         partition.
@@ -167,10 +168,12 @@ class TopicViews(Struct, frozen=True, kw_only=True):
 
     @routes.add("GET /v1/groups/{group:path}", DESCRIBE_GROUP)
     async def group(self, request: Request) -> dict[str, Any]:
-        """Return a group's members, committed offsets and lag; only its coordinator responds.
+        """Return a group's members, committed offsets and evaluated lag, from its coordinator only.
 
         Topics that the caller may not describe are omitted.
         """
+        from penstock.broker.admin.lag import group_row, partition_row, visible
+
         caller = caller_of(request)
         group_id = request.path_params["group"]
         coordinator = self.coordinator
@@ -179,6 +182,7 @@ class TopicViews(Struct, frozen=True, kw_only=True):
         if described is None:
             raise GroupIdNotFound(f"group {group_id!r} does not exist")
         committed = await self.control.committed_offsets(group_id, None)
+        evaluated = visible(await self.lag().group(group_id, committed), caller.sees)
         offsets = {
             TopicPartition(offset.topic, offset.partition): offset
             for offset in committed
@@ -202,6 +206,8 @@ class TopicViews(Struct, frozen=True, kw_only=True):
             ],
             "offsets": rows,
             "lag_records": sum(row["lag_records"] or 0 for row in rows),
+            "lag": group_row(evaluated)
+            | {"partitions": [partition_row(found) for found in evaluated.partitions]},
         }
 
     def _partition(self, topic: ServedTopic, index: int) -> dict[str, Any]:
@@ -409,16 +415,31 @@ class GroupMetricsSource(Struct, frozen=True, kw_only=True):
     control: ControlPlane
     coordinator: GroupCoordinator
     end_offsets: EndOffsets
+    lag: Callable[[], LagService]
 
     async def group_samples(self) -> Iterable[Sample]:
-        """Return members, offsets and lag of all groups of this coordinator.
+        """Return members, offsets, lag and state of all groups of this coordinator.
 
         If the reading of any group fails or takes too long, return only the metric that reports
         missing group metrics.
         """
+        metrics, evaluated = await self.group_metrics(with_state=True)
+        if metrics.missing:
+            return metrics.samples()
+        from penstock.broker.admin.lag import lag_samples
+
+        return [*metrics.samples(), *lag_samples(evaluated)]
+
+    async def group_metrics(
+        self, *, with_state: bool
+    ) -> tuple[GroupMetrics, Sequence[EvaluatedGroup]]:
+        """Return the metrics of groups and, `with_state`, the evaluations of their lag."""
+        evaluated: Sequence[EvaluatedGroup] = ()
         try:
             async with asyncio.timeout(GROUPS_SECONDS):
                 metrics = await self._groups()
+                if with_state:
+                    evaluated = await self.lag().groups()
         except (PenstockError, TimeoutError) as error:
             logger.warning(
                 "metrics of groups are missing in a scrape: %s",
@@ -426,7 +447,7 @@ class GroupMetricsSource(Struct, frozen=True, kw_only=True):
             )
             metrics = GroupMetrics()
             metrics.missing = 1
-        return metrics.samples()
+        return metrics, evaluated
 
     async def _groups(self) -> GroupMetrics:
         metrics = GroupMetrics()
@@ -449,6 +470,161 @@ class GroupMetricsSource(Struct, frozen=True, kw_only=True):
             if end is not None:
                 metrics.lags[labels] = max(0, end - offset.offset)
         return metrics
+
+
+class LagViews(GroupMetricsSource, frozen=True, kw_only=True):
+    """Evaluated lag of groups: own JSON, Burrow's answers, and kafka_exporter's metrics."""
+
+    node_id: int
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+
+    routes: ClassVar[Routes[Any, Needs]] = Routes()
+
+    @routes.add("GET /v1/lag", DESCRIBE, ("state",))
+    async def groups(self, request: Request) -> dict[str, Any]:
+        """Return the evaluated lag of this broker's groups, those in the worst states first.
+
+        `state` selects the groups in one state. Topics that the caller may not describe are
+        omitted.
+        """
+        from penstock.broker.admin.lag import group_list, visible
+
+        caller, state = caller_of(request), request.query_params.get("state")
+        groups = [visible(group, caller.sees) for group in await self.lag().groups()]
+        return group_list(self.node_id, groups, state)
+
+    @routes.add("GET /metrics/kafka_exporter", Needs(operation="describe", metrics=True))
+    async def exporter(self, request: Request) -> Response:
+        """Return the cluster's metrics under kafka_exporter's names, as Prometheus text.
+
+        They are those of the partitions that this broker leads, and of the groups that it
+        coordinates.
+        """
+        from starlette.responses import Response
+
+        from penstock.base.http_routes import METRICS_TYPE
+        from penstock.base.metrics import render
+        from penstock.broker.admin.lag import exporter_samples
+
+        groups, _ = await self.group_metrics(with_state=False)
+        samples = exporter_samples(
+            self.node_id, self.cluster, self.partitions, groups.offsets, groups.lags
+        )
+        text = await asyncio.to_thread(render, [*samples, *groups.samples()])
+        return Response(text, headers={"content-type": METRICS_TYPE})
+
+    @routes.add("GET /v3/kafka", DESCRIBE)
+    async def clusters(self, request: Request) -> Response:
+        """Return the cluster id as the only cluster, as Burrow does."""
+        from penstock.broker.admin import burrow
+
+        names = [self.cluster.image.cluster_id]
+        return burrow.answer(request, "cluster list returned", clusters=names)
+
+    @routes.add("GET /v3/kafka/{cluster}", DESCRIBE)
+    async def cluster_detail(self, request: Request) -> Response:
+        """Return the brokers of the cluster, as Burrow does."""
+        from penstock.broker.admin import burrow
+
+        if not self._is_this(request):
+            return burrow.failure(request, "cluster module not found")
+        return burrow.cluster_detail(request, self.cluster.image)
+
+    @routes.add("GET /v3/kafka/{cluster}/consumer", DESCRIBE)
+    async def consumers(self, request: Request) -> Response:
+        """Return the ids of this broker's groups, as Burrow does."""
+        from penstock.broker.admin import burrow
+
+        if not self._is_this(request):
+            return burrow.failure(request, burrow.CLUSTER_NOT_FOUND)
+        names = await self.lag().ids()
+        return burrow.answer(request, "consumer list returned", consumers=names)
+
+    @routes.add("GET /v3/kafka/{cluster}/consumer/{group:path}/status", DESCRIBE_GROUP)
+    async def consumer_status(self, request: Request) -> Response:
+        """Return a group's state, and its partitions that are not OK, as Burrow does."""
+        return await self._status(request, all_partitions=False)
+
+    @routes.add("GET /v3/kafka/{cluster}/consumer/{group:path}/lag", DESCRIBE_GROUP)
+    async def consumer_lag(self, request: Request) -> Response:
+        """Return a group's state and all of its partitions, as Burrow does."""
+        return await self._status(request, all_partitions=True)
+
+    @routes.add("GET /v3/kafka/{cluster}/consumer/{group:path}", DESCRIBE_GROUP)
+    async def consumer(self, request: Request) -> Response:
+        """Return the last commits of a group by topic and partition, as Burrow does."""
+        from penstock.broker.admin import burrow
+
+        found = await self._found(request)
+        if found is None:
+            return burrow.failure(request, burrow.GROUP_NOT_FOUND)
+        topics = burrow.consumer_detail(*found, self.cluster.image)
+        return burrow.answer(request, "consumer detail returned", topics=topics)
+
+    @routes.add("GET /v3/kafka/{cluster}/topic", DESCRIBE)
+    async def burrow_topics(self, request: Request) -> Response:
+        """Return the names of the topics that the caller may describe, as Burrow does."""
+        from penstock.broker.admin import burrow
+
+        if not self._is_this(request):
+            return burrow.failure(request, burrow.CLUSTER_NOT_FOUND)
+        names = sorted(filter(caller_of(request).sees, self.cluster.image.topics))
+        return burrow.answer(request, "topic list returned", topics=names)
+
+    @routes.add("GET /v3/kafka/{cluster}/topic/{topic}", DESCRIBE_TOPIC)
+    async def burrow_topic(self, request: Request) -> Response:
+        """Return the end offsets of a topic's partitions, as Burrow does."""
+        from penstock.broker.admin import burrow
+
+        topic = self.cluster.image.topics.get(request.path_params["topic"])
+        if topic is None or not self._is_this(request):
+            return burrow.failure(request, burrow.TOPIC_NOT_FOUND)
+        places = [TopicPartition(topic.name, row.index) for row in topic.partitions]
+        ends = await self.end_offsets.of(places)
+        offsets = [ends[where] for where in places if where in ends]
+        return burrow.answer(request, "topic offsets returned", offsets=offsets)
+
+    @routes.add("GET /v3/kafka/{cluster}/topic/{topic}/consumers", DESCRIBE_TOPIC)
+    async def burrow_topic_consumers(self, request: Request) -> Response:
+        """Return this broker's groups with offsets in a topic, as Burrow does."""
+        from penstock.broker.admin import burrow
+
+        if not self._is_this(request):
+            return burrow.failure(request, burrow.CLUSTER_NOT_FOUND)
+        names = await self.lag().groups_of(request.path_params["topic"])
+        return burrow.answer(request, "consumers of topic returned", consumers=names)
+
+    def _is_this(self, request: Request) -> bool:
+        return bool(request.path_params["cluster"] == self.cluster.image.cluster_id)
+
+    async def _found(self, request: Request) -> tuple[EvaluatedGroup, Owners] | None:
+        """Return a group's evaluation and the members of its partitions; None if it is unknown."""
+        from penstock.broker.admin.burrow import owners_of
+        from penstock.broker.admin.lag import visible
+
+        group_id = request.path_params["group"]
+        if not self._is_this(request):
+            return None
+        self.coordinator.check_owner(group_id)
+        described = await self.coordinator.describe(group_id)
+        if described is None:
+            return None
+        committed = await self.control.committed_offsets(group_id, None)
+        group = await self.lag().group(group_id, committed)
+        owners = owners_of(described, self.cluster.image)
+        return visible(group, caller_of(request).sees), owners
+
+    async def _status(self, request: Request, *, all_partitions: bool) -> Response:
+        from penstock.broker.admin import burrow
+
+        cluster, group_id = request.path_params["cluster"], request.path_params["group"]
+        found = await self._found(request)
+        if found is None:
+            status = burrow.not_found(cluster, group_id)
+            return burrow.answer(request, "consumer status returned", 404, status=status)
+        status = burrow.status(*found, self.cluster.image, all_partitions=all_partitions)
+        return burrow.answer(request, "consumer status returned", status=status)
 
 
 # Share groups: the progress of each, and dead letters that cannot be written.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from penstock.base.errors import BugError, InvalidError, PenstockError
@@ -393,6 +393,16 @@ class GroupRequest(Protocol):
     def group_id(self) -> str: ...
 
 
+class CommitObserver(Protocol):
+    """Observer of the commits that a coordinator has stored."""
+
+    def committed(self, group_id: str, offsets: Iterable[CommittedOffset]) -> None: ...
+
+    def changed(self, group_id: str) -> None:
+        """Handle offsets that were deleted, or that the end of a transaction may store."""
+        ...
+
+
 def _unanswered(response: object) -> PenstockError:
     if isinstance(response, Refused):
         return CoordinatorNotAvailable(response.message)
@@ -428,9 +438,12 @@ class GroupCoordinator(Coordinator):
         control: ControlPlane,
         clock: Clock,
         cluster: Cluster,
+        lag: Callable[[], CommitObserver] | None = None,
     ) -> None:
+        """`lag` returns the observer of commits; it is called at the first commit."""
         self._settings = settings
         self._cluster = cluster
+        self._lag = lag
         self._control = control
         super().__init__(
             KIND,
@@ -609,6 +622,11 @@ class GroupCoordinator(Coordinator):
                 f"offsets of {group_id!r} were not stored within offsets.commit.timeout.ms ="
                 f" {limit_ms}"
             ) from None
+        if self._lag is not None:
+            if transaction is None:
+                self._lag().committed(group_id, offsets)
+            else:
+                self._lag().changed(group_id)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
         """Delete offsets of a group of this broker; raises as `commit`."""
@@ -617,6 +635,8 @@ class GroupCoordinator(Coordinator):
                 group_id=group_id, partitions=partitions, cluster_epoch=self.ownership.cluster_epoch
             )
         )
+        if self._lag is not None:
+            self._lag().changed(group_id)
 
     async def expire_offsets_of(self, group_id: str, *, committed_by_ms: int, limit: int) -> int:
         """Delete offsets of a group that were committed at a time or before; return the count.
@@ -624,7 +644,7 @@ class GroupCoordinator(Coordinator):
         Deletes at most `limit` offsets, and none that an open transaction may change. Raises as
         `commit`.
         """
-        return await self._fenced(
+        deleted = await self._fenced(
             self._control.expire_offsets_of(
                 group_id=group_id,
                 committed_by_ms=committed_by_ms,
@@ -632,6 +652,9 @@ class GroupCoordinator(Coordinator):
                 cluster_epoch=self.ownership.cluster_epoch,
             )
         )
+        if deleted and self._lag is not None:
+            self._lag().changed(group_id)
+        return deleted
 
     async def _fenced(self, write: Awaitable[T]) -> T:
         try:

@@ -1,0 +1,1 @@
+"""Evaluation of consumer lag: rules without I/O (`rules.py`), and their inputs (`service.py`)."""

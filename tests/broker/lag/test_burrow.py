@@ -1,0 +1,210 @@
+"""Burrow's answers: those of the real Burrow, live or recorded, compared field by field.
+
+Burrow reads commits from a topic in the format of `__consumer_offsets`. The test writes each commit
+to such a topic, too. `PENSTOCK_RECORD=1` records the answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import struct
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.lag.history import FALSE_ALARMS, OFFSETS, STATES, comparable, paths, play
+from tests.broker.lag.scene import TOPIC, Scene
+from tests.machine import lacking
+from tests.ports import free_port
+
+RECORDED = Path(__file__).parent / "burrow_answers.json"
+COMMITS = "commits"
+CONFIG = """
+[client-profile.p]
+kafka-version = "2.0.0"
+[cluster.local]
+class-name = "kafka"
+servers = ["{bootstrap}"]
+client-profile = "p"
+topic-refresh = 1
+offset-refresh = 1
+[consumer.local]
+class-name = "kafka"
+cluster = "local"
+servers = ["{bootstrap}"]
+client-profile = "p"
+offsets-topic = "{commits}"
+[storage.default]
+class-name = "inmemory"
+intervals = 10
+min-distance = 5
+[evaluator.default]
+class-name = "caching"
+expire-cache = 1
+[httpserver.default]
+address = "127.0.0.1:{port}"
+"""
+
+
+async def _nothing(*_: object) -> None:
+    return
+
+
+async def _cluster(scene: Scene) -> str:
+    status, answer = await scene.get("/v3/kafka")
+    assert (status, answer["error"]) == (200, False)
+    [cluster] = answer["clusters"]
+    return str(cluster)
+
+
+async def _own_answers(scene: Scene, start_ms: int) -> dict[str, Any]:
+    cluster = await _cluster(scene)
+    return {
+        path: comparable(
+            list(await scene.get(f"/v3/kafka/{cluster}{path}")), start_ms=start_ms, cluster=cluster
+        )
+        for path in paths()
+    }
+
+
+def differences(ours: Any, burrows: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the answers that differ from Burrow's, apart from its false alarms."""
+    return {
+        path: (ours[path], answer)
+        for path, answer in burrows.items()
+        if ours[path] != answer and not any(f"/{group}/" in path for group in FALSE_ALARMS)
+    }
+
+
+async def test_the_answers_are_those_that_burrow_gave(scene: Scene) -> None:
+    burrows = json.loads(RECORDED.read_text())
+    await scene.create(partitions=2)
+    start_ms = await play(scene, _nothing, _nothing)
+    ours = await _own_answers(scene, start_ms)
+    assert differences(ours, burrows) == {}
+    for group, expected in STATES.items():
+        [found] = [
+            row
+            for row in ours[f"/consumer/{group}/lag"][1]["status"]["partitions"]
+            if row["partition"] == 0
+        ]
+        assert (group, found["status"]) == (group, expected)
+
+
+async def test_other_answers_have_burrows_shape(scene: Scene) -> None:
+    await scene.create(partitions=2)
+    await scene.commit("g", 0)
+    cluster = await _cluster(scene)
+    _, consumers = await scene.get(f"/v3/kafka/{cluster}/consumer")
+    assert (consumers["message"], consumers["consumers"]) == ("consumer list returned", ["g"])
+    _, topics = await scene.get(f"/v3/kafka/{cluster}/topic")
+    assert (topics["message"], topics["topics"]) == ("topic list returned", [TOPIC])
+    _, readers = await scene.get(f"/v3/kafka/{cluster}/topic/{TOPIC}/consumers")
+    assert (readers["message"], readers["consumers"]) == ("consumers of topic returned", ["g"])
+    _, detail = await scene.get(f"/v3/kafka/{cluster}")
+    assert detail["module"]["servers"] == [scene.bootstrap]
+    for path in ("", "/consumer", "/topic", f"/topic/{TOPIC}", "/consumer/g"):
+        status, failure = await scene.get(f"/v3/kafka/other{path}")
+        assert (status, failure["error"]) == (404, True)
+        assert set(failure) == {"error", "message", "request"}
+
+
+# The real Burrow
+
+
+@asynccontextmanager
+async def burrow(scene: Scene, directory: Path) -> AsyncIterator[str]:
+    """Run Burrow against the broker, and yield its address once it knows the topic's offsets."""
+    program = shutil.which("Burrow")
+    if program is None:
+        lacking("Burrow is not on the PATH (go install github.com/linkedin/Burrow@latest)")
+    port = free_port()
+    config = CONFIG.format(bootstrap=scene.bootstrap, port=port, commits=COMMITS)
+    (directory / "burrow.toml").write_text(config)
+    with (directory / "burrow.out").open("wb") as log:
+        process = subprocess.Popen(
+            [program, "--config-dir", str(directory)], cwd=directory, stdout=log, stderr=log
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        await _until_end(address, 0)
+        yield address
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait, 30)
+
+
+async def _until_end(address: str, end: int) -> None:
+    """Wait until Burrow has read the end offset of partition 0."""
+    async with asyncio.timeout(60):
+        while True:
+            _, answer = await _get(f"{address}/v3/kafka/local/topic/{TOPIC}")
+            if answer and answer.get("offsets", [None])[:1] == [end]:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def _get(url: str) -> tuple[int, Any]:
+    def run() -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(url) as response:
+                return response.status, json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+        except OSError:
+            return 0, None
+
+    return await asyncio.to_thread(run)
+
+
+async def _burrows_answers(address: str, start_ms: int) -> dict[str, Any]:
+    return {
+        path: comparable(
+            list(await _get(f"{address}/v3/kafka/local{path}")), start_ms=start_ms, cluster="local"
+        )
+        for path in paths()
+    }
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+@pytest.mark.long
+async def test_the_real_burrow_agrees(scene: Scene, tmp_path: Path) -> None:
+    await scene.create(partitions=2)
+    await scene.create(COMMITS)
+    async with burrow(scene, tmp_path) as address:
+
+        async def committed(group: str, offset: int, at_ms: int) -> None:
+            key = struct.pack(">h", 1) + _text(group) + _text(TOPIC) + struct.pack(">i", 0)
+            value = struct.pack(">hq", 1, offset) + _text("") + struct.pack(">qq", at_ms, at_ms)
+            await scene.write(COMMITS, key, value)
+
+        async def produced(end: int) -> None:
+            await _until_end(address, end)
+
+        start_ms = await play(scene, committed, produced)
+        ours = await _own_answers(scene, start_ms)
+        theirs: dict[str, Any] = {}
+        with suppress(TimeoutError):  # Burrow reads asynchronously, and caches evaluations
+            async with asyncio.timeout(30):
+                while not theirs or differences(ours, theirs):
+                    theirs = await _burrows_answers(address, start_ms)
+    if os.environ.get("PENSTOCK_RECORD"):
+        lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(theirs[path])}" for path in theirs)
+        RECORDED.write_text(f"{{\n{lines}\n}}\n")
+    assert differences(ours, theirs) == {}
+    for group in OFFSETS:
+        status = theirs[f"/consumer/{group}/lag"][1]["status"]
+        states = {row["partition"]: row["status"] for row in status["partitions"]}
+        assert (group, states[0]) == (group, FALSE_ALARMS.get(group, STATES[group]))
