@@ -9,4 +9,4 @@ options=(--generate-hashes --no-emit-index-url --no-emit-find-links --universal 
 printf 'setuptools\nwheel\n' | "$uv" pip compile - "${options[@]}" -o requirements/build.txt
 "$uv" pip compile pyproject.toml --extra demo --group dev --group compat "${options[@]}" -o requirements/dev.txt
 # The container's lock: what running needs, with the versions and hashes of the development lock.
-"$uv" pip compile pyproject.toml --constraint requirements/dev.txt "${options[@]}" -o deploy/host/requirements.txt
+"$uv" pip compile pyproject.toml --extra compile --constraint requirements/dev.txt "${options[@]}" -o deploy/requirements.txt

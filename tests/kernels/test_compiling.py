@@ -56,7 +56,7 @@ def test_a_package_that_changed_is_compiled_again(tmp_path: Path) -> None:
     run(COPY, tmp_path)
     (index,) = (path for path in tmp_path.glob("*.nbi") if "copy_bytes" in path.name)
     before = index.read_bytes()
-    change = "from penstock.kernels import compiling; compiling._sources = lambda: 'other'\n"
+    change = "from penstock.kernels import jit; jit.digest = lambda: 'other'\n"
     run(change + COPY, tmp_path)
     assert index.read_bytes() != before
 

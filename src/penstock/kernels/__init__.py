@@ -3,6 +3,6 @@
 A kernel is a plain loop over NumPy arrays, which Numba compiles. It runs without Python's global
 interpreter lock. Callers (`records`, `formats`) check the arguments and write the error texts. A
 kernel allocates no memory, checks every byte that it reads, and returns a count or the number of a
-problem. Importing Numba takes 0.3 s, so kernels are imported at first use. `compiling.py` caches
-the compiled code.
+problem. Kernels are imported at first use. A platform wheel has their machine code (`ahead.py`).
+Otherwise Numba compiles them on the machine, and `jit.py` caches the code.
 """

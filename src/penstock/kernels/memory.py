@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from penstock.kernels.compiling import CHECKED, kernel
+from penstock.kernels.compiling import NATIVE, intrinsic, kernel
+from penstock.kernels.sources import CHECKED
 from penstock.kernels.types import READ
+
+if NATIVE is None:
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
 
 _SHORT: Final = 16
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _copy(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointers = []
@@ -60,7 +62,7 @@ def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size:
         copy_bytes(target, target_at, source, source_at, size)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(context: Any, data: Any, at: Any) -> Any:
     """Load an address, which need not be valid, into the processor's caches before it is read."""
 
@@ -77,7 +79,7 @@ def prefetch(context: Any, data: Any, at: Any) -> Any:
     return types.void(data, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _load(context: Any, data: Any, at: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, arguments[0])

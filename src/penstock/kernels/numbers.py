@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
-from penstock.kernels.compiling import kernel
+from penstock.kernels.compiling import NATIVE, intrinsic, kernel
 from penstock.kernels.types import READ, int64
+
+if NATIVE is None:
+    from llvmlite import ir
+    from numba import types
 
 _WORD_BYTES: Final = 8
 _PAIR_BYTES: Final = 16
@@ -23,7 +23,7 @@ def load_half(data: Any, at: int) -> int:
     return (low | int64(data[at + 3]) << 24) << 32 >> 32  # type: ignore[no-any-return]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _widened(context: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         half = builder.trunc(arguments[0], ir.IntType(32))
@@ -47,12 +47,12 @@ def _number_bits(value: Any, real: Any, bits: Any) -> tuple[Any, Any]:
     return types.int64(value), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _float_bits(context: Any, value: Any) -> Any:
     return _number_bits(value, ir.FloatType(), ir.IntType(32))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _double_bits(context: Any, value: Any) -> Any:
     return _number_bits(value, ir.DoubleType(), ir.IntType(64))
 

@@ -1,0 +1,1 @@
+"""Bundle of facts for a support request, without secrets and without records."""

@@ -1,0 +1,60 @@
+"""Errors that name the extra of a package that is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.base.extras import MissingExtra, check_installed, required
+
+BLOCK = """
+import sys
+sys.modules.update(dict.fromkeys({packages!r}))
+from penstock.apps.cli import main
+main({words!r})
+"""
+
+
+def without(packages: set[str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process where some packages cannot be imported."""
+    code = BLOCK.format(packages=packages, words=list(words))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "words"),
+    [
+        ("numba", "compile", ("kernels",)),
+        ("llvmlite", "compile", ("kernels",)),
+        ("pyspark", "spark", ("pipeline", "status", "none.toml")),
+        ("deltalake", "spark", ("pipeline", "validate", "none.toml")),
+        ("sqlglot", "spark", ("pipeline", "plan", "none.toml")),
+    ],
+)
+def test_a_command_names_the_extra(package: str, extra: str, words: tuple[str, ...]) -> None:
+    done = without({package}, *words)
+    assert done.returncode == 1
+    assert f"package {package} is not installed" in done.stderr
+    assert f"pip install 'penstock[{extra}]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_module_that_is_there_is_returned() -> None:
+    assert required("json.decoder", "plots").__name__ == "json.decoder"
+    check_installed("json", "plots")
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    with pytest.raises(MissingExtra, match="package no_such_package is not") as raised:
+        required("no_such_package.part", "plots")
+    assert (raised.value.package, raised.value.extra) == ("no_such_package", "plots")
+    with pytest.raises(MissingExtra, match=r"'penstock\[spark\]'"):
+        check_installed("no_such_package", "spark")
+
+
+def test_an_error_of_our_own_module_stays_as_it_is() -> None:
+    with pytest.raises(ModuleNotFoundError) as raised:
+        required("penstock.no_such_module", "plots")
+    assert not isinstance(raised.value, MissingExtra)

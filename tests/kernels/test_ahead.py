@@ -1,0 +1,127 @@
+"""Kernels whose machine code is built ahead: an extension module without Numba."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.kernels import ahead, sources, utf8
+
+BUILD = "import sys; from pathlib import Path; from penstock.kernels import ahead as a;"
+MODULES = ("memory", "utf8")
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = "import sys; sys.modules.update(dict.fromkeys(['numba', 'llvmlite']))"
+
+
+def built(folder: Path, *names: str) -> Path:
+    """Build the extension module of some kernels, or of all."""
+    code = f"{BUILD} a.build(Path(sys.argv[1]), {names!r})"
+    environment = {**os.environ, **ahead.ENVIRONMENT}
+    subprocess.run([sys.executable, "-c", code, str(folder)], env=environment, check=True)
+    made = folder / "_native.abi3.so"
+    include = sysconfig.get_path("include")
+    words = ["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused-function"]
+    subprocess.run(
+        [*words, f"-I{include}", ahead.SOURCE, ahead.OBJECT, "-o", made.name],
+        cwd=folder, check=True,
+    )  # fmt: skip
+    return made
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The module with the kernels of two small files."""
+    made = built(tmp_path_factory.mktemp("native"), *MODULES)
+    loader = ExtensionFileLoader("_native", str(made))
+    spec = spec_from_file_location("_native", made, loader=loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_it_is_built_from_these_sources(native: Any) -> None:
+    assert sources.digest() == native.SOURCES
+
+
+@pytest.mark.parametrize("content", [b"text", "Zürich…".encode(), b"\xed\xa0\x80", b"\xff", b""])
+def test_it_returns_what_numba_returns(native: Any, content: bytes) -> None:
+    data = np.frombuffer(b"-" + content + b"---", np.uint8)
+    end = 1 + len(content)
+    assert native.utf8_is_utf8(data, 1, end) is bool(utf8.is_utf8(data, 1, end))
+
+
+def test_it_writes_into_arrays(native: Any) -> None:
+    target = np.zeros(4, np.uint8)
+    assert native.memory_copy_bytes(target, 1, np.frombuffer(b"abc", np.uint8), 0, 3) is None
+    assert target.tobytes() == b"\0abc"
+    assert native.memory_load_word(np.frombuffer(b"\1\2", np.uint8), 0) == 0x0201
+    assert native.memory_load_word(np.full(8, 0xFF, np.uint8), 0) == 2**64 - 1
+
+
+def test_an_error_of_a_kernel_is_raised(native: Any) -> None:
+    with pytest.raises(IndexError, match="outside of an array"):
+        native.memory_copy_bytes(np.zeros(2, np.uint8), 1, np.zeros(8, np.uint8), 0, 4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (np.zeros(4, np.uint8), 0),
+        (np.zeros(4, np.int64), 0, 4),
+        (np.zeros((2, 2), np.uint8), 0, 4),
+        (np.zeros(4, np.uint8), "0", 4),
+        (None, 0, 4),
+    ],
+)
+def test_wrong_arguments_are_refused(native: Any, arguments: tuple[Any, ...]) -> None:
+    before = [sys.getrefcount(argument) for argument in arguments]
+    with pytest.raises(TypeError):
+        native.utf8_is_utf8(*arguments)
+    assert [sys.getrefcount(argument) for argument in arguments] == before
+
+
+def test_an_array_that_cannot_be_used_is_refused(native: Any) -> None:
+    read_only = np.frombuffer(bytes(4), np.uint8)
+    with pytest.raises(ValueError, match="read-only"):
+        native.memory_copy_bytes(read_only, 0, read_only, 0, 1)
+    with pytest.raises(ValueError, match="not C-contiguous"):
+        native.utf8_is_utf8(np.zeros(8, np.uint8)[::2], 0, 4)
+    kept = np.zeros(4, np.uint8)
+    native.memory_copy_bytes(kept, 0, read_only, 0, 1)
+    kept.resize(8)  # no buffer is held
+
+
+def test_numbers_of_numpy_are_accepted(native: Any) -> None:
+    data = np.frombuffer(b"-text-", np.uint8)
+    assert native.utf8_is_utf8(data, np.int64(1), np.int32(5)) is True
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("tests", ["tests/records", "tests/formats", "tests/storage/compaction"])
+def test_callers_of_kernels_pass_without_numba(tmp_path: Path, tests: str) -> None:
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(built(tmp_path), source / "penstock/kernels")
+    (tmp_path / "sitecustomize.py").write_text(BLOCK)
+    paths = os.pathsep.join([str(source), str(tmp_path)])
+    # These two tests are about Numba itself.
+    others = "not nothing_is_read_or_written_outside and not loads_no_arrow"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", others, tests],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4_000:]
