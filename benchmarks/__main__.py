@@ -74,6 +74,7 @@ ALL = (
     "access_changes",
     "registry",
     "registry_hostile",
+    "console",
 )
 
 

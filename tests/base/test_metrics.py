@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric as Family
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_parser,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.base.metrics import (
@@ -13,6 +22,7 @@ from penstock.base.metrics import (
     Metrics,
     Registry,
     Sample,
+    accepts_openmetrics,
     counter,
     counters,
     gauge,
@@ -114,3 +124,94 @@ def test_declarations_are_attributes_samples_and_metrics() -> None:
 def test_only_declared_attributes_exist() -> None:
     with pytest.raises(AttributeError):
         Parts().other = 1  # type: ignore[attr-defined]
+
+
+def exported(samples: Iterable[Sample]) -> bytes:
+    """The text that prometheus_client makes of the same values."""
+    families: dict[str, Family] = {}
+    for sample in samples:
+        metric, value = sample.metric, sample.value
+        stem = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+        family = families.setdefault(metric.name, Family(stem, metric.doc, metric.kind))
+        labels = dict(zip(metric.labels, sample.labels, strict=True))
+        if not isinstance(value, Histogram):
+            family.add_sample(metric.name, labels, value)
+            continue
+        running = 0
+        for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
+            running += count
+            le = "+Inf" if bound == float("inf") else repr(bound)
+            family.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, running)
+        family.add_sample(f"{metric.name}_sum", labels, value.total)
+        family.add_sample(f"{metric.name}_count", labels, running)
+    collector = SimpleNamespace(collect=families.values)
+    return generate_latest(collector)
+
+
+ODD = st.text(alphabet=st.sampled_from('a"\\\n{},= é\t'))
+VALUES = st.one_of(st.integers(0, 10**6), st.floats(0, 10**6), st.just(float("inf")))
+
+
+@given(st.lists(st.tuples(ODD, ODD, VALUES), unique_by=lambda row: row[:2]), ODD)
+def test_the_text_is_that_of_prometheus_client(
+    rows: list[tuple[str, str, float]], doc: str
+) -> None:
+    metric = Metric(name="penstock_odd", kind="gauge", doc=doc, labels=("z", "a"))
+    samples = [Sample(metric, value, (z, a)) for z, a, value in rows]
+    samples += collect()
+    ours, theirs = render(samples).decode(), exported(samples).decode()
+    assert [*text_string_to_metric_families(ours)] == [*text_string_to_metric_families(theirs)]
+    assert {line for line in ours.splitlines() if line.startswith("penstock_latency")} == {
+        line for line in theirs.splitlines() if line.startswith("penstock_latency")
+    }
+
+
+def openmetrics(text: str) -> list[Any]:
+    parse: Callable[[str], Iterator[Any]] = openmetrics_parser
+    return list(parse(text))
+
+
+def test_openmetrics_names_counters_without_their_ending() -> None:
+    families = openmetrics(render(collect(), openmetrics=True).decode())
+    assert [(family.name, family.type) for family in families] == [
+        ("penstock_requests", "counter"),
+        ("penstock_latency_seconds", "histogram"),
+        ("kafka_consumergroup_lag", "gauge"),
+    ]
+    assert {sample.name for sample in families[0].samples} == {"penstock_requests_total"}
+
+
+def test_openmetrics_has_exemplars() -> None:
+    histogram = Histogram(bounds=(0.1, 1.0))
+    trace = bytes(range(16))
+    histogram.observe_traced(0.05, bytes(16), 1_700_000_000.25)
+    histogram.observe_traced(0.06, trace, 1_700_000_001.5)
+    histogram.observe(0.5)
+    histogram.observe_traced(5.0, trace, 1_700_000_002.0)
+    text = render([Sample(LATENCY, histogram)], openmetrics=True).decode()
+    [family] = openmetrics(text)
+    found = {
+        sample.labels["le"]: sample.exemplar
+        for sample in family.samples
+        if sample.name.endswith("_bucket")
+    }
+    assert found["1.0"] is None
+    assert found["0.1"] is not None
+    assert found["0.1"].labels == {"trace_id": trace.hex()}
+    assert (found["0.1"].value, float(found["0.1"].timestamp)) == (0.06, 1_700_000_001.5)
+    assert found["+Inf"] is not None
+    assert b"trace_id" not in render([Sample(LATENCY, histogram)])
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", True),
+        ("text/plain;version=0.0.4, application/openmetrics-text; version=1.0.0;q=0.1", True),
+        ("text/plain;version=0.0.4", False),
+        ("application/openmetrics-textual", False),
+        ("", False),
+    ],
+)
+def test_openmetrics_is_sent_if_asked_for(accept: str, expected: bool) -> None:
+    assert accepts_openmetrics(accept) is expected

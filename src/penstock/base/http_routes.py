@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 S = TypeVar("S")
 A = TypeVar("A")

@@ -9,16 +9,17 @@ declares each metric in one statement, with the unit last in the name:
 
 A declaration defines the attribute (`counters.passes += 1`), its sample, and its row in the metrics
 reference. A gauge whose value must be computed is assigned when samples are requested. At scrape
-time a collector yields `Sample`s, and `render` returns them in the Prometheus text format.
+time a collector yields `Sample`s, and `render` returns them as Prometheus text or OpenMetrics.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Final, Literal, TypeVar, cast
+from functools import lru_cache, partial
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from msgspec import Struct
 
@@ -41,7 +42,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
 
 
-class Sample(Struct, frozen=True):
+class Sample(Struct, frozen=True, gc=False):
     """Value of a metric; `labels` are in the order of the metric's declaration."""
 
     metric: Metric
@@ -49,19 +50,40 @@ class Sample(Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
+class Exemplar(NamedTuple):
+    """Observation of a trace: value, trace id, and time in seconds since the epoch."""
+
+    value: float
+    trace_id: bytes
+    seconds: float
+
+
 class Histogram:
     """Number of observations in each bucket, and their sum; an observation takes about 0.3 µs."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: Sequence[float] = LATENCY_BUCKETS_SECONDS) -> None:
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+        """Newest observation of a trace in each bucket, by the number of the bucket."""
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def observe_traced(self, value: float, trace_id: bytes, seconds: float) -> None:
+        """Add an observation of a trace at a time in seconds since the epoch."""
+        self.observe(value)
+        self.exemplars[bisect_left(self.bounds, value)] = Exemplar(value, trace_id, seconds)
+
+    def copy(self) -> Histogram:
+        copied = Histogram(self.bounds)
+        copied.counts, copied.total = list(self.counts), self.total
+        copied.exemplars = dict(self.exemplars)
+        return copied
 
 
 def counter(name: str, doc: str) -> int:
@@ -187,43 +209,95 @@ class Registry:
             yield from collector()
 
 
-def render(samples: Iterable[Sample]) -> bytes:
-    """Return samples in the Prometheus text format; import prometheus_client at the first call."""
-    from prometheus_client import exposition
-    from prometheus_client.core import Metric as Family
-
-    families: dict[str, Family] = {}
-    for sample in samples:
-        metric = sample.metric
-        family = families.get(metric.name)
-        if family is None:
-            stem = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
-            family = families[metric.name] = Family(stem, metric.doc, metric.kind)
-        pairs = dict(zip(metric.labels, sample.labels, strict=True))
-        for suffix, extra, value in _points(metric, sample.value):
-            family.add_sample(metric.name + suffix, {**pairs, **extra}, value)
-    return exposition.generate_latest(_Families(families.values()))  # type: ignore[arg-type]
+OPENMETRICS: Final = "application/openmetrics-text"
+LABELS_KEPT_MAX: Final = 1 << 15
+"""Label texts that are kept between scrapes: about 5 MB."""
+_EOF: Final = "# EOF\n"
+_ESCAPED: Final = re.compile(r'[\\\n"]')
+_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", '"': '\\"'}
+_SPECIAL: Final = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
-class _Families:
-    """Adapter with the one method that the exposition library calls on a registry."""
-
-    def __init__(self, families: Iterable[object]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[object]:
-        return self._families
+def accepts_openmetrics(accept: str) -> bool:
+    """Return whether a client asks for OpenMetrics, by the `Accept` header of its request."""
+    return any(part.partition(";")[0].strip() == OPENMETRICS for part in accept.split(","))
 
 
-def _points(
-    metric: Metric, value: float | Histogram
-) -> Iterator[tuple[str, dict[str, str], float]]:
-    if not isinstance(value, Histogram):
-        yield "", {}, value
-        return
+def render(samples: Iterable[Sample], *, openmetrics: bool = False) -> bytes:
+    """Return samples in the Prometheus text format, or as OpenMetrics with exemplars."""
+    text = Exposition(openmetrics=openmetrics)
+    text.add(samples)
+    return text.finish()
+
+
+class Exposition:
+    """Text of samples that are added in parts; 1,000 samples take about 0.3 ms."""
+
+    def __init__(self, *, openmetrics: bool = False) -> None:
+        self._openmetrics = openmetrics
+        self._families: dict[str, list[str]] = {}
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        families, openmetrics = self._families, self._openmetrics
+        latest: Metric | None = None
+        lines: list[str] = []
+        name = ""
+        for sample in samples:
+            metric, value = sample.metric, sample.value
+            if metric is not latest:
+                latest, name = metric, metric.name
+                if name not in families:
+                    families[name] = [_head(metric, openmetrics=openmetrics)]
+                lines = families[name]
+            labels = _pairs(metric.labels, sample.labels) if metric.labels else ""
+            if type(value) is int:
+                lines.append(f"{name}{labels} {value}.0\n")
+            elif isinstance(value, Histogram):
+                lines += _buckets(name, labels, value, exemplars=openmetrics)
+            else:
+                lines.append(f"{name}{labels} {_number(value)}\n")
+
+    def finish(self) -> bytes:
+        text = "".join(["".join(lines) for lines in self._families.values()])
+        return (text + _EOF if self._openmetrics else text).encode()
+
+
+def _head(metric: Metric, *, openmetrics: bool) -> str:
+    name, doc = metric.name, metric.doc.replace("\\", "\\\\").replace("\n", "\\n")
+    if openmetrics:
+        doc = doc.replace('"', '\\"')
+        name = name.removesuffix("_total") if metric.kind == "counter" else name
+    return f"# HELP {name} {doc}\n# TYPE {name} {metric.kind}\n"
+
+
+@lru_cache(maxsize=LABELS_KEPT_MAX)
+def _pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    """Return labels in braces, in the order of their names."""
+    pairs = sorted(zip(names, values, strict=True))
+    inside = [f'{name}="{_ESCAPED.sub(_escape, value)}"' for name, value in pairs]
+    return "{" + ",".join(inside) + "}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _ESCAPES[found[0]]
+
+
+def _number(value: float) -> str:
+    text = repr(float(value))
+    return _SPECIAL.get(text, text)
+
+
+def _buckets(name: str, labels: str, value: Histogram, *, exemplars: bool) -> Iterator[str]:
+    known = value.exemplars if exemplars else {}
+    first = labels[:-1] + "," if labels else "{"
     running = 0
-    for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
+    for place, count in enumerate(value.counts):
         running += count
-        yield "_bucket", {"le": "+Inf" if bound == float("inf") else repr(bound)}, running
-    yield "_sum", {}, value.total
-    yield "_count", {}, running
+        bound = repr(value.bounds[place]) if place < len(value.bounds) else "+Inf"
+        line = f'{name}_bucket{first}le="{bound}"}} {running}.0'
+        found = known.get(place)
+        if found is not None:
+            line += f' # {{trace_id="{found.trace_id.hex()}"}} {found.value!r} {found.seconds:.3f}'
+        yield line + "\n"
+    yield f"{name}_sum{labels} {_number(value.total)}\n"
+    yield f"{name}_count{labels} {running}.0\n"

@@ -9,14 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from penstock.base.traces import trace_context
     from penstock.host.client.aio import AsyncHostClient
     from penstock.host.client.blocking import HostClient
 
-__all__ = ["AsyncHostClient", "HostClient"]
+__all__ = ["AsyncHostClient", "HostClient", "trace_context"]
 
 _PLACES: Final = {
     "AsyncHostClient": "penstock.host.client.aio",
     "HostClient": "penstock.host.client.blocking",
+    "trace_context": "penstock.base.traces",
 }
 
 

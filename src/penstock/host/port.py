@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from penstock.base.buffers import Lease
+from penstock.base.traces import TraceContext
 
 NO_PRODUCER_ID: Final = -1
 NO_LOG_SEQUENCE: Final = -1
@@ -92,6 +93,7 @@ class Chunks:
         "producer_epoch",
         "producer_id",
         "topic",
+        "trace",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +113,7 @@ class Chunks:
         format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
         lease: Lease | None = None,
         on_keep: Callable[[Chunks], None] | None = None,
+        trace: TraceContext | None = None,
     ) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -126,6 +129,8 @@ class Chunks:
         self.lease = lease
         self.on_keep = on_keep
         """Function that keeps `payload` valid after the call; None unless its buffer is shared."""
+        self.trace = trace
+        """Sampled trace context that the first record gets in its headers; None without one."""
         self._offsets = offsets
         self._kept = False
 

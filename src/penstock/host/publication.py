@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TOPIC_NAME_CHARS_MAX
+from penstock.base.traces import TraceContext
 from penstock.host import errors
 from penstock.host.credits import Credit
 from penstock.host.errors import InvalidChunks
@@ -57,6 +58,7 @@ class Publication:
         "records",
         "ring_position",
         "topic",
+        "trace",
         "waiter",
     )  # fmt: skip
 
@@ -101,6 +103,8 @@ class Publication:
         """Whether it was sent, and may have been accepted without an answer that arrived."""
         self.producer_partition: Any = None
         """Producer partition of `Delivery` to which it belongs."""
+        self.trace: TraceContext | None = None
+        """Sampled trace context in which it was published."""
         self.waiter: Any = None
         """Object of the shell that waits for the end, such as a future."""
 
@@ -138,6 +142,9 @@ class Publication:
             header.partition = self.partition
         if self.log_sequence >= 0:
             header.log_sequence = self.log_sequence
+        if self.trace is not None:
+            header.traceparent = self.trace.traceparent
+            header.tracestate = self.trace.state
         return header
 
 

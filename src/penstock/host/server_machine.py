@@ -22,6 +22,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from penstock.base.traces import parse_traceparent
 from penstock.host import errors
 from penstock.host.access import Permission
 from penstock.host.credits import NO_CREDIT, Credit, CreditWindow
@@ -472,6 +473,11 @@ class ServerMachine:
                 payload=payload,
                 lengths=lengths,
                 offsets=offsets,
+                trace=(
+                    parse_traceparent(header.traceparent, header.tracestate)
+                    if header.traceparent
+                    else None
+                ),
             )
         )
 

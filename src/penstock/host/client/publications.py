@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.base.crc import Readable
+from penstock.base.traces import current_context
 from penstock.host.credits import Credit
 from penstock.host.delivery import Delivery
 from penstock.host.errors import InvalidChunks
@@ -46,12 +47,14 @@ def readable(payload: Any) -> Readable:
 
 
 def one(payload: Any, events: int, topic: str, partition: int) -> Publication:
-    """Return a DATA frame with one chunk.
+    """Return a DATA frame with one chunk, in the current trace context.
 
     Raises:
         InvalidChunks: the payload or the number of events is invalid.
     """
-    return single(readable(payload), event_count=events, topic=topic, partition=partition)
+    made = single(readable(payload), event_count=events, topic=topic, partition=partition)
+    made.trace = current_context()
+    return made
 
 
 def many(
@@ -64,12 +67,15 @@ def many(
     """
     if hasattr(payloads, "__arrow_c_array__"):
         payload, lengths = _of_arrow(payloads)
-        return adjacent(
+        made = adjacent(
             payload, lengths, event_counts=event_counts, topic=topic, partition=partition
         )
+        made.trace = current_context()
+        return made
     if set(map(type, payloads)) - {bytes}:
         payloads = [readable(payload) for payload in payloads]
     made = batch(list(payloads), event_counts=event_counts, topic=topic, partition=partition)
+    made.trace = current_context()
     if made.payload_bytes <= JOINED_BYTES_MAX:
         # One copy costs less than what the kernel does for a hundred pieces.
         made.payload = (b"".join(made.payload),)

@@ -36,6 +36,7 @@ from penstock.security.audit import NO_AUDIT, Audit
 
 if TYPE_CHECKING:
     from penstock.host.server.http import HttpFront
+    from penstock.host.server.tracing import AgentTraces
 
 TICK_SECONDS: Final = 0.1
 PLAIN_HTTP: Final = HttpSecuritySettings()
@@ -66,6 +67,7 @@ class HostAgent:
         clock: Clock = SYSTEM_CLOCK,
         registry: Registry | None = None,
         audit: Audit = NO_AUDIT,
+        traces: AgentTraces | None = None,
     ) -> None:
         """Create an agent; its `stop` closes `audit`.
 
@@ -75,7 +77,8 @@ class HostAgent:
         self.settings = settings
         self.sink = sink
         access = Access(settings.acl_file, audit)
-        self.connections = Connections(settings, sink, clock, access)
+        self.traces = traces
+        self.connections = Connections(settings, sink, clock, access, traces)
         self.http: HttpFront | None = None
         self._http_security = http_security
         self._clock = clock
@@ -106,6 +109,8 @@ class HostAgent:
             raise
         self._listen()
         self.connections.start()
+        if self.traces is not None:
+            self.traces.start()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     async def stop(self) -> None:
@@ -131,6 +136,8 @@ class HostAgent:
         for connection in connections:
             connection.abort(REASON_DRAIN)
         await self._stop_http()
+        if self.traces is not None:
+            await self.traces.stop()
         self.connections.access.audit.close()
         self._tick_timer.cancel()
         self._tick_timer = None

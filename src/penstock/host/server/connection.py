@@ -21,12 +21,20 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.base.buffers import Lease, ReceivePool
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.host.errors import InvalidRing, ProtocolViolation
-from penstock.host.port import Chunks, ChunkSink, Failed, FinalVerdict, Introduction, Pending
+from penstock.host.port import (
+    Chunks,
+    ChunkSink,
+    Completion,
+    Failed,
+    FinalVerdict,
+    Introduction,
+    Pending,
+)
 from penstock.host.ring import Ring, receive_with_ring
 from penstock.host.server.access_file import Access
 from penstock.host.server_machine import (
@@ -40,6 +48,9 @@ from penstock.host.server_machine import (
 )
 from penstock.wire.frames import PRELUDE_BYTES, Frame, MalformedFrame, decode, decode_body
 from penstock.wire.frames.codec import Prelude, decode_prelude
+
+if TYPE_CHECKING:
+    from penstock.host.server.tracing import AgentTraces
 
 # Decoding of frames from the bytes of one connection, with few copies.
 #
@@ -291,6 +302,7 @@ class ConnectionOwner(Protocol):
 
     sink: ChunkSink
     access: Access
+    traces: AgentTraces | None
     pool: ReceivePool
     scratch: Scratch
     draining: bool
@@ -543,12 +555,19 @@ class HostConnection:
                 chunks.lease = lease
             else:
                 chunks.on_keep = self._keep
+        complete: Completion = partial(self._completed, chunks)
+        if self._owner.traces is not None:
+            complete = self._owner.traces.publishing(chunks, complete)
         try:
-            verdict = self._owner.sink.accept(chunks, partial(self._completed, chunks))
+            verdict = self._owner.sink.accept(chunks, complete)
         except Exception:
             logger.exception("the sink %s failed", self._owner.sink.name)
             verdict = _BROKEN
-        if not isinstance(verdict, Pending):
+        if isinstance(verdict, Pending):
+            return
+        if self._owner.traces is not None:
+            complete(verdict)
+        else:
             self.machine.completed(chunks, verdict)
 
     def _keep(self, chunks: Chunks) -> None:

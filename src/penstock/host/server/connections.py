@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import copy
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,9 @@ from penstock.host.server.settings import HostSettings
 from penstock.host.server_machine import ServerMachine, ServerState, ServerTerms
 from penstock.host.sinks.counting import Counts
 from penstock.wire.frames import HEADER_BYTES_MAX
+
+if TYPE_CHECKING:
+    from penstock.host.server.tracing import AgentTraces
 
 # Distribution of an agent's total credit over its connections, without I/O.
 #
@@ -333,9 +336,15 @@ class Connections:
     """Open connections of one agent; it is the `ConnectionOwner` of each."""
 
     def __init__(
-        self, settings: HostSettings, sink: ChunkSink, clock: Clock, access: Access
+        self,
+        settings: HostSettings,
+        sink: ChunkSink,
+        clock: Clock,
+        access: Access,
+        traces: AgentTraces | None = None,
     ) -> None:
         self.settings = settings
+        self.traces = traces
         self.sink = sink
         self.access = access
         self.sink_watch = SinkWatch(sink)

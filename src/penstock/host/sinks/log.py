@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from penstock.base.crc import warm_up
 from penstock.base.errors import InvalidSetting, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.base.traces import TRACEPARENT, TRACESTATE, TraceContext
 from penstock.client import Client
 from penstock.client.appender import Appender
 from penstock.client.errors import RETRY, ClientClosed, UnknownTopic
@@ -65,7 +66,7 @@ from penstock.records import (
     validate_batch,
     verify_crc,
 )
-from penstock.records.columnar.encode import Column, Input, encode_batches
+from penstock.records.columnar.encode import Column, Headers, Input, encode_batches
 
 # Encoding of frames as record batches with their producer's id, epoch and sequence.
 #
@@ -94,6 +95,9 @@ _LONG_VALUE_BYTES: Final = 8_000
 _ENCODER_SLACK_BYTES: Final = 32
 """Bytes reserved per record; they exceed the encoder's estimate, so it never splits a frame."""
 _NO_EPOCH: Final = -1
+_NO_HEADERS: Final = Headers()
+_TRACE_BYTES_MAX: Final = 640
+"""Largest size of the headers of a trace context."""
 
 
 def frame_bytes_max(message_bytes_max: int) -> int:
@@ -103,7 +107,7 @@ def frame_bytes_max(message_bytes_max: int) -> int:
         InvalidRecord: no frame would fit.
     """
     chunks = CHUNKS_PER_FRAME_MAX
-    room = message_bytes_max - HEADER_BYTES - chunks * _RECORD_OVERHEAD_BYTES
+    room = message_bytes_max - HEADER_BYTES - chunks * _RECORD_OVERHEAD_BYTES - _TRACE_BYTES_MAX
     room -= _LONG_OVERHEAD_BYTES * (room // _LONG_VALUE_BYTES + 1)
     if room <= 0:
         raise InvalidRecord(
@@ -116,6 +120,8 @@ def frame_bytes_max(message_bytes_max: int) -> int:
 def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> list[Pieces]:
     """Return one batch with a record for each chunk, with timestamp `now_ms`.
 
+    The first record gets the frame's trace context as headers.
+
     Raises:
         RecordTooLarge: the batch exceeds `message_bytes_max`.
     """
@@ -127,12 +133,16 @@ def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> lis
     if chunks.log_sequence == NO_LOG_SEQUENCE:
         producer_id, epoch = NO_PRODUCER_ID, _NO_EPOCH
     (batch,) = encode_batches(
-        Input(value=values, timestamps=np.full(count, now_ms)),
+        Input(
+            value=values,
+            timestamps=np.full(count, now_ms),
+            headers=_NO_HEADERS if chunks.trace is None else _trace_headers(chunks.trace, count),
+        ),
         now_ms=now_ms,
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=chunks.log_sequence,
-        max_batch_bytes=HEADER_BYTES + len(data) + count * _ENCODER_SLACK_BYTES,
+        max_batch_bytes=HEADER_BYTES + len(data) + count * _ENCODER_SLACK_BYTES + _TRACE_BYTES_MAX,
         records_per_batch=count,
     )
     if batch.size_bytes > message_bytes_max:
@@ -141,6 +151,22 @@ def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> lis
             f" {batch.size_bytes} bytes; the limit is {message_bytes_max} bytes"
         )
     return [Pieces(batch.data, batch.record_count)]
+
+
+def _trace_headers(trace: TraceContext, count: int) -> Headers:
+    """Return the headers of `count` records, of which only the first has any."""
+    texts = {TRACEPARENT: trace.traceparent, TRACESTATE: trace.state}
+    pairs = [(name.encode(), text.encode()) for name, text in texts.items() if text]
+    bounds = np.full(count + 1, len(pairs), np.int32)
+    bounds[0] = 0
+    keys, values = (_column([pair[place] for pair in pairs]) for place in (0, 1))
+    return Headers(bounds, keys, values)
+
+
+def _column(texts: Sequence[bytes]) -> Column:
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int32)
+    starts = np.concatenate((np.zeros(1, np.int32), ends[:-1]))
+    return Column(data=np.frombuffer(b"".join(texts), np.uint8), starts=starts, ends=ends)
 
 
 def stamp_batches(chunks: Chunks, *, message_bytes_max: int) -> list[Pieces]:

@@ -52,6 +52,7 @@ from penstock.spark.pipeline.retry_store import (
 )
 from penstock.spark.pipeline.spec import HOLDING, PipelineSpec
 from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.pipeline.tracing import batch_traces
 from penstock.spark.pipeline.work import Work, blocking_offsets, holds_rows
 from penstock.spark.reads import stream
 from penstock.spark.schema import VALUE
@@ -161,6 +162,16 @@ class BatchJob(ABC):
             work.release()
         spent_ms = int((self.clock.monotonic() - started) * MILLISECONDS)
         self.journal.finish(entry, counts=work.counts, held=held, ms=spent_ms)
+        traces = batch_traces()
+        if traces is not None:
+            traces.committed(
+                self.spec,
+                self.plan,
+                batch_id=batch_id,
+                checkpoint=self.paths.checkpoint(self.plan.name),
+                started=started,
+                commits=work.commit_times,
+            )
 
     def _entry(self, batch_id: int, spark_query: str | None) -> Entry:
         known = self.journal.begun(batch_id, spark_query)

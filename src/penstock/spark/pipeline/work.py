@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError, UnavailableError
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, protecting, rules
 from penstock.spark.pipeline.draft import keys_of
@@ -222,6 +223,8 @@ class Work:
         self.entry = entry
         self._keys = keys_of(spec)
         self.counts: Counter[str] = Counter()
+        self.commit_times: dict[str, tuple[float, float]] = {}
+        """Begin and end of each target's commit, in monotonic seconds."""
         self.released: dict[str, int] = {}
         self.views: dict[str, DataFrame] = {}
         self._read_by_steps = {view for name in plan.batched for view in spec.steps[name].inputs}
@@ -460,7 +463,9 @@ class Work:
             raise
         begin()
         for name in sorted(staged, key=lambda name: name != DEAD_LETTERS):
+            began = SYSTEM_CLOCK.monotonic()
             staged[name].commit()
+            self.commit_times[name.removeprefix("written.")] = (began, SYSTEM_CLOCK.monotonic())
         self.counts.update({name: sink.rows for name, sink in staged.items()})
 
     def _stage(self, staged: dict[str, Staged[Any]], counting: str | None) -> None:

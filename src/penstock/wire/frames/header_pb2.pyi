@@ -40,7 +40,7 @@ OPAQUE: ChunkFormat
 RECORD_BATCH: ChunkFormat
 
 class Header(_message.Message):
-    __slots__ = ("type", "first_sequence", "count", "event_count", "topic", "partition", "log_sequence", "format", "lengths", "offsets", "event_counts", "ring_position", "ring_bytes", "ranges", "reason", "retryable", "retry_after_ms", "fenced", "chunk_slots", "raw_events", "payload_bytes", "version_min", "version_max", "version", "accepted", "producer_id", "producer_epoch", "topics", "partition_counts", "client_name", "ring_size_bytes", "frame_bytes_max", "idle_timeout_ms", "deadline_ms", "token")
+    __slots__ = ("type", "first_sequence", "count", "event_count", "topic", "partition", "log_sequence", "format", "traceparent", "tracestate", "lengths", "offsets", "event_counts", "ring_position", "ring_bytes", "ranges", "reason", "retryable", "retry_after_ms", "fenced", "chunk_slots", "raw_events", "payload_bytes", "version_min", "version_max", "version", "accepted", "producer_id", "producer_epoch", "topics", "partition_counts", "client_name", "ring_size_bytes", "frame_bytes_max", "idle_timeout_ms", "deadline_ms", "token")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,8 @@ class Header(_message.Message):
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     EVENT_COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,8 @@ class Header(_message.Message):
     partition: int
     log_sequence: int
     format: ChunkFormat
+    traceparent: str
+    tracestate: str
     lengths: bytes
     offsets: bytes
     event_counts: bytes
@@ -111,4 +115,4 @@ class Header(_message.Message):
     idle_timeout_ms: int
     deadline_ms: int
     token: int
-    def __init__(self, type: _Optional[_Union[FrameType, str]] = ..., first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., event_count: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_sequence: _Optional[int] = ..., format: _Optional[_Union[ChunkFormat, str]] = ..., lengths: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., event_counts: _Optional[bytes] = ..., ring_position: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., retry_after_ms: _Optional[int] = ..., fenced: _Optional[bool] = ..., chunk_slots: _Optional[int] = ..., raw_events: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., version: _Optional[int] = ..., accepted: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., partition_counts: _Optional[_Iterable[int]] = ..., client_name: _Optional[str] = ..., ring_size_bytes: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., idle_timeout_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., token: _Optional[int] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[FrameType, str]] = ..., first_sequence: _Optional[int] = ..., count: _Optional[int] = ..., event_count: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_sequence: _Optional[int] = ..., format: _Optional[_Union[ChunkFormat, str]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., lengths: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., event_counts: _Optional[bytes] = ..., ring_position: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., retry_after_ms: _Optional[int] = ..., fenced: _Optional[bool] = ..., chunk_slots: _Optional[int] = ..., raw_events: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., version: _Optional[int] = ..., accepted: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., partition_counts: _Optional[_Iterable[int]] = ..., client_name: _Optional[str] = ..., ring_size_bytes: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., idle_timeout_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., token: _Optional[int] = ...) -> None: ...
