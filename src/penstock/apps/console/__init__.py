@@ -1,0 +1,1 @@
+"""Console of a broker: web pages on the admin interface, with everything they need packaged."""

@@ -1,0 +1,1 @@
+"""Reading of a topic's records for the console: fetch, decode, filter, page and export."""

@@ -1,0 +1,225 @@
+"""Decoding of keys and values: as documents that filters read, and as texts that pages show.
+
+| format     | document                                                                       |
+|------------|--------------------------------------------------------------------------------|
+| `auto`     | JSON by the registry's schema if the value names one, else the bytes           |
+| `registry` | JSON by the registry's schema; other values are null                           |
+| `avro`     | JSON by the topic's schema file                                                |
+| `protobuf` | JSON by the topic's schema file                                                |
+| `json`     | the bytes                                                                      |
+| `msgpack`  | JSON; other values are null                                                    |
+| `text`     | the bytes                                                                      |
+| `hex`      | two digits a byte                                                              |
+
+With `auto`, pages show a value as JSON, text, MessagePack or hexadecimal digits, by its content.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from penstock.apps.console.messages.parameters import FORMATS
+from penstock.client.schemas import SchemaClient
+from penstock.client.value_texts import ValueTexts, row_texts
+from penstock.formats.framing import KEY_HEADER, VALUE_HEADER, header_values
+from penstock.formats.readers import Reader
+
+_ID_HEADERS: Final = {"key": KEY_HEADER, "value": VALUE_HEADER}
+_FRAME_BYTES_MIN: Final = 6
+_UNREADABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTAINERS: Final = ("{", "[")
+_HEX: Final = np.array([list(f"{byte:02x}".encode()) for byte in range(256)], np.uint8)
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """Key or value as a page shows it. `kind` names its format; `error` is why it has another."""
+
+    kind: str
+    text: str
+    size_bytes: int
+    is_json: bool = False
+    error: str = ""
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """Format of keys or values; `reader` is that of a schema file."""
+
+    format: str = "auto"
+    reader: Reader | None = None
+
+
+class Decoder:
+    """Decoder of the keys and values of one topic; for one thread at a time."""
+
+    def __init__(self, key: Side, value: Side, schemas: SchemaClient | None) -> None:
+        """`schemas` is the client of the registry; None without a registry."""
+        self._sides = {"key": key, "value": value}
+        self._registered = {
+            side: None if schemas is None else ValueTexts(schemas, header)
+            for side, header in _ID_HEADERS.items()
+        }
+
+    @classmethod
+    def plain(cls) -> Decoder:
+        """Return a decoder that shows bytes by their content."""
+        return cls(Side(), Side(), None)
+
+    def columns(self, roots: frozenset[str]) -> set[str]:
+        """Return the further columns that are needed to decode these parts of records."""
+        framed = any(
+            side in roots and self._sides[side].format in ("auto", "registry")
+            for side in self._sides
+        )
+        has_registry = self._registered["value"] is not None
+        return {"headers"} if framed and has_registry else set()
+
+    def documents(self, side: str, values: Any, headers: Any) -> Any:
+        """Return keys or values as documents, in bytes; null if they cannot be decoded.
+
+        Raises:
+            PenstockError: the registry does not answer.
+        """
+        given = self._sides[side]
+        match given.format:
+            case "hex":
+                return _hex(values)
+            case "msgpack":
+                return pa.array(map(_unpacked, values.to_pylist()), pa.binary())
+            case "auto" | "registry":
+                return self._framed(side, values, headers)
+            case "avro" | "protobuf":
+                return self._by_file(given, values)[0]
+        return values
+
+    def shown(self, side: str, values: Any, headers: Any) -> list[Shown]:
+        """Return keys or values as they are shown."""
+        given = self._sides[side]
+        errors: Any = pa.nulls(len(values), pa.string())
+        if given.format in ("avro", "protobuf"):
+            documents, errors = self._by_file(given, values)
+        elif given.format in ("auto", "registry") and self._registered[side] is not None:
+            documents, errors = self._texts(side, values, headers)
+        else:
+            documents = self.documents(side, values, headers)
+        rows = zip(values.to_pylist(), documents.to_pylist(), errors.to_pylist(), strict=True)
+        return [_shown(given.format, *row) for row in rows]
+
+    def _by_file(self, given: Side, values: Any) -> tuple[Any, Any]:
+        if given.reader is None:
+            return pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.string())
+        rows, errors = given.reader.read(values)
+        return row_texts(rows).cast(pa.binary()), errors
+
+    def _framed(self, side: str, values: Any, headers: Any) -> Any:
+        """Return values with those that name a schema as JSON; others are kept, or null."""
+        keeps = self._sides[side].format == "auto"
+        if self._registered[side] is None:
+            return values if keeps else pa.nulls(len(values), pa.binary())
+        named = pc.and_(
+            pc.starts_with(values, b"\0").fill_null(False),
+            pc.greater_equal(pc.binary_length(values), _FRAME_BYTES_MIN).fill_null(False),
+        )
+        if headers is not None and (found := header_values(headers, _ID_HEADERS[side])):
+            flags = np.zeros(len(values), np.bool_)
+            flags[found[0]] = True
+            named = pc.or_(named, pa.array(flags))
+        if keeps and not pc.any(named).as_py():
+            return values
+        documents, _ = self._texts(side, values, headers)
+        return pc.coalesce(documents, values) if keeps else documents
+
+    def _texts(self, side: str, values: Any, headers: Any) -> tuple[Any, Any]:
+        reader = self._registered[side]
+        if reader is None:
+            return pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.string())
+        texts, errors = reader.read(values, headers)
+        return texts.cast(pa.binary()), errors
+
+
+def _shown(chosen: str, value: bytes | None, document: bytes | None, error: str | None) -> Shown:
+    if value is None:
+        return Shown(kind="null", text="null", size_bytes=0)
+    if document is not None and chosen in ("avro", "protobuf", "registry", "msgpack"):
+        return _document(FORMATS[chosen].partition(" ")[0], value, document)
+    if chosen == "auto" and error is None and document is not None and document != value:
+        return _document("Registry", value, document)
+    if chosen == "auto":
+        return _guessed(value)
+    if chosen == "json" and _is_json(value):
+        return _document("JSON", value, value)
+    if chosen == "text":
+        return Shown(kind="text", text=_text(value), size_bytes=len(value))
+    wrong = "" if chosen == "hex" else error or f"the bytes are not {FORMATS[chosen]}"
+    return Shown(kind="hex", text=value.hex(), size_bytes=len(value), error=wrong)
+
+
+def _document(kind: str, value: bytes, document: bytes) -> Shown:
+    return Shown(kind=kind, text=_text(document), size_bytes=len(value), is_json=True)
+
+
+def _guessed(value: bytes) -> Shown:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        document = _unpacked(value) if value[0] >= 0x80 else None
+        if document is not None and document[:1] in (b"{", b"["):
+            return _document("MessagePack", value, document)
+        return Shown(kind="hex", text=value.hex(), size_bytes=len(value))
+    if text.lstrip().startswith(_CONTAINERS) and _is_json(value):
+        return Shown(kind="JSON", text=text, size_bytes=len(value), is_json=True)
+    if "\0" in text and _UNREADABLE.search(text):
+        return Shown(kind="hex", text=value.hex(), size_bytes=len(value))
+    return Shown(kind="text", text=text, size_bytes=len(value))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        msgspec.json.decode(value)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def pretty(text: str) -> str:
+    """Return JSON with line breaks; other texts unchanged. Numbers keep their digits."""
+    try:
+        return msgspec.json.format(text.encode(), indent=2).decode()
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return text
+
+
+def _unpacked(value: bytes | None) -> bytes | None:
+    """Return a MessagePack value as JSON; None for other bytes."""
+    if not value:
+        return None
+    try:
+        found = msgspec.msgpack.decode(value)
+        return msgspec.json.encode(found, enc_hook=str)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _hex(values: Any) -> Any:
+    """Return the hexadecimal digits of each value, as bytes."""
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    if data is None or not len(values):
+        return values
+    used = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    digits = _HEX[used].reshape(-1)
+    places = ((bounds - bounds[0]).astype(np.int64) * 2).astype(np.int32)
+    made = pa.Array.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(places), pa.py_buffer(digits)], 0
+    )
+    return pc.if_else(values.is_valid(), made, pa.scalar(None, pa.binary()))
