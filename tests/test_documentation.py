@@ -28,10 +28,16 @@ def pages(root: Path) -> Iterator[Path]:
 
 PAGES = sorted(pages(ROOT))
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+PERFORMED = sorted(
+    page
+    for folder in ("start", "tutorials", "moving")
+    for page in (ROOT / "docs" / folder).glob("*.md")
+)
+"""Pages whose commands `test_pages_run.py` runs."""
 RUNNABLE = ("quick-start.md", "columns.md", "host-ingest.md", "share-groups.md")
 TOPICS = ("readings",)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)(?: title=[^\n]*)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REGISTRIES = re.compile(
     "|".join(
         re.escape(host) + r"\b"
@@ -62,7 +68,7 @@ def test_no_page_names_a_registry(page: Path) -> None:
     assert REGISTRIES.findall(page.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("page", [*GUIDES, ROOT / "README.md"], ids=named)
+@pytest.mark.parametrize("page", [*GUIDES, *PERFORMED, ROOT / "README.md"], ids=named)
 def test_python_compiles(page: Path) -> None:
     for number, text in enumerate(blocks(page, "python")):
         compile(text, f"{page.name}, block {number}", "exec")
@@ -129,6 +135,15 @@ def test_guides_run(name: str) -> None:
             test()
 
 
+def test_the_test_in_the_readme_passes() -> None:
+    space: dict[str, object] = {"__name__": "readme"}
+    for text in blocks(ROOT / "README.md", "python"):
+        exec(compile(text, "README.md", "exec"), space)
+    test = space["test_reading"]
+    assert callable(test)
+    test()
+
+
 def test_the_map_names_the_rooms_and_files_that_are_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 1_500
@@ -155,7 +170,7 @@ def test_pages_say_of_nothing_else_that_it_is_missing() -> None:
     terms = tomllib.loads((ROOT / "docs" / "missing.toml").read_text(encoding="utf-8"))["terms"]
     claims = [
         f"{named(page)}: {line}"
-        for page in [*GUIDES, ROOT / "README.md", ROOT / "docs" / "README.md"]
+        for page in [*GUIDES, *PERFORMED, ROOT / "README.md", ROOT / "docs" / "README.md"]
         for line in page.read_text(encoding="utf-8").splitlines()
         if MISSING.search(line) and not any(term in line for term in terms)
     ]
