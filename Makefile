@@ -12,7 +12,7 @@ STAMP := $(VENV)/.ready
 # Python keeps compiled files: tests start thousands of processes, and each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster compat-secure check bench bench-record serve lock clean
+.PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster compat-secure check bench bench-record docs screenshots serve dist lock clean
 
 setup: $(STAMP)
 
@@ -71,8 +71,20 @@ bench: setup
 bench-record: setup
 	@$(BIN)/python -m benchmarks --record $(ARGS)
 
+# Pictures of the console's pages in .cache/screenshots; ARGS names pages.
+screenshots: setup
+	@$(BIN)/python scripts/screenshots.py $(ARGS)
+
+# The documentation site, in .cache/site.
+docs: setup
+	@$(BIN)/python scripts/site.py
+
 serve: setup
 	@$(BIN)/penstock serve $(ARGS)
+
+# Source archive and wheel of the last commit's version, byte for byte the same each time.
+dist: setup
+	@$(BIN)/python scripts/dist.py $(ARGS)
 
 lock: setup
 	@scripts/lock.sh

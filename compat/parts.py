@@ -25,6 +25,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 FETCH_TIMEOUT_SECONDS = 300
+HELM_TIMEOUT_SECONDS = 900
+"""Helm takes five minutes to fetch and build on two busy cores."""
 
 
 class PartMissing(Exception):
@@ -103,6 +105,12 @@ def buf() -> Path:
     return program
 
 
+def axe() -> str:
+    """The script axe-core, which checks a page for accessibility in the browser."""
+    modules = _node_modules("axe", HERE / "axe") / "node_modules"
+    return (modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
 def node() -> str:
     """The path of Node.js, which runs programs of our own that need no packages."""
     found = shutil.which("node")
@@ -175,6 +183,48 @@ def franz_go() -> Path:
         _go_build("driver", ".", directory)
 
     return _part("franz-go", declared, build) / "driver"
+
+
+def compose_config() -> Path:
+    """The program of `compose/`, with the library in it that `docker compose` loads files with."""
+    declared = [HERE / "compose" / name for name in ("go.mod", "go.sum", "main.go")]
+
+    def build(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        _go_build("compose", ".", directory)
+
+    return _part("compose", declared, build) / "compose"
+
+
+def helm() -> Path:
+    """The program Helm, built from its Go module, which `helm.txt` names."""
+    declared = HERE / "helm.txt"
+    package = declared.read_text().split()[-1]
+
+    def build(directory: Path) -> None:
+        version = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"  # 1.20 without these, as in a test
+        flags = f"-ldflags=-s -w -X {version}Major=1 -X {version}Minor=36"
+        install = ["go", "install", "-trimpath", flags, package]
+        _run(["env", f"GOBIN={directory}", *install], directory, seconds=HELM_TIMEOUT_SECONDS)
+
+    return _part("helm", [declared], build) / "helm"
+
+
+def otel_collector() -> Path:
+    """The program of the OpenTelemetry Collector with OTLP receiver and debug exporter.
+
+    `otel/` is what the collector's builder generates for these two components.
+    """
+    place = HERE / "otel"
+    declared = sorted([*place.glob("*.go"), place / "go.mod", place / "go.sum"])
+
+    def build(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        _go_build("otelcol", ".", directory)
+
+    return _part("otel-collector", declared, build) / "otelcol"
 
 
 def registry_go() -> Path:
@@ -251,7 +301,7 @@ def _lock(name: str) -> Iterator[None]:
         yield
 
 
-def _run(command: list[str], directory: Path) -> str:
+def _run(command: list[str], directory: Path, seconds: float = FETCH_TIMEOUT_SECONDS) -> str:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
@@ -261,13 +311,14 @@ def _run(command: list[str], directory: Path) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=FETCH_TIMEOUT_SECONDS,
+            timeout=seconds,
         )
     except FileNotFoundError as error:
         raise PartMissing(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:
-        limit = FETCH_TIMEOUT_SECONDS
-        raise PartMissing(f"{command[0]} took more than {limit} s: {' '.join(command)}") from error
+        raise PartMissing(
+            f"{command[0]} took more than {seconds} s: {' '.join(command)}"
+        ) from error
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])
         raise PartMissing(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")

@@ -29,7 +29,7 @@ from penstock.storage.files.settings import LogConfig, StorageSettings
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "penstock"
 ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     LogConfig: ("storage", "diskless", "partitions", "broker"),
-    BrokerSettings: ("broker", "apps/process/wiring.py"),
+    BrokerSettings: ("broker", "apps/process/wiring.py", "apps/serve", "apps/console"),
     StorageSettings: ("storage",),
     DirectorySettings: ("apps/process/configuration.py",),
     LocationSettings: ("apps/process/wiring.py",),

@@ -108,6 +108,14 @@ def test_the_first_user_is_made_before_the_first_start(bare: Run, tmp_path: Path
     made = bare("user", "add", "admin", "--password-file", "-", *place, stdin="s3cret\n")
     assert (made.status, made.err) == (0, "")
     assert "SCRAM-SHA-512" in bare("user", "list", *place).out
+    again = ("user", "add", "admin", "--password-file", "-", *place)
+    assert bare(*again, stdin="other\n").status == 2
+    with closing(sqlite3.connect(directory / "control.sqlite")) as database:
+        before = database.execute("SELECT configs FROM entity_configs").fetchall()
+    kept = bare(*again, "--if-not-exists", stdin="other\n")
+    assert (kept.status, kept.out) == (0, "user admin exists already\n")
+    with closing(sqlite3.connect(directory / "control.sqlite")) as database:
+        assert database.execute("SELECT configs FROM entity_configs").fetchall() == before
     with closing(sqlite3.connect(directory / "control.sqlite")) as database:
         (row,) = database.execute("SELECT kind, name, configs FROM entity_configs")
     assert row[:2] == ("scram", "admin")

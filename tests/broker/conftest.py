@@ -12,7 +12,7 @@ import uvloop
 
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
-from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
 from penstock.broker.configuration.configs import TopicConfigs
 from penstock.broker.configuration.settings import BrokerSettings
 from penstock.broker.net.security_settings import Security
@@ -63,6 +63,7 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
         settings: dict[str, Any] | None = None,
         store: FakeStore | None = None,
         security: Security | None = None,
+        clock: Clock = SYSTEM_CLOCK,
         **parts: Any,
     ) -> BrokerServer:
         values = {
@@ -78,7 +79,7 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
             loaded,
             control=MemoryControlPlane(),
             store=cast("LogStore", store) or _open_store(tmp_path / str(len(started)), configs),
-            clock=SYSTEM_CLOCK,
+            clock=clock,
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
             security=security,

@@ -216,16 +216,25 @@ def add_acls(
     )
 
 
+def wrong_operation(binding: AclBinding) -> str:
+    """Return the problem of an ACL whose resource type does not have the operation, or nothing.
+
+    Such an ACL never applies.
+    """
+    known = SUPPORTED[binding.resource_type]
+    if binding.operation in ("all", *known):
+        return ""
+    words = ", ".join(word.replace("_", "-") for word in (*known, "all"))
+    return (
+        f"{binding.operation.replace('_', '-')} is not valid on a {binding.resource_type};"
+        f" valid: {words}"
+    )
+
+
 def _check(bindings: list[AclBinding]) -> None:
-    """Reject ACLs with an operation that their resource type does not have: they never apply."""
     for binding in bindings:
-        known = SUPPORTED[binding.resource_type]
-        if binding.operation != "all" and binding.operation not in known:
-            words = ", ".join(word.replace("_", "-") for word in (*known, "all"))
-            raise click.UsageError(
-                f"{binding.operation.replace('_', '-')} is not valid on a"
-                f" {binding.resource_type}; valid: {words}"
-            )
+        if problem := wrong_operation(binding):
+            raise click.UsageError(problem)
 
 
 @acl.command("remove")
@@ -383,11 +392,24 @@ def list_users(state: State, offline: OfflineUsers | None) -> None:
 
 @user.command("add")
 @click.argument("name")
+@click.option(
+    "--if-not-exists", is_flag=True, help="Succeed, and change nothing, if the user exists."
+)
 @password_options
 @place_options
 @client_options
-def add_user(state: State, name: str, offline: OfflineUsers | None, **password: Any) -> None:
+def add_user(
+    state: State,
+    name: str,
+    offline: OfflineUsers | None,
+    *,
+    if_not_exists: bool,
+    **password: Any,
+) -> None:
     """Create a user with a password."""
+    if if_not_exists and name in _with(state, offline, lambda users: users.list_users()):
+        say(state, f"user {name} exists already", user=name)
+        return
     _set(state, name, offline, exists=False, **password)
     say(state, f"user {name} created", user=name)
 

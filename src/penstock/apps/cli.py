@@ -57,6 +57,11 @@ _COMMANDS: Final = {
     "plan": ("plan.command", "plan", "Size a cluster, compute its cost, check the host."),
     "kernels": ("cli", "kernels", "Compile the record decoders, once after an installation."),
     "bench": ("bench.command", "bench", "Measure this host, for `penstock plan capacity`."),
+    "monitoring": ("monitoring.command", "monitoring", "Write dashboards and alert rules."),
+    "upgrade": ("upgrade.command", "upgrade", "Check whether this version reads stored data."),
+    "support": ("support.command", "support", "Collect facts for a support request."),
+    "completion": ("manual", "completion", "Print a shell's completion script."),
+    "man": ("manual", "man", "Write manual pages of all commands."),
     "doctor": ("doctor.command", "doctor", "Find problems, and show how to fix them."),
 }
 
@@ -118,11 +123,12 @@ def root(
 @click.command()
 @click.pass_obj
 def kernels(state: State) -> None:
-    """Compile the decoders of records and values, and print the folder that caches the code.
+    """Compile the decoders of records and values, and print where their machine code is.
 
-    Run it once after an installation, as a user who may write into the package's folder. If that
-    folder is read-only, set PENSTOCK_KERNELS to a folder that all processes can read. Without this
-    command the first process of each user compiles the decoders, which takes some seconds.
+    A platform wheel has the code. Without it, run this command once after an installation, as a
+    user who may write into the package's folder. If that folder is read-only, set PENSTOCK_KERNELS
+    to a folder that all processes can read. Otherwise the first process of each user compiles the
+    decoders, which takes half a minute.
     """
     from penstock.kernels.compiling import compile_all
 

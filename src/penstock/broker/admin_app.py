@@ -3,13 +3,15 @@
 Responses except `/metrics` are JSON. An error is `{"error": <Kafka's error name>, "message": <the
 cause>}` with an HTTP status: 400 for invalid requests, 401 for invalid credentials, 403 for missing
 permissions (`access.py`), 404 for unknown resources, 413 for too large bodies, 416 for offsets out
-of range, 503 for unavailable dependencies. `/metrics` is rendered on a worker thread.
+of range, 503 for unavailable dependencies. `/metrics` is rendered in parts, so that other requests
+are handled in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.http_listener import drained, wrong_parameters
 from penstock.base.http_routes import (
     METRICS_TYPE,
+    OPENMETRICS_TYPE,
     Endpoint,
     HttpRoute,
     Routes,
@@ -31,12 +34,19 @@ from penstock.base.http_routes import (
     json_response,
     unrouted,
 )
-from penstock.base.metrics import Registry, render
+from penstock.base.metrics import Exposition, Registry, accepts_openmetrics
+from penstock.base.pause import pause
 from penstock.base.settings import whole_number
-from penstock.broker.admin.access import OPEN, AdminAccess, Needs, caller_of
+from penstock.broker.admin.access import CONSOLE, OPEN, AdminAccess, Needs, caller_of
 from penstock.broker.admin.extents import ConsolidationViews, ExtentViews
 from penstock.broker.admin.sinks import SinkViews
-from penstock.broker.admin.views import GroupMetricsSource, LogViews, QueueViews, TopicViews
+from penstock.broker.admin.views import (
+    GroupMetricsSource,
+    LagViews,
+    LogViews,
+    QueueViews,
+    TopicViews,
+)
 from penstock.security import CLUSTER, AuthorisationFailed
 from penstock.security.http_credentials import CHALLENGE, TooManyFailures
 
@@ -52,6 +62,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SAMPLES_PER_TURN: Final = 4_000
+"""Samples that are rendered in one turn of the event loop, which takes about a millisecond."""
 DRAINED_BYTES_MAX: Final = 64 << 20
 """Largest rest of a failed request's body that is read and discarded before the response, if the
 sender is authorised."""
@@ -61,6 +73,7 @@ _STATUS_OF_CODE: Final = {
     "unknown_topic_or_partition": 404,
     "unknown_topic_id": 404,
     "group_id_not_found": 404,
+    "transactional_id_not_found": 404,
     "offset_out_of_range": 416,
     "not_leader_or_follower": 421,
     "not_coordinator": 421,
@@ -82,8 +95,19 @@ _SIZE_CHARS_MAX: Final = 32
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
 
-def build_app(broker: Assembly, access: AdminAccess) -> ASGIApp:
-    """Return the ASGI application of a broker."""
+ConsoleFactory = Callable[["Assembly", AdminAccess], Awaitable["ASGIApp"]]
+"""Function that returns the console of a broker. Its argument `access` admits the requests."""
+ErrorResponse = Callable[[Request, int, str, str], Response]
+"""Function that returns the response for an error: its arguments are the request, the HTTP status,
+Kafka's name of the error, and the message."""
+Check = Callable[[Request], Awaitable[None]]
+"""Function that raises a PenstockError if an admitted request must be rejected."""
+
+
+def build_app(
+    broker: Assembly, access: AdminAccess, console: ConsoleFactory | None = None
+) -> ASGIApp:
+    """Return the ASGI application of a broker; `console` creates the console at its first use."""
     endpoints = Endpoints(access)
     endpoints.add(_broker_views(broker))
     endpoints.add(_topic_views(broker))
@@ -96,8 +120,10 @@ def build_app(broker: Assembly, access: AdminAccess) -> ASGIApp:
             cluster=broker.cluster,
             partitions=broker.partitions,
             diskless=broker.diskless,
+            traces=broker.traces,
         )
     )
+    endpoints.add(_lag_views(broker))
     endpoints.add(QueueViews(node_id=broker.node_id, cluster=broker.cluster, share=broker.share))
     endpoints.add(ConsolidationViews(partitions=broker.partitions, diskless=broker.diskless))
     endpoints.add(
@@ -108,8 +134,65 @@ def build_app(broker: Assembly, access: AdminAccess) -> ASGIApp:
             sinks=broker.sinks,
         )
     )
-    app = Starlette(routes=endpoints.mounted, exception_handlers={HTTPException: _http_error})
-    return _BodyLimit(app, broker.settings.admin_request_max_bytes, endpoints.body_limits)
+    app = serving(endpoints, broker.settings, _http_error)
+    if console is None:
+        return app
+    return _with_front_page(LazyPart(app, CONSOLE, lambda: console(broker, access)))
+
+
+def serving(
+    endpoints: Endpoints,
+    settings: BrokerSettings,
+    http_error: Callable[[Request, Exception], Awaitable[Response]],
+) -> ASGIApp:
+    """Return the application that serves collected endpoints, within the limits of bodies.
+
+    `http_error` returns the response to requests that match no route.
+    """
+    app = Starlette(routes=endpoints.mounted, exception_handlers={HTTPException: http_error})
+    return _BodyLimit(app, settings.admin_request_max_bytes, endpoints.body_limits)
+
+
+class LazyPart:
+    """Application that passes requests below a path to a part, which it creates once.
+
+    `create` is called at the first such request. Other requests are passed to `app`.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str, create: Callable[[], Awaitable[ASGIApp]]) -> None:
+        self._app = app
+        self._prefix = prefix
+        self._create = create
+        self._creating = asyncio.Lock()
+        self._part: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        below = path == self._prefix or path.startswith(f"{self._prefix}/")
+        await (await self._created() if below else self._app)(scope, receive, send)
+
+    async def _created(self) -> ASGIApp:
+        if self._part is None:
+            async with self._creating:
+                if self._part is None:
+                    self._part = await self._create()
+        return self._part
+
+
+def _with_front_page(app: ASGIApp) -> ASGIApp:
+    """Return an application that redirects browsers from `/` to the console."""
+
+    async def with_front_page(scope: Scope, receive: Receive, send: Send) -> None:
+        front = scope.get("path") == "/" and scope["method"] == "GET" and _wants_page(scope)
+        shown = RedirectResponse(CONSOLE, HTTPStatus.SEE_OTHER) if front else app
+        await shown(scope, receive, send)
+
+    return with_front_page
+
+
+def _wants_page(scope: Scope) -> bool:
+    accepted = [value for name, value in scope["headers"] if name == b"accept"]
+    return any(b"text/html" in value for value in accepted)
 
 
 def _broker_views(broker: Assembly) -> BrokerViews:
@@ -120,6 +203,7 @@ def _broker_views(broker: Assembly) -> BrokerViews:
         settings=broker.settings,
         node_id=broker.node_id,
         clock=broker.clock,
+        lag=lambda: broker.lag,
         registry=broker.registry,
         readiness=broker.readiness,
         security_service=broker.security_service,
@@ -136,7 +220,24 @@ def _topic_views(broker: Assembly) -> TopicViews:
         end_offsets=broker.end_offsets,
         migrations=broker.migrations,
         replicas=broker.replicas,
+        lag=lambda: broker.lag,
     )
+
+
+def _lag_views(broker: Assembly) -> LagViews:
+    return LagViews(
+        node_id=broker.node_id,
+        control=broker.control,
+        cluster=broker.cluster,
+        partitions=broker.partitions,
+        coordinator=broker.coordinator,
+        end_offsets=broker.end_offsets,
+        lag=lambda: broker.lag,
+    )
+
+
+def _json_error(request: Request, status: int, code: str, message: str) -> Response:
+    return error_response(status, code, message)
 
 
 class Views(Protocol):
@@ -146,10 +247,17 @@ class Views(Protocol):
 
 
 class Endpoints:
-    """Collector of Starlette routes: each endpoint checks access, body size and parameters."""
+    """Collector of Starlette routes: each endpoint checks access, body size and parameters.
 
-    def __init__(self, access: AdminAccess) -> None:
+    `errors` returns the responses for errors. `check` may reject admitted requests.
+    """
+
+    def __init__(
+        self, access: AdminAccess, errors: ErrorResponse = _json_error, check: Check | None = None
+    ) -> None:
         self._access = access
+        self._errors = errors
+        self._check = check
         self.mounted: list[Route] = []
         self.body_limits: dict[tuple[str, str], int] = {}
         """Body limits of routes that have their own, by method and beginning of the path."""
@@ -167,35 +275,49 @@ class Endpoints:
             try:
                 caller = request.state.caller = await self._access.admit(request, route.access)
             except PenstockError as error:
-                return await _refused(request, error)
+                return await self._refused(request, error)
             refusal = _too_large_body(request)
             if refusal is not None:
                 await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS)
-            response = refusal or await _answer(route, views, request)
+            response = refusal or await self._answer(route, views, request)
             if route.access.audited:
                 caller.log.changed(response.status_code)
             return response
 
         return endpoint
 
+    async def _answer(
+        self, route: HttpRoute[Any, Needs], views: Views, request: Request
+    ) -> Response:
+        if wrong := wrong_parameters(request.query_params.multi_items(), route.parameters):
+            return self._errors(request, 400, "invalid_request", wrong)
+        try:
+            if self._check is not None:
+                await self._check(request)
+            value = await route.handler(views, request)
+        except PenstockError as error:
+            if isinstance(error, AuthorisationFailed):
+                caller_of(request).log.denied(error)
+            response = self._failed(request, error)
+            if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
+                response.headers["connection"] = "close"
+            return response
+        except Exception:
+            logger.exception("%s failed", request.url.path)
+            message = "the broker failed to handle this request; its log has the cause"
+            return self._errors(request, 500, "unknown_server_error", message)
+        return value if isinstance(value, Response) else json_response(value, route.status)
 
-async def _answer(route: HttpRoute[Any, Needs], views: Views, request: Request) -> Response:
-    if wrong := wrong_parameters(request.query_params.multi_items(), route.parameters):
-        return error_response(400, "invalid_request", wrong)
-    try:
-        value = await route.handler(views, request)
-    except PenstockError as error:
-        if isinstance(error, AuthorisationFailed):
-            caller_of(request).log.denied(error)
-        response = _failed(error)
-        if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
+    async def _refused(self, request: Request, error: PenstockError) -> Response:
+        response = self._failed(request, error)
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            response.headers["www-authenticate"] = CHALLENGE
+        if isinstance(error, TooManyFailures) or not await drained(request):
             response.headers["connection"] = "close"
         return response
-    except Exception:
-        logger.exception("%s failed", request.url.path)
-        message = "the broker failed to handle this request; its log has the cause"
-        return error_response(500, "unknown_server_error", message)
-    return value if isinstance(value, Response) else json_response(value, route.status)
+
+    def _failed(self, request: Request, error: PenstockError) -> Response:
+        return self._errors(request, status_of(error), error.code, str(error))
 
 
 class BrokerViews(GroupMetricsSource, frozen=True, kw_only=True):
@@ -229,10 +351,15 @@ class BrokerViews(GroupMetricsSource, frozen=True, kw_only=True):
 
     @routes.add("GET /metrics", Needs(operation="describe", metrics=True))
     async def exposition(self, request: Request) -> Response:
-        """Return all metrics as Prometheus text."""
+        """Return all metrics as Prometheus text, or as OpenMetrics if the client asks for it."""
         samples = [*self.registry.collect(), *await self.group_samples()]
-        text = await asyncio.to_thread(render, samples)
-        return Response(text, headers={"content-type": METRICS_TYPE})
+        openmetrics = accepts_openmetrics(request.headers.get("accept", ""))
+        text = Exposition(openmetrics=openmetrics)
+        for start in range(0, len(samples), SAMPLES_PER_TURN):
+            text.add(samples[start : start + SAMPLES_PER_TURN])
+            await pause(0)
+        kind = OPENMETRICS_TYPE if openmetrics else METRICS_TYPE
+        return Response(text.finish(), headers={"content-type": kind})
 
     @routes.add("POST /v1/security/reload", Needs(operation="alter", audited=True))
     async def reload(self, request: Request) -> dict[str, Any]:
@@ -242,19 +369,6 @@ class BrokerViews(GroupMetricsSource, frozen=True, kw_only=True):
         """
         failures = await self.security_service.listener_group.reload()
         return {"node_id": self.node_id, "failures": failures}
-
-
-async def _refused(request: Request, error: PenstockError) -> Response:
-    response = _failed(error)
-    if response.status_code == HTTPStatus.UNAUTHORIZED:
-        response.headers["www-authenticate"] = CHALLENGE
-    if isinstance(error, TooManyFailures) or not await drained(request):
-        response.headers["connection"] = "close"
-    return response
-
-
-def _failed(error: PenstockError) -> Response:
-    return error_response(status_of(error), error.code, str(error))
 
 
 def status_of(error: PenstockError) -> int:

@@ -13,14 +13,19 @@ from penstock.security.listeners.forwarding import heeding
 from penstock.security.listeners.http_authentication import known
 
 if TYPE_CHECKING:
+    from penstock.broker.admin_app import ConsoleFactory
     from penstock.broker.assembly import Assembly
     from penstock.broker.configuration.settings import BrokerSettings
 
 
 class AdminServer:
-    def __init__(self, settings: BrokerSettings, broker: Assembly) -> None:
+    def __init__(
+        self, settings: BrokerSettings, broker: Assembly, console: ConsoleFactory | None = None
+    ) -> None:
+        """`console` creates the console at the first request for one of its pages."""
         self._settings = settings
         self._broker = broker
+        self._console = console
         self._listener = HttpListener()
         own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
         self._security = HttpSecurity(broker, settings, own, ADMIN_LISTENER)
@@ -44,7 +49,7 @@ class AdminServer:
 
         bind = await self._security.open()
         broker, own = self._broker, self._security.listener
-        app = build_app(broker, self.access)
+        app = build_app(broker, self.access, self._console)
         if broker.front_secret:
             app = heeding(app, broker.front_secret)
         return await self._listener.start(

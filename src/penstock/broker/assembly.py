@@ -7,7 +7,7 @@ from them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -36,15 +36,18 @@ from penstock.partitions import GroupCommits
 
 if TYPE_CHECKING:
     from penstock.base.errors import PenstockError
-    from penstock.base.metrics import Registry
+    from penstock.base.metrics import Registry, Sample
     from penstock.base.system import Clock, Randomness
     from penstock.broker.admin.health import Readiness
+    from penstock.broker.admin.status import BrokerStatus
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.lag.service import LagService
     from penstock.broker.net.connection import ConnectionOwner, Expiring
     from penstock.broker.net.security_settings import Security
     from penstock.broker.partitions.replicas import Replicas
     from penstock.broker.requests.schema_ids import SchemaIds
+    from penstock.broker.requests.tracing import BrokerTraces
     from penstock.control import ControlPlane
     from penstock.diskless.topics.service import DisklessService
     from penstock.partitions.tiering import TierService
@@ -76,6 +79,7 @@ class Assembly:
         owner: ConnectionOwner,
         on_set_back: Callable[[PenstockError], None],
         schema_ids: SchemaIds | None = None,
+        traces: BrokerTraces | None = None,
     ) -> None:
         """`owner` handles authenticated connections; `schema_ids` are those of a schema registry.
 
@@ -93,6 +97,8 @@ class Assembly:
         self.authoriser = authoriser
         self.audit = audit
         self.front_secret = front_secret
+        self.owner = owner
+        self.traces = traces
         self.stopping = asyncio.Event()
         self.security_service = SecurityService(
             security=security,
@@ -107,17 +113,20 @@ class Assembly:
         self.commits = GroupCommits(store)
         self.opener = Opener()
         self.schema_checks = SchemaChecks(schema_ids)
-        self.fetch_hub = FetchHub()
-        self.metadata_cache = MetadataCache()
-        self.produce_waiting: dict[Expiring, None] = {}
-        self.fetch_sessions = FetchSessions(
-            settings.fetch_sessions_max, lambda: randomness.bits(_SESSION_ID_BITS)
-        )
+        self._make_fetches()
         self._make_metadata(on_set_back)
         self._make_topics()
         self._make_coordinators()
         self.sinks = self._sink_service()
         """Sink service; None without a directory for staged blobs."""
+
+    def _make_fetches(self) -> None:
+        self.fetch_hub = FetchHub()
+        self.metadata_cache = MetadataCache()
+        self.produce_waiting: dict[Expiring, None] = {}
+        self.fetch_sessions = FetchSessions(
+            self.settings.fetch_sessions_max, lambda: self.randomness.bits(_SESSION_ID_BITS)
+        )
 
     def _make_metadata(self, on_set_back: Callable[[PenstockError], None]) -> None:
         self.seen = DatabaseWatch(
@@ -191,7 +200,11 @@ class Assembly:
     def _make_coordinators(self) -> None:
         self.producer_ids = ProducerIds(self.control)
         self.coordinator = GroupCoordinator(
-            settings=self.settings, control=self.control, clock=self.clock, cluster=self.cluster
+            settings=self.settings,
+            control=self.control,
+            clock=self.clock,
+            cluster=self.cluster,
+            lag=lambda: self.lag,
         )
         self.peers = Peers(self._peer_address, self.identity.as_client)
         self.marker_peers = Peers(self._peer_address, self.identity.as_client)
@@ -260,6 +273,50 @@ class Assembly:
             diskless=self.diskless,
             stopping=self.stopping,
         )
+
+    @cached_property
+    def lag(self) -> LagService:
+        """Evaluation of the lag of groups; created at the first commit or request."""
+        from penstock.broker.lag.logs import GroupLogs
+        from penstock.broker.lag.service import LagService
+
+        service = LagService(
+            clock=self.clock,
+            control=self.control,
+            coordinator=self.coordinator,
+            logs=GroupLogs(
+                node_id=self.node_id,
+                cluster=self.cluster,
+                partitions=self.partitions,
+                peers=self.peers,
+            ),
+            config_of=self.store.config_of,
+        )
+        self.registry.add(service.metrics.samples)
+        return service
+
+    async def stop_lag(self) -> None:
+        """Stop the evaluation of lag, if it was created."""
+        if "lag" in vars(self):
+            await self.lag.stop()
+
+    async def group_samples(self) -> Iterable[Sample]:
+        """Return the metrics of the groups that this broker coordinates."""
+        from penstock.broker.admin.views import GroupMetricsSource
+
+        source = GroupMetricsSource(
+            control=self.control,
+            coordinator=self.coordinator,
+            end_offsets=self.end_offsets,
+            lag=lambda: self.lag,
+        )
+        return await source.group_samples()
+
+    @cached_property
+    def status(self) -> BrokerStatus:
+        from penstock.broker.admin.status import BrokerStatus
+
+        return BrokerStatus(node_id=self.node_id, cluster=self.cluster, readiness=self.readiness)
 
     def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
         """Return the address at which another broker can be reached; None for an unknown broker.

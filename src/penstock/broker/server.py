@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     import ssl
 
     from penstock.base.system import Clock, Randomness
+    from penstock.broker.admin_app import ConsoleFactory
     from penstock.broker.admin_server import AdminServer
     from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.export import OtlpExport
     from penstock.broker.net.security import SecurityService
     from penstock.broker.requests.schema_ids import SchemaIds
     from penstock.control import ControlPlane
@@ -211,10 +213,13 @@ class BrokerServer:
         security: Security | None = None,
         front_secret: bytes = b"",
         schema_ids: SchemaIds | None = None,
+        console: ConsoleFactory | None = None,
+        export: OtlpExport | None = None,
     ) -> None:
         """`audit_topic` is a sink of `audit`; requests of a front end carry the `front_secret`.
 
-        `schema_ids` are those of the schema registry, if this broker has one.
+        `schema_ids` are those of the schema registry, if this broker has one. `console` creates the
+        pages of the admin interface when they are first requested.
         """
         self.assembly = assembly = Assembly(
             settings,
@@ -232,12 +237,13 @@ class BrokerServer:
             owner=self,
             on_set_back=self._set_back,
             schema_ids=schema_ids,
+            traces=None if export is None else export.traces,
         )
+        self._export = export
         self._audit_topic = audit_topic
+        self._console = console
         self._take(assembly)
         self._make_connections()
-        self._timer: asyncio.TimerHandle | None = None
-        self._looked = clock.monotonic()
         self._incarnation = randomness.uuid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admin: AdminServer | None = None
@@ -249,12 +255,14 @@ class BrokerServer:
         """Error that ends the process; None if another process has the same broker id."""
         self._entities: object = None
         """Entity configurations of the metadata image whose ACLs are in effect."""
-        self._noticing: asyncio.Task[None] | None = None
-        self._noticed = False
-        self._ending = False
         self._make_dispatcher()
 
     def _make_connections(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._looked = self.clock.monotonic()
+        self._noticing: asyncio.Task[None] | None = None
+        self._noticed = False
+        self._ending = False
         self._servers: list[Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
@@ -381,6 +389,8 @@ class BrokerServer:
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
         if self.settings.admin_listener:
             await self._start_admin()
+        if self._export is not None:
+            self._export.start(self.assembly.group_samples)
         if self._audit_topic is not None:
             self._audit_topic.start(
                 node_id=self.node_id,
@@ -431,13 +441,14 @@ class BrokerServer:
     async def _start_admin(self) -> None:
         from penstock.broker.admin_server import AdminServer
 
-        self._admin = AdminServer(self.settings, self.assembly)
+        self._admin = AdminServer(self.settings, self.assembly, self._console)
         _, self.identity.admin_port = await self._admin.start()
 
     async def _stop_admin(self) -> None:
         if self._admin is not None:
             await self._admin.stop()
         await self.assembly.readiness.stop()
+        await self.assembly.stop_lag()
 
     async def stop(self) -> None:
         """Hand over leaderships, finish open requests, and close all services. Idempotent."""
@@ -466,6 +477,8 @@ class BrokerServer:
         await self.migrations.stop()
         for connection in list(self._connections):
             connection.close("the broker is stopping")
+        if self._export is not None:
+            await self._export.stop()
         await self.security_service.close()
         self.opener.close()
         await self._stop_writing()
@@ -669,6 +682,7 @@ class BrokerServer:
         yield from self.security_service.samples()
         yield from self.telemetry.samples()
         yield from log_samples(self.cluster, self.partitions)
+        yield from self.assembly.status.samples()
         yield from self.store.samples()
         yield from self.migrations.samples()
         yield from self.share.samples()

@@ -91,6 +91,7 @@ class Handlers:
             quotas=broker.quotas,
             stopping=broker.stopping,
             audit=broker.audit,
+            traces=broker.traces,
         )
 
     @cached_property
@@ -186,6 +187,7 @@ class Handlers:
             settings=broker.settings,
             verifier=broker.verifier,
             produce_waiting=broker.produce_waiting,
+            traces=broker.traces,
         )
 
     @cached_property

@@ -19,6 +19,7 @@ class RegistryError(InvalidError):
 
 
 class SubjectNotFound(RegistryError):
+    code: ClassVar[str] = "resource_not_found"
     status: ClassVar[int] = 404
     error_code: ClassVar[int] = 40401
 
@@ -27,6 +28,7 @@ class SubjectNotFound(RegistryError):
 
 
 class VersionNotFound(RegistryError):
+    code: ClassVar[str] = "resource_not_found"
     status: ClassVar[int] = 404
     error_code: ClassVar[int] = 40402
 
@@ -35,6 +37,7 @@ class VersionNotFound(RegistryError):
 
 
 class SchemaNotFound(RegistryError):
+    code: ClassVar[str] = "resource_not_found"
     status: ClassVar[int] = 404
     error_code: ClassVar[int] = 40403
 

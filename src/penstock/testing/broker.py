@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from penstock.apps.process.configuration import Given, configure
-from penstock.apps.process.wiring import address, opened, start
+from penstock.apps.process.wiring import address
+from penstock.apps.serve.running import started
 from penstock.base.errors import UnavailableError
 from penstock.testing.loop_thread import END_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS, End, LoopThread
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.broker.server import BrokerServer
     from penstock.client import Client, TopicMetadata
 
-_READY = re.compile(r"penstock ready kafka=(\S+) admin=(\S+)")
+_READY = re.compile(r"penstock ready kafka=(\S+) admin=(\S+)(?: registry=(\S+))?")
 _LOOPBACK: Final = "127.0.0.1:0"
 
 
@@ -70,6 +71,8 @@ class Broker:
         self._process: _BrokerProcess | None = None
         self.bootstrap = ""
         self.admin_url = ""
+        self.registry_address = ""
+        """Host and port of the schema registry, if `registry.enable` is true."""
 
     def __enter__(self) -> Broker:
         try:
@@ -103,15 +106,16 @@ class Broker:
         flags["admin.listener"] = Given(self._admin_listener, "listener")
         if self._in_process:
             self._thread = _BrokerThread(flags)
-            kafka, admin = self._thread.start()
+            kafka, admin, schemas = self._thread.start()
         else:
             self._process = _BrokerProcess(flags, self.directory)
-            kafka, admin = self._process.start()
+            kafka, admin, schemas = self._process.start()
         self.bootstrap = self._listener = kafka
         if admin != "-":
             self._admin_listener = admin
             encrypted = self._settings.get("admin.security.protocol") == "SSL"
             self.admin_url = f"{'https' if encrypted else 'http'}://{admin}"
+        self.registry_address = schemas
         return self
 
     def stop(self) -> None:
@@ -172,16 +176,24 @@ class _BrokerThread:
         self._thread = LoopThread("broker", self._begin)
         self.server: BrokerServer | None = None
 
-    def start(self) -> tuple[str, str]:
+    def start(self) -> tuple[str, str, str]:
         return self._thread.start()
 
     def stop(self) -> None:
         self._thread.stop()
 
-    async def _begin(self) -> tuple[tuple[str, str], End]:
-        self.server, _ = await opened(configure(file=None, environment={}, flags=self._flags))
-        ready = await start(self.server)
-        return (address(ready.kafka), address(ready.admin)), self.server.stop
+    async def _begin(self) -> tuple[tuple[str, str, str], End]:
+        configuration = configure(file=None, environment={}, flags=self._flags)
+        self.server, registry, ready = await started(configuration)
+        server = self.server
+
+        async def stop() -> None:
+            if registry is not None:
+                await registry.stop()
+            await server.stop()
+
+        schemas = "" if ready.schemas is None else address(ready.schemas)
+        return (address(ready.kafka), address(ready.admin), schemas), stop
 
 
 class _BrokerProcess:
@@ -199,7 +211,7 @@ class _BrokerProcess:
             raise UnavailableError("the broker's process has not been started")
         return self._process.pid
 
-    def start(self) -> tuple[str, str]:
+    def start(self) -> tuple[str, str, str]:
         self._log = self._log_path.open("ab")
         self._process = subprocess.Popen(
             self._command,
@@ -220,7 +232,7 @@ class _BrokerProcess:
             self.kill()
             last_lines = self._log_path.read_text(errors="replace").strip().splitlines()[-5:]
             raise UnavailableError("the broker's process did not start: " + " / ".join(last_lines))
-        return found.group(1), found.group(2)
+        return found.group(1), found.group(2), found.group(3) or ""
 
     def stop(self) -> None:
         if self._process is not None:

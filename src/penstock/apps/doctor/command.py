@@ -7,6 +7,7 @@ A finding is `ok`, `warn`, `fail`, or `skip` (not checked). The exit status is 1
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -94,13 +95,8 @@ def doctor(
     Checks run concurrently, each with a time limit. Exits with status 1 if a check failed, and
     otherwise with 0, even with warnings.
     """
-    local_checks, findings = _here(file, data_dir, local=local)
-    local_checks += [agent(socket), outbox(root), *_host_checks(agent_file), *programs()]
-    with state.working("checking brokers and this machine"), ThreadPoolExecutor(1) as threads:
-        beside = threads.submit(look, local_checks)
-        if not local:
-            findings += _of_brokers(replace(state, notice=_ignore), admin)
-        findings += beside.result()
+    others = [agent(socket), outbox(root), *_host_checks(agent_file)]
+    findings = examine(state, file, data_dir, admin, local=local, others=others)
     if state.json:
         write_json([asdict(finding) for finding in findings])
     else:
@@ -108,6 +104,28 @@ def doctor(
         write_table(("", "check", "found", "fix"), rows)
     if any(item.status == "fail" for item in findings):
         raise click.exceptions.Exit(1)
+
+
+def examine(
+    state: State,
+    file: Path | None,
+    data_dir: str | None,
+    admin: str | None,
+    *,
+    local: bool = False,
+    others: Sequence[Check] = (),
+) -> list[Finding]:
+    """Return the findings about brokers and this machine; the arguments are those of the command.
+
+    `others` are checks of this machine that run beside those of the broker's configuration.
+    """
+    checks, findings = _here(file, data_dir, local=local)
+    checks += [*others, *programs()]
+    with state.working("checking brokers and this machine"), ThreadPoolExecutor(1) as threads:
+        beside = threads.submit(look, checks)
+        if not local:
+            findings += _of_brokers(replace(state, notice=_ignore), admin)
+        return findings + beside.result()
 
 
 def _ignore(_: str) -> None:

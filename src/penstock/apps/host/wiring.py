@@ -12,6 +12,8 @@ from penstock.apps.process.configuration import Given, Kinds, load_all
 from penstock.apps.process.wiring import audit_log
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.metrics import Registry
+from penstock.base.otlp_settings import OtlpSettings
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.host.server.settings import HostSettings, HttpSecuritySettings, SinkSettings
 from penstock.outbox.settings import OutboxSettings
 from penstock.security.audit import AuditSettings
@@ -19,6 +21,7 @@ from penstock.security.audit import AuditSettings
 if TYPE_CHECKING:
     from penstock.host.port import ChunkSink
     from penstock.host.server.agent import HostAgent
+    from penstock.host.server.tracing import AgentTraces
 
 KINDS: Final[Kinds] = (
     HostSettings,
@@ -26,6 +29,7 @@ KINDS: Final[Kinds] = (
     SinkSettings,
     OutboxSettings,
     AuditSettings,
+    OtlpSettings,
 )
 
 
@@ -42,6 +46,7 @@ class HostConfiguration:
     sink: SinkSettings
     outbox: OutboxSettings
     audit: AuditSettings
+    otlp: OtlpSettings
 
 
 def configure_host(
@@ -62,6 +67,7 @@ def configure_host(
         sink=loaded[SinkSettings],
         outbox=loaded[OutboxSettings],
         audit=loaded[AuditSettings],
+        otlp=loaded[OtlpSettings],
     )
 
 
@@ -90,6 +96,22 @@ def build_agent(configuration: HostConfiguration) -> HostAgent:
         http_security=configuration.http_security,
         registry=registry,
         audit=audit,
+        traces=_traces(configuration, registry),
+    )
+
+
+def _traces(configuration: HostConfiguration, registry: Registry) -> AgentTraces | None:
+    """Return the export by OTLP; None if `otlp.endpoint` is empty."""
+    if not configuration.otlp.endpoint:
+        return None
+    from penstock.host.server.tracing import AgentTraces
+
+    return AgentTraces(
+        configuration.otlp,
+        identity=configuration.host.socket_path,
+        clock=SYSTEM_CLOCK,
+        randomness=SYSTEM_RANDOMNESS,
+        registry=registry,
     )
 
 

@@ -7,13 +7,12 @@ file is reported on one line, `file:line: where: message; fix`, and the exit sta
 from __future__ import annotations
 
 import functools
-import importlib.util
 import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -28,7 +27,7 @@ from penstock.apps.client.session import (
     write_json,
     write_rich,
 )
-from penstock.base.errors import UnavailableError
+from penstock.base.extras import check_installed
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.document import Problem
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.spec import PipelineSpec
 
 STATUS_PROBLEMS: Final = 1
+_PACKAGES: Final = ("pyspark", "deltalake", "sqlglot")
 
 _COMMANDS: Final = {
     "run": ("pipeline.run", "run", "Run a pipeline."),
@@ -48,12 +48,6 @@ _COMMANDS: Final = {
 }
 
 
-class SparkMissing(UnavailableError):
-    """Pipelines need PySpark, which is not installed."""
-
-    code: ClassVar[str] = "invalid_config"
-
-
 @click.group(
     "pipeline",
     cls=LazyGroup,
@@ -62,8 +56,8 @@ class SparkMissing(UnavailableError):
 )
 def pipeline() -> None:
     """Run Spark pipelines, each defined by a file: sources, steps in SQL and Python, and sinks."""
-    if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("pipelines need PySpark: pip install 'penstock[spark]'")
+    for package in _PACKAGES:
+        check_installed(package, "spark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ _COMMANDS: Final = {
     "choose": ("plan.choose", "choose", "Recommend a technology, with reasons."),
     "keys": ("plan.keys", "keys", "Report the skew and the hot keys of a topic."),
 }
+SUMMARIES: Final = {name: summary for name, (_, _, summary) in _COMMANDS.items()}
+"""One sentence about each plan."""
 
 
 @click.group(

@@ -85,9 +85,10 @@ def cost(
         write_prices(write_prices_file)
         click.echo(f"prices written: {write_prices_file}")
         raise click.exceptions.Exit(0)
-    today = _today()
-    return cost_plan(inputs, load_prices(prices_file, today), today, preset=preset)
+    now = today()
+    return cost_plan(inputs, load_prices(prices_file, now), now, preset=preset)
 
 
-def _today() -> date:
+def today() -> date:
+    """Return the present date in UTC."""
     return datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC).date()

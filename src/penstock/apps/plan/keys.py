@@ -13,8 +13,9 @@ import click
 from penstock.apps.client.session import State
 from penstock.apps.plan.output import plan_inputs
 from penstock.base.system import SystemClock
-from penstock.planner.keys import Census, KeysInputs, Scope, partition_counts, plan_keys
-from penstock.planner.keys.census import COLUMNS
+from penstock.planner.keys.census import COLUMNS, Census
+from penstock.planner.keys.inputs import KeysInputs, partition_counts
+from penstock.planner.keys.plan import Scope, plan_keys
 from penstock.planner.quantities import NoQuantity, format_quantity, parse_quantity
 from penstock.planner.results import Plan
 
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
     from penstock.client import Client
 
 RECORDS_DEFAULT: Final = 1_000_000
+WHOLE: Final = "the whole topic"
 _COMMITTED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class Range:
     """Offsets to read in each partition, the sizes of all partitions, and a description."""
 
     start: Mapping[int, int]
@@ -76,23 +78,24 @@ def keys(
         elif since is not None:
             chosen = _recent(client, topic, partitions, since)
         else:
-            chosen = _newest(client, topic, partitions, records or RECORDS_DEFAULT)
+            chosen = newest(_whole(client, topic, partitions), records or RECORDS_DEFAULT)
         census = Census(partitions, counts, inputs.tracked_keys)
         for batch in client.iter_arrow(
             topic, start=chosen.start, end=chosen.end, columns=COLUMNS, isolation="read_committed"
         ):
             census.add(batch)
-    return plan_keys(_scope(topic, chosen, partitions), census.result(), inputs)
+    return plan_keys(scope_of(topic, chosen, partitions), census.result(), inputs)
 
 
-def _scope(topic: str, chosen: _Range, partitions: int) -> Scope:
+def scope_of(topic: str, chosen: Range, partitions: int) -> Scope:
+    """Return the part of a topic that a range covers, for its plan."""
     import numpy as np
 
     sizes = np.array([chosen.sizes.get(index, 0) for index in range(partitions)], np.int64)
     return Scope(topic=topic, read=chosen.text, complete=chosen.complete, sizes=sizes)
 
 
-def _whole(client: Client, topic: str, partitions: int) -> _Range:
+def _whole(client: Client, topic: str, partitions: int) -> Range:
     """Return the range of all records that are committed now, in the first `partitions`
     partitions.
     """
@@ -101,10 +104,10 @@ def _whole(client: Client, topic: str, partitions: int) -> _Range:
     end = client.list_offsets(topic, "latest", partitions=those, isolation=_COMMITTED)
     end = {index: max(offset, start[index]) for index, offset in end.items()}
     sizes = {index: end[index] - start[index] for index in start}
-    return _Range(start, end, sizes, "the whole topic")
+    return Range(start, end, sizes, WHOLE)
 
 
-def _recent(client: Client, topic: str, partitions: int, since: str) -> _Range:
+def _recent(client: Client, topic: str, partitions: int, since: str) -> Range:
     try:
         seconds = parse_quantity(since, "s")
     except NoQuantity as flaw:
@@ -119,14 +122,13 @@ def _recent(client: Client, topic: str, partitions: int, since: str) -> _Range:
         for index, end in whole.end.items()
         for offset in (found[index],)
     }
-    return _Range(start, whole.end, whole.sizes, f"the last {format_quantity(seconds, 's')}")
+    return Range(start, whole.end, whole.sizes, f"the last {format_quantity(seconds, 's')}")
 
 
-def _newest(client: Client, topic: str, partitions: int, records: int) -> _Range:
+def newest(whole: Range, records: int) -> Range:
     """Return a range of about `records` newest offsets, from each partition in proportion to its
     size.
     """
-    whole = _whole(client, topic, partitions)
     total = sum(whole.sizes.values())
     if total <= records:
         return whole
@@ -134,4 +136,4 @@ def _newest(client: Client, topic: str, partitions: int, records: int) -> _Range
         index: whole.end[index] - min(size, -(-records * size // total))
         for index, size in whole.sizes.items()
     }
-    return _Range(start, whole.end, whole.sizes, f"about the newest {records:,} offsets")
+    return Range(start, whole.end, whole.sizes, f"about the newest {records:,} offsets")

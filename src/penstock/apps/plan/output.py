@@ -107,10 +107,15 @@ _COMMON: Final = (
 )
 
 
-def _option(info: SettingInfo) -> Callable[[Any], Any]:
-    default = render(info.default)
+def default_text(info: SettingInfo) -> str:
+    """Return the default of an input as text with its unit; empty if it has none."""
     if info.type_name in ("int", "float") and isinstance(info.default, (int, float)):
-        default = format_quantity(info.default, info.unit)
+        return format_quantity(info.default, info.unit)
+    return render(info.default)
+
+
+def _option(info: SettingInfo) -> Callable[[Any], Any]:
+    default = default_text(info)
     shown = f" [default: {default}]" if default != "" else ""
     choices = f" One of {', '.join(info.choices)}." if info.choices else ""
     return click.option(

@@ -17,11 +17,14 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError, InvalidSetting
+from penstock.base.otlp_settings import OtlpSettings
 from penstock.base.settings import (
+    SettingInfo,
     by_name,
     load,
     setting,
@@ -160,6 +163,7 @@ class Configuration:
     tiering: TierSettings = field(default_factory=TierSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     schemas: RegistrySettings = field(default_factory=RegistrySettings)
+    otlp: OtlpSettings = field(default_factory=OtlpSettings)
     security: Security = field(default_factory=Security)
     processes: int = 1
     front_secret: bytes = field(default=b"", repr=False)
@@ -182,12 +186,28 @@ _TYPES: Final[Kinds] = (
     TierSettings,
     AuditSettings,
     RegistrySettings,
+    OtlpSettings,
     SecuritySettings,
 )
 
 
 def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
     return frozenset(name for kind in kinds for name in by_name(kind))
+
+
+@cache
+def all_settings() -> Mapping[str, SettingInfo]:
+    """Return the declaration of each setting by its name."""
+    return {name: info for kind in _TYPES for name, info in by_name(kind).items()}
+
+
+def gathered(file: Path | None, environment: Mapping[str, str]) -> dict[str, Given]:
+    """Return the values that the file and the environment give, unchecked.
+
+    Raises:
+        InvalidConfiguration: the file cannot be read.
+    """
+    return gather(_TYPES, file=file, environment=environment, flags={})
 
 
 def configure(
@@ -221,6 +241,7 @@ def configure(
         tiering=loaded[TierSettings],
         audit=loaded[AuditSettings],
         schemas=loaded[RegistrySettings],
+        otlp=loaded[OtlpSettings],
         security=Security(settings=loaded[SecuritySettings], overrides=overrides),
         processes=directories.processes,
         notes=notes,

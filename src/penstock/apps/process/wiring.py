@@ -2,6 +2,7 @@
 
 <log.dirs>/control.sqlite    topics, groups, offsets, producer ids, unless control.url is set
 <log.dirs>/log/              journal, partitions, checkpoints, lock file
+<log.dirs>/console/          what the console stores, such as saved plans
 <log.dirs>/objects/          diskless topics, unless diskless.storage.url is set
 <log.dirs>/staging/          blobs of exactly-once sinks, unless sink.staging.directory is set
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -21,11 +23,13 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.base.urls import without_credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from penstock.apps.process.configuration import Configuration, LocationSettings
     from penstock.base.ids import TopicPartition
+    from penstock.broker.admin_app import ConsoleFactory
     from penstock.broker.configuration.settings import BrokerSettings
+    from penstock.broker.export import OtlpExport
     from penstock.broker.server import BrokerServer
     from penstock.broker.topics.audit_topic import AuditTopic
     from penstock.control import ControlPlane, SqliteControlPlane
@@ -38,13 +42,14 @@ if TYPE_CHECKING:
     from penstock.registry.service import SchemaRegistry
     from penstock.security import Authoriser
     from penstock.security.audit import Audit, AuditSettings, LineSink
-    from penstock.storage import LogConfig
+    from penstock.storage import LogConfig, LogStore
 
 
 logger = logging.getLogger(__name__)
 
 CONTROL: Final = "control.sqlite"
 LOG: Final = "log"
+CONSOLE: Final = "console"
 
 
 class DirectoryUnusable(UnavailableError):
@@ -78,8 +83,15 @@ class Ready:
         return f"penstock ready {places}{registry}{note}"
 
 
+NewConsole = Callable[["SchemaRegistry | None", Path], "ConsoleFactory"]
+"""Function that returns a factory of the console of a broker. Its arguments are the schema registry
+and the directory of what the console stores."""
+
+
 async def opened(
-    configuration: Configuration, notices: SocketNotices | None = None
+    configuration: Configuration,
+    notices: SocketNotices | None = None,
+    console: NewConsole | None = None,
 ) -> tuple[BrokerServer, SchemaRegistry | None]:
     """Open the data directory and create a broker, even if its journal or checkpoint is damaged.
 
@@ -92,10 +104,10 @@ async def opened(
     from penstock.storage import CorruptLog
 
     try:
-        return build(configuration, notices)
+        return build(configuration, notices, console=console)
     except CorruptLog:
         alone = await _held_alone(configuration, notices)
-    return build(configuration, notices, alone=alone)
+    return build(configuration, notices, alone=alone, console=console)
 
 
 async def _held_alone(
@@ -126,6 +138,7 @@ def build(
     notices: SocketNotices | None = None,
     *,
     alone: Collection[TopicPartition] | None = None,
+    console: NewConsole | None = None,
 ) -> tuple[BrokerServer, SchemaRegistry | None]:
     """Open the data directory and create a broker and its schema registry, without starting them.
 
@@ -140,23 +153,12 @@ def build(
     """
     from penstock.broker.configuration.configs import TopicConfigs
     from penstock.broker.server import BrokerServer
-    from penstock.storage import LogStore, StoreLocked
 
     directory = configuration.directory
     _check_store(configuration)
     prepare(directory / configuration.log)
     topics = TopicConfigs(configuration.broker)
-    try:
-        store = LogStore.open(
-            directory / configuration.log,
-            configuration.storage,
-            clock=SYSTEM_CLOCK,
-            config_of=topics.config_of,
-            replicated=None if alone is None else lambda where: where not in alone,
-        )
-    except StoreLocked as error:
-        error.add_note("stop the broker that uses it, or choose another directory with --data-dir")
-        raise
+    store = _store(configuration, topics.config_of, alone)
     control = _control(configuration, notices)
     archive, registry = _diskless(configuration, control, topics.config_of), Registry()
     audit = configuration.audit
@@ -177,9 +179,47 @@ def build(
         audit=audit_log(audit, registry, {"broker": configuration.broker.node_id}, topic),
         audit_topic=topic,
         schema_ids=None if schemas is None else schemas[1],
+        export=_export(configuration, registry),
+        console=None if console is None else console(schemas and schemas[0], directory / CONSOLE),
     )
     topics.bind(lambda: server.cluster.loaded)
     return server, None if schemas is None else schemas[0]
+
+
+def _store(
+    configuration: Configuration,
+    config_of: Callable[[str], LogConfig],
+    alone: Collection[TopicPartition] | None,
+) -> LogStore:
+    """Open the store of a broker's logs; raises as `build`."""
+    from penstock.storage import LogStore, StoreLocked
+
+    try:
+        return LogStore.open(
+            configuration.directory / configuration.log,
+            configuration.storage,
+            clock=SYSTEM_CLOCK,
+            config_of=config_of,
+            replicated=None if alone is None else lambda where: where not in alone,
+        )
+    except StoreLocked as error:
+        error.add_note("stop the broker that uses it, or choose another directory with --data-dir")
+        raise
+
+
+def _export(configuration: Configuration, registry: Registry) -> OtlpExport | None:
+    """Return the export by OTLP; None if `otlp.endpoint` is empty."""
+    if not configuration.otlp.endpoint:
+        return None
+    from penstock.broker.export import OtlpExport
+
+    return OtlpExport(
+        configuration.otlp,
+        node_id=configuration.broker.node_id,
+        clock=SYSTEM_CLOCK,
+        randomness=SYSTEM_RANDOMNESS,
+        registry=registry,
+    )
 
 
 def _schemas(

@@ -13,7 +13,7 @@ import gc
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.apps.process.configuration import Configuration
 
 logger = logging.getLogger(__name__)
+
+STOP_MS: Final = 20_000
+"""Time that a stop may take."""
 
 
 @click.group("registry", short_help="Serve the schema registry without a broker.")
@@ -109,7 +112,12 @@ def serve(
 async def _serve(configuration: Configuration) -> None:
     import asyncio
 
-    from penstock.apps.process.daemon import COLLECT_AFTER_OBJECTS, stop_event
+    from penstock.apps.process.daemon import (
+        COLLECT_AFTER_OBJECTS,
+        notify_ready,
+        notify_stopping,
+        stop_event,
+    )
     from penstock.apps.process.wiring import address
     from penstock.apps.registry.standalone import StandaloneRegistry
 
@@ -127,10 +135,12 @@ async def _serve(configuration: Configuration) -> None:
             return
         bound = starting.result()
         click.echo(f"penstock ready registry={address(bound)}")
+        notify_ready()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER_OBJECTS)
         gc.enable()
         await stopped
+        notify_stopping(STOP_MS)
     finally:
         stopped.cancel()
         await standalone.stop()

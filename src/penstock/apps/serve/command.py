@@ -10,6 +10,8 @@ address of each broker, separated by commas. It ends with
 `admin.loopback.trusted=true` if every process on this machine may use the admin interface without
 credentials.
 
+A systemd unit of `Type=notify` is started at the same moment (`process/daemon.py`).
+
 SIGTERM and SIGINT stop the broker gracefully with status 0; a second signal ends it at once. The
 command fails when another process registers under the same node.id.
 """
@@ -31,7 +33,7 @@ from penstock.apps.process.configuration import (
     misspelt,
     parse_override,
 )
-from penstock.apps.process.daemon import set_up, stop_event
+from penstock.apps.process.daemon import notify_ready, set_up, stop_event
 from penstock.apps.process.private_files import protect
 from penstock.apps.process.wiring import Ready, logs_below
 from penstock.apps.serve.running import serve_until
@@ -146,5 +148,6 @@ def _check_alone(configuration: Configuration) -> None:
 async def _serve(configuration: Configuration) -> None:
     def announce(ready: Ready) -> None:
         click.echo(ready.line(configuration.broker.admin_loopback_trusted))
+        notify_ready()
 
     await serve_until(stop_event(), configuration, announce)

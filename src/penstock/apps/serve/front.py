@@ -7,6 +7,7 @@
 | `/metrics`                             | all brokers, with a label `broker`                    |
 | `/v1/groups`                           | all brokers, since each of them coordinates groups    |
 | `/v1/security/reload`                  | all brokers, and this address                         |
+| `/`, `/console…`                       | the first broker that can be connected to             |
 | `/v1/staging…`, `/v1/sinks…`           | the first broker, which has the staged blobs          |
 | other paths, GET and HEAD              | the first broker that has the answer, as the leader   |
 | other paths, other methods             | the first broker that can be connected to             |
@@ -33,12 +34,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.apps.serve.passing import ConsolePasser
 from penstock.base.http_listener import HttpListener
 from penstock.base.http_routes import error_response, json_response
 from penstock.base.metrics import Metrics, Sample, gauges, render
 from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.admin.access import HOSTS
+from penstock.broker.admin.access import CONSOLE, HOSTS
 from penstock.broker.http_security import names_of
 from penstock.broker.net.listeners import ADMIN, Address, admin_listener
 from penstock.client.errors import ADMIN_ANSWER_BYTES_MAX
@@ -189,6 +191,7 @@ class Front:
         self._settings = settings
         self._security = security
         self._secret = secret
+        self._console = ConsolePasser(self._brokers, secret).passed
         own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
         self._hosts = names_of(settings, own.host)
         self._listener = HttpListener()
@@ -214,6 +217,9 @@ class Front:
             Route("/v1/security/reload", self._merging(self._reloaded, "POST"), methods=["POST"]),
             Route("/v1/staging{rest:path}", self._first, methods=_METHODS),
             Route("/v1/sinks{rest:path}", self._first, methods=_METHODS),
+            Route("/", self._console, methods=_METHODS),
+            Route(CONSOLE, self._console, methods=_METHODS),
+            Route(f"{CONSOLE}/{{rest:path}}", self._console, methods=_METHODS),
             Route("/{rest:path}", self._any, methods=_METHODS),
         ]
         await self._listener.start(

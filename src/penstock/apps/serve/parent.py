@@ -43,11 +43,17 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 import click
 
 from penstock.apps.cli import describe
-from penstock.apps.process.daemon import FORCED_STATUS, handled
+from penstock.apps.process.daemon import (
+    FORCED_STATUS,
+    VARIABLE,
+    handled,
+    notify_ready,
+    notify_stopping,
+)
 from penstock.apps.process.wiring import PortUnavailable, prepare, unbound
 from penstock.apps.serve.front import Front
 from penstock.apps.serve.plan import Plan, check_held
-from penstock.apps.serve.running import serve_until
+from penstock.apps.serve.running import serve_until, stop_ms
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK
@@ -67,10 +73,6 @@ FORGOTTEN_SECONDS: Final = 60.0
 """Run time, in seconds, after which earlier failures of a process no longer delay its restart."""
 LOOK_SECONDS: Final = 0.05
 """Interval, in seconds, of attempts to get a lock that is about to be released."""
-STOP_MARGIN_SECONDS: Final = 20.0
-"""Time, in seconds, that a child gets to stop besides twice shutdown.timeout.ms, before it is
-killed.
-"""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _READY: Final = b"1"
 _WAKES_READ: Final = 4096
@@ -123,7 +125,7 @@ def run_all(configuration: Configuration) -> None:
 def _run_all(configuration: Configuration, keep: ExitStack) -> None:
     plan = Plan(configuration, keep)
     prepare(configuration.directory / plan.brokers[0].log)
-    stop_seconds = 2 * configuration.broker.shutdown_timeout_ms / 1000 + STOP_MARGIN_SECONDS
+    stop_seconds = stop_ms(configuration) / 1000
     keep.callback(os.close, _lock(configuration.directory, stop_seconds))
     check_held([entry.broker.node_id for entry in plan.brokers], configuration.directory)
     parent = Parent(stop_seconds)
@@ -135,7 +137,12 @@ def _run_all(configuration: Configuration, keep: ExitStack) -> None:
         notices = SocketNotices(inboxes[place], [*inboxes[:place], *inboxes[place + 1 :]])
         parent.add(f"broker {one.broker.node_id}", partial(_broker, one, notices))
     gc.freeze()
-    parent.run(lambda: click.echo(plan.ready_line()))
+
+    def announce() -> None:
+        click.echo(plan.ready_line())
+        notify_ready()
+
+    parent.run(announce)
 
 
 def _import_all() -> None:
@@ -289,6 +296,7 @@ class Parent:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             os.close(self._held)
             _name_in_logs(child.name)
+            os.environ.pop(VARIABLE, None)  # only the parent notifies systemd
             child.main(self._alive, lambda: _say_ready(says))
             status = 0
         except (PenstockError, OSError) as error:
@@ -331,6 +339,7 @@ class Parent:
         """Stop all children in reverse order; return the names of those that had to be killed."""
         killed = []
         self._restarts = False
+        notify_stopping(round(len(self._children) * self._stop_seconds * 1000))
         for child in self._children:
             child.due = inf
         for child in reversed(self._children):

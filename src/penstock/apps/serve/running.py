@@ -7,20 +7,32 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.apps.process.daemon import COLLECT_AFTER_OBJECTS
+from penstock.apps.process.daemon import COLLECT_AFTER_OBJECTS, notify_stopping
 from penstock.apps.process.wiring import Ready, address, opened, start
 from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from pathlib import Path
+
+    from starlette.types import ASGIApp
+
     from penstock.apps.process.configuration import Configuration
+    from penstock.broker.admin.access import AdminAccess
+    from penstock.broker.admin_app import ConsoleFactory
+    from penstock.broker.assembly import Assembly
     from penstock.broker.server import BrokerServer
     from penstock.control.drivers.notices import SocketNotices
     from penstock.registry.server import RegistryServer
+    from penstock.registry.service import SchemaRegistry
 
 
 logger = logging.getLogger(__name__)
+
+STOP_MARGIN_MS: Final = 20_000
+"""Time that a stop may take besides its timeouts, to sync files and close them."""
 
 
 async def serve_until(
@@ -38,7 +50,7 @@ async def serve_until(
             database was restored from an older state.
     """
     loop = asyncio.get_running_loop()
-    starting = loop.create_task(_started(configuration, notices))
+    starting = loop.create_task(started(configuration, notices))
     stopped = loop.create_task(stop.wait())
     await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -55,6 +67,7 @@ async def serve_until(
     waits = {stopped, loop.create_task(server.superseded.wait())}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping")
+    notify_stopping(stop_ms(configuration))
     if registry is not None:
         await registry.stop()
     await server.stop()
@@ -65,10 +78,42 @@ async def serve_until(
         raise server.ended_by or StaleBroker(server.settings.node_id)
 
 
-async def _started(
-    configuration: Configuration, notices: SocketNotices | None
+def stop_ms(configuration: Configuration) -> int:
+    """Return the longest time, in ms, that a broker with these settings takes to stop."""
+    shutdown_ms = 2 * configuration.broker.shutdown_timeout_ms
+    return shutdown_ms + configuration.diskless.drain_timeout_ms + STOP_MARGIN_MS
+
+
+def console_of(schemas: SchemaRegistry | None, directory: Path) -> ConsoleFactory:
+    """Return the function that creates the console; it imports the modules in a thread.
+
+    `schemas` is the broker's schema registry, `directory` has what the console stores.
+    """
+
+    def imported() -> Callable[
+        [Assembly, AdminAccess, SchemaRegistry | None, Path], Awaitable[ASGIApp]
+    ]:
+        from penstock.apps.console.pages.application import build_console
+
+        return build_console
+
+    async def create(broker: Assembly, access: AdminAccess) -> ASGIApp:
+        build = await asyncio.to_thread(imported)
+        return await build(broker, access, schemas, directory)
+
+    return create
+
+
+async def started(
+    configuration: Configuration, notices: SocketNotices | None = None
 ) -> tuple[BrokerServer, RegistryServer | None, Ready]:
-    server, schemas = await opened(configuration, notices)
+    """Start a broker and its schema registry, which is None if it serves none.
+
+    Raises:
+        PenstockError: one of them cannot start.
+    """
+    console = console_of if configuration.broker.console_enable else None
+    server, schemas = await opened(configuration, notices, console)
     ready = await start(server)
     if schemas is None:
         return server, None, ready

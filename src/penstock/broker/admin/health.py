@@ -121,14 +121,27 @@ class Readiness:
         self._found: tuple[Check, ...] = ()
         self._found_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
+        self.disk_space = (0, 0)
+        """Free bytes and size of the data directory's file system, at the last probe."""
 
     async def look(self) -> Health:
         """Return all checks; probes of dependencies may be `READINESS_KEPT_SECONDS` old."""
-        if self._clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.get_running_loop().create_task(self._look())
-            await asyncio.shield(self._looking)
+        looking = self.probe_soon()
+        if looking is not None:
+            await asyncio.shield(looking)
         return Health(checks=(*self._known(), *self._found))
+
+    def probe_soon(self) -> asyncio.Task[None] | None:
+        """Start new probes; return None if the last ones are recent enough."""
+        if self._clock.monotonic() - self._found_at < READINESS_KEPT_SECONDS:
+            return None
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        return self._looking
+
+    def latest(self) -> Health | None:
+        """Return all checks with the results of the last probes; None before the first ones."""
+        return Health(checks=(*self._known(), *self._found)) if self._found else None
 
     def alive(self) -> Health:
         """Return the checks whose failure requires a restart, without probes."""
@@ -154,6 +167,7 @@ class Readiness:
             await self._service.probe()
 
     async def _disk(self) -> None:
+        self.disk_space = await asyncio.to_thread(disk_space, self._store.directory)
         await asyncio.to_thread(check_disk, self._store.directory, FREE_BYTES_MIN)
 
     def _known(self) -> tuple[Check, ...]:
@@ -217,15 +231,20 @@ class _Probe:
         return ""
 
 
+def disk_space(directory: str) -> tuple[int, int]:
+    """Return free bytes and size of the file system of `directory`. Blocks; raises OSError."""
+    place = os.statvfs(directory)
+    return place.f_bavail * place.f_frsize, place.f_blocks * place.f_frsize
+
+
 def check_disk(directory: str, free_bytes_min: int) -> None:
     """Raise OSError unless `directory` is writable and has enough free space. Blocks."""
     try:
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.write(b"\0")
-        place = os.statvfs(directory)
+        free_bytes, _ = disk_space(directory)
     except OSError as error:
         raise OSError(f"data directory {directory} cannot be written: {error.strerror}") from error
-    free_bytes = place.f_bavail * place.f_frsize
     if free_bytes < free_bytes_min:
         raise OSError(
             f"data directory {directory} has {free_bytes} bytes free, but needs at least"

@@ -193,6 +193,17 @@ class BrokerSettings(TopicDefaults):
         " status 503. One remote address may use three quarters of the maximum. Health probes are"
         " not counted.", 1, INT_MAX,
     )  # fmt: skip
+    console_enable: bool = setting(
+        True, "Serve the console, whose pages are below /console of the admin HTTP interface."
+    )
+    console_read_only: bool = setting(
+        False, "Show the console without acts that change something, and reject such requests with"
+        " status 403. The other paths of the admin HTTP interface are not affected.",
+    )  # fmt: skip
+    console_schema_directory: str = setting(
+        "", "Directory with schema files by which the console decodes records: TOPIC-value or"
+        " TOPIC-key, with the ending .avsc, .proto, or that of a descriptor set. Empty: none.",
+    )  # fmt: skip
     replication_listener: str = setting(
         "", "host:port on which this broker accepts connections of other brokers for replication."
         " Empty: this broker has no replicated partitions. Port 0 picks a free port.",

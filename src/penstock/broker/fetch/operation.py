@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.requests.metrics import RequestMetrics
+    from penstock.broker.requests.tracing import BrokerTraces, TracedBatch
     from penstock.partitions import Partition
     from penstock.security import AuthorisationFailed
     from penstock.security.audit import Audit
@@ -212,6 +213,7 @@ class Fetch(Struct, frozen=True, kw_only=True):
     quotas: Quotas
     stopping: asyncio.Event
     audit: Audit
+    traces: BrokerTraces | None
 
     def fetch(
         self, context: RequestContext, frame: memoryview, offset: int, lease: Lease | None
@@ -253,7 +255,7 @@ class FetchOperation:
     __slots__ = (
         "_committed", "_context", "_fetch", "_found", "_hub", "_later", "_max_bytes", "_plan",
         "_refused", "_request",
-        "_size", "_sources", "_timer",
+        "_size", "_sources", "_timer", "_traced",
     )  # fmt: skip
 
     def __init__(
@@ -281,6 +283,7 @@ class FetchOperation:
         self._sources: list[object] = []
         self._timer: Any = None
         self._later: list[Later] = []
+        self._traced: list[TracedBatch] = []
 
     def _authorise(self) -> None:
         """Record the topics that the caller may not read; `_source` raises their errors."""
@@ -352,6 +355,7 @@ class FetchOperation:
         waits = self._timer is not None
         found = self._found = {}
         self._size = 0
+        self._traced = []
         news = False
         budget = self._max_bytes
         sources: list[object] = []
@@ -467,6 +471,9 @@ class FetchOperation:
                 self._later.append(aborted)
                 return None
             answer.aborted = [transaction[:2] for transaction in aborted]
+        traces = self._fetch.traces
+        if traces is not None and traces.kept:
+            self._traced += traces.within(source.topic_partition, offset, read.next_offset)
         return answer
 
     def _found_at(
@@ -526,6 +533,8 @@ class FetchOperation:
 
     def _answer(self) -> None:
         context, plan = self._context, self._plan
+        if self._traced:
+            self._trace()
         if context.refused:
             RequestAudit(self._fetch.audit).refused(context)
         topics: dict[bytes, list[PartitionAnswer]] = {}
@@ -554,6 +563,15 @@ class FetchOperation:
         if self._fetch.quotas.active:
             throttled(pieces, self._fetch.quotas.fetched(context, writer.size_bytes))
         self._fetch.reply(context, pieces, writer.size_bytes)
+
+    def _trace(self) -> None:
+        """Record a span for each traced batch of the response."""
+        context, traces = self._context, self._fetch.traces
+        if traces is None:
+            return
+        for batch in self._traced:
+            traces.fetched(batch, started=context.started, client_id=context.client_id or "")
+            context.trace = traces.exemplar(batch.context)
 
     def _leaders(self, topics: dict[bytes, list[PartitionAnswer]]) -> list[Endpoint]:
         named = [answer.leader for answers in topics.values() for answer in answers]

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.requests.metrics import RequestMetrics
+    from penstock.broker.requests.tracing import BrokerTraces, Producing
     from penstock.broker.transactions.link import Verifier
     from penstock.partitions import GroupCommits, Partition
 
@@ -343,6 +344,7 @@ class Produce(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     verifier: Verifier
     produce_waiting: dict[Expiring, None]
+    traces: BrokerTraces | None
 
     def produce(
         self,
@@ -396,7 +398,7 @@ class Produce(Struct, frozen=True, kw_only=True):
         `guards` are the verified transactions of batches. `results` already has the partitions that
         were rejected.
         """
-        now_ms, acks = self.clock.now_ms(), request.acks
+        now_ms, acks, traces = self.clock.now_ms(), request.acks, self.traces
         by_id = context.version >= TOPIC_IDS_FROM
         topics = self.partitions.topics_by_id if by_id else self.partitions.topics_by_name
         pending = _Pending(self, context, request, results)
@@ -413,11 +415,12 @@ class Produce(Struct, frozen=True, kw_only=True):
                         raise _unknown(key, by_id=by_id)
                     partition = self._writable(context, topic, index)
                     if not records:
-                        raise InvalidRecord(
-                            f"records of {topic.topic.name}-{index} are null or empty"
-                        )
+                        raise _empty(topic, index)
                     guard = None if guards is None else guard_of(guards, (key, index))
                     ids = self._id_reader(context, topic, partition)
+                    result.trace = (
+                        None if traces is None else traces.producing(context, records, partition)
+                    )
                     try:
                         partition.append(
                             records, now_ms=now_ms, acks=acks, lease=lease, done=result,
@@ -592,6 +595,10 @@ def _unknown(key: bytes, *, by_id: bool) -> PenstockError:
     return UnknownTopicOrPartition(f"topic {key.decode(errors='replace')!r} does not exist")
 
 
+def _empty(topic: ServedTopic, index: int) -> PenstockError:
+    return InvalidRecord(f"records of {topic.topic.name}-{index} are null or empty")
+
+
 def _fail(result: PartitionResult, topic: ServedTopic | None, error: Exception) -> None:
     if not isinstance(error, PenstockError):
         name = "?" if topic is None else topic.topic.name
@@ -636,7 +643,7 @@ class _Appended(PartitionResult):
     `takes` names the step that the append waits for, for the error message of a timeout.
     """
 
-    __slots__ = ("_pending", "takes")
+    __slots__ = ("_pending", "takes", "trace")
     takes: str
 
     def __init__(self, index: int, pending: _Pending) -> None:
@@ -646,6 +653,7 @@ class _Appended(PartitionResult):
         self.message = None
         self.record_errors = ()
         self.leader = None
+        self.trace: Producing | None = None
         self._pending = pending
 
     def __call__(self, outcome: Outcome) -> None:
@@ -656,6 +664,9 @@ class _Appended(PartitionResult):
         else:
             self.base_offset, self.log_append_time_ms, self.log_start_offset, _, _, _ = outcome
         pending = self._pending
+        if self.trace is not None:
+            self.trace.acknowledged(self.base_offset, self.message or "" if self.error else "")
+            pending.traced(self.trace)
         pending.outstanding -= 1
         if not pending.outstanding:
             pending.answer()
@@ -681,6 +692,9 @@ class _Pending:
         self._results: list[TopicResult] | None = results
         self.outstanding = 0
         self.deadline = context.started + request.timeout_ms / 1000
+
+    def traced(self, trace: Producing) -> None:
+        self._context.trace = trace.exemplar
 
     def append_opened(
         self, sealed: _Sealed, ready: OpenResult, now_ms: int, lease: Lease | None

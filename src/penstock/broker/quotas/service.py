@@ -15,7 +15,7 @@ Belongs to the event-loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -281,3 +281,12 @@ class Quotas:
 
     def samples(self) -> Iterator[Sample]:
         yield from quota_samples(self.throttles, self._table, self._now_ms())
+
+    def used(self) -> Mapping[tuple[str, str, str], float]:
+        """Return the recent use divided by the quota, by quota, user, and client id or address.
+
+        A name is empty if all users or all client ids share the quota. At most `SERIES_MAX` clients
+        are returned, those with the highest use.
+        """
+        quota_samples(self.throttles, self._table, self._now_ms())
+        return self.throttles.used

@@ -58,7 +58,10 @@ class RequestMetrics(Metrics, prefix="penstock_"):
         histogram = self.latency.get(context.api.name)
         if histogram is None:
             histogram = self.latency[context.api.name] = Histogram()
-        histogram.observe(now - context.started)
+        if context.trace is None:
+            histogram.observe(now - context.started)
+        else:
+            histogram.observe_traced(now - context.started, *context.trace)
 
     def failed(self, context: RequestContext, number: int) -> None:
         self.errors[context.api.name, error_name(number)] += 1
@@ -92,10 +95,17 @@ def log_samples(cluster: ClusterMetadata, partitions: PartitionRegistry) -> Iter
         return
     metrics = LogMetrics()
     metrics.brokers = len(image.brokers)
+    declared = LogMetrics.metrics
+    ends, starts = declared["current_offset"], declared["oldest_offset"]
+    newest: list[Sample] = []
+    oldest: list[Sample] = []
     for name, topic in partitions.topics.items():
         metrics.topic_partitions[name] = len(topic.partitions)
         for index, log in enumerate(topic.partitions):
-            if log is not None and log.high_watermark >= 0:
-                metrics.current_offset[name, str(index)] = log.high_watermark
-                metrics.oldest_offset[name, str(index)] = log.log_start_offset
+            if log is not None and (end := log.high_watermark) >= 0:
+                labels = (name, str(index))
+                newest.append(Sample(ends, end, labels))
+                oldest.append(Sample(starts, log.log_start_offset, labels))
     yield from metrics.samples()
+    yield from newest
+    yield from oldest

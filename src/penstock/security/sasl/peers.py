@@ -48,6 +48,11 @@ class PeerSecret:
         """
         return self._derive("decoys")
 
+    @property
+    def forms(self) -> bytes:
+        """The key of the tokens in the console's forms, the same on all brokers."""
+        return self._derive("console forms")
+
     def client(self, mechanism: str, nonce: str) -> ScramClient:
         """Return the SCRAM exchange by which this broker authenticates to another one."""
         from penstock.security.sasl.scram import ScramClient

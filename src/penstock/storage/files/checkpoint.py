@@ -64,6 +64,8 @@ _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")
 _POINT: Final = Struct(">qqqqqiIii")
 _POINT_OF: Final = {MAGIC: _POINT, b"PCP1": Struct(">qqqqqiI")}
+MAGICS: Final = (*_POINT_OF,)
+"""Formats that are read; `MAGIC` is written."""
 _CHECKED_FROM: Final = 8
 _JOURNAL_SHIFT: Final = 8
 _JOURNAL_UNIT: Final = 4096

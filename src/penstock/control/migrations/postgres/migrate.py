@@ -44,9 +44,10 @@ async def migrate(connection: Connection, *, where: str, randomness: Randomness)
         IncompatibleDatabase: the schema version is unknown or older than release 0.1, other tables
             are in the schema, or the server's version or encoding is unsupported.
     """
-    await _check_server(connection, where)
-    version = await _version(connection, where)
-    for number, text in missing("postgres", version, where=where):
+    version = await schema_version(connection, where)
+    if version is None:
+        await _create_table(connection, where)
+    for number, text in missing("postgres", version or 0, where=where):
         await connection.execute(text)
         await connection.execute("INSERT INTO penstock_schema VALUES ($1)", number)
     opened = metadata.open_cluster(metadata_rules.cluster_id(randomness.uuid()), randomness.uuid())
@@ -67,23 +68,34 @@ async def _check_server(connection: Connection, where: str) -> None:
         raise IncompatibleDatabase(f"{where} has no schema of the connection's search path")
 
 
-async def _version(connection: Connection, where: str) -> int:
-    """Return the number of the last applied migration, or 0. Creates the table of migrations."""
+async def schema_version(connection: Connection, where: str) -> int | None:
+    """Return the number of the last applied migration; None without a table of migrations.
+
+    Nothing is changed.
+
+    Raises:
+        IncompatibleDatabase: the server's version or encoding is unsupported.
+    """
+    await _check_server(connection, where)
     if await connection.fetchval(
         "SELECT to_regclass(quote_ident(current_schema()) || '.penstock_schema') IS NULL"
     ):
-        foreign = await connection.fetchval(
-            "SELECT min(relname) FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
-            " AND relkind IN ('r', 'p', 'v', 'm', 'f')"
-        )
-        if foreign is not None:
-            raise IncompatibleDatabase(
-                f"{where} has tables of another program, such as {foreign!r}: give Penstock a"
-                " database or a schema of its own"
-            )
-        await connection.execute(
-            "CREATE TABLE penstock_schema (number integer PRIMARY KEY,"
-            " applied timestamptz NOT NULL DEFAULT clock_timestamp())"
-        )
+        return None
     found: int | None = await connection.fetchval("SELECT max(number) FROM penstock_schema")
     return found or 0
+
+
+async def _create_table(connection: Connection, where: str) -> None:
+    foreign = await connection.fetchval(
+        "SELECT min(relname) FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+        " AND relkind IN ('r', 'p', 'v', 'm', 'f')"
+    )
+    if foreign is not None:
+        raise IncompatibleDatabase(
+            f"{where} has tables of another program, such as {foreign!r}: give Penstock a"
+            " database or a schema of its own"
+        )
+    await connection.execute(
+        "CREATE TABLE penstock_schema (number integer PRIMARY KEY,"
+        " applied timestamptz NOT NULL DEFAULT clock_timestamp())"
+    )
