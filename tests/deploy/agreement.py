@@ -183,7 +183,8 @@ def _names(deployment: Path) -> Iterator[str]:
     """Addresses and images wherever they are written, also in comments."""
     for name in files.ALL:
         text = (deployment / name).read_text()
-        for address in sorted(set(re.findall(r"\w+://\S+", text)) - ALLOWED_ADDRESSES):
+        addresses = set(re.findall(r"\w+://\S+", text)) if name in files.HOST_FILES else set()
+        for address in sorted(addresses - ALLOWED_ADDRESSES):
             yield f"{name}: it names the address {address}"
         for image in sorted(set(re.findall(r"\bpenstock:[\w.]+", text)) - {_image()}):
             yield f"{name}: it names the image {image}"

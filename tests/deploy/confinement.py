@@ -15,7 +15,8 @@ from typing import Any, Final
 from tests.deploy import files
 from tests.deploy.files import document, documents, from_json
 
-PREPARATION: Final = "socket-directory"
+PREPARATIONS: Final = {"socket-directory", "store-directories"}
+OWN_IMAGE: Final = "penstock:"
 PREPARATION_NEEDS: Final = {"CHOWN", "FOWNER"}
 
 
@@ -35,12 +36,13 @@ def faults(deployment: Path) -> list[str]:
     return [
         f"{container.place}: {container.name} {fault}"
         for container in containers(deployment)
-        for fault in _of(container)
+        for fault in faults_of(container)
     ]
 
 
-def _of(one: Confinement) -> Iterator[str]:
-    prepares = one.name == PREPARATION
+def faults_of(one: Confinement) -> Iterator[str]:
+    """Yield the rights that a container has and does not need."""
+    prepares = one.name in PREPARATIONS
     if one.root != prepares:
         yield "runs as root" if one.root else "does not run as root"
     if one.dropped != {"ALL"}:
@@ -54,20 +56,14 @@ def _of(one: Confinement) -> Iterator[str]:
 
 
 def containers(deployment: Path) -> Iterator[Confinement]:
-    for name, service in documents(deployment / files.COMPOSE)[0]["services"].items():
-        yield Confinement(
-            place=files.COMPOSE,
-            name=name,
-            root=service.get("user", "0").startswith("0"),
-            dropped=frozenset(service.get("cap_drop", ())),
-            added=frozenset(service.get("cap_add", ())),
-            sealed="no-new-privileges:true" in service.get("security_opt", ()),
-            read_only=service.get("read_only", False),
-        )
+    for file in (files.COMPOSE, files.SINGLE, files.CLUSTER):
+        for name, service in documents(deployment / file)[0]["services"].items():
+            if service["image"].startswith(OWN_IMAGE):
+                yield _of_service(file, name, service)
     for file, kind in ((files.DAEMON_SET, "DaemonSet"), (files.PRODUCER_POD, "Deployment")):
         pod = document(deployment / file, kind)["spec"]["template"]["spec"]
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
-            yield _of_pod(file, pod["securityContext"], container)
+            yield of_pod(file, pod["securityContext"], container)
     for file in (files.TASK, files.PRODUCER_TASK):
         for container in from_json(deployment / file)["containerDefinitions"]:
             capabilities = container.get("linuxParameters", {}).get("capabilities", {})
@@ -82,7 +78,19 @@ def containers(deployment: Path) -> Iterator[Confinement]:
             )
 
 
-def _of_pod(file: str, pod: dict[str, Any], container: dict[str, Any]) -> Confinement:
+def _of_service(file: str, name: str, service: dict[str, Any]) -> Confinement:
+    return Confinement(
+        place=file,
+        name=name,
+        root=service.get("user", "0").startswith("0"),
+        dropped=frozenset(service.get("cap_drop", ())),
+        added=frozenset(service.get("cap_add", ())),
+        sealed="no-new-privileges:true" in service.get("security_opt", ()),
+        read_only=service.get("read_only", False),
+    )
+
+
+def of_pod(file: str, pod: dict[str, Any], container: dict[str, Any]) -> Confinement:
     context = {**pod, **container.get("securityContext", {})}
     capabilities = context.get("capabilities", {})
     profile = context.get("seccompProfile", {}).get("type")

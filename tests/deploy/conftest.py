@@ -1,11 +1,14 @@
-"""The image that several tests run: made once."""
+"""Images that several tests run: each made once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.built import BuiltImage, build
+from tests.deploy.files import BROKER_CONTAINER
 from tests.deploy.image import install, make_wheel
 
 
@@ -19,3 +22,10 @@ def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("image")
     install(wheel, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuiltImage]:
+    """The broker's image as its container file describes it. It takes minutes."""
+    with build(BROKER_CONTAINER, tmp_path_factory.mktemp("built")) as image:
+        yield image

@@ -15,24 +15,41 @@ from typing import Any
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
-HOST = ROOT / "deploy" / "host"
+DEPLOY = ROOT / "deploy"
 
-CONTAINER = "Containerfile"
-IGNORED = "Containerfile.dockerignore"
 LOCK = "requirements.txt"
-COMPOSE = "compose.yaml"
-DAEMON_SET = "kubernetes/daemonset.yaml"
-PRODUCER_POD = "kubernetes/producer.yaml"
-TASK = "ecs/task-definition.json"
-SERVICE = "ecs/service.json"
-PRODUCER_TASK = "ecs/producer-task-definition.json"
+CONTAINER = "host/Containerfile"
+COMPOSE = "host/compose.yaml"
+DAEMON_SET = "host/kubernetes/daemonset.yaml"
+PRODUCER_POD = "host/kubernetes/producer.yaml"
+TASK = "host/ecs/task-definition.json"
+SERVICE = "host/ecs/service.json"
+PRODUCER_TASK = "host/ecs/producer-task-definition.json"
 UNIT = "systemd/penstock-host.service"
-USERS = "sysusers.d/penstock.conf"
-DIRECTORIES = "tmpfiles.d/penstock.conf"
-ALL = (
-    *(CONTAINER, IGNORED, LOCK, COMPOSE, DAEMON_SET, PRODUCER_POD),
+USERS = "systemd/sysusers.d/penstock.conf"
+DIRECTORIES = "systemd/tmpfiles.d/penstock.conf"
+BROKER_CONTAINER = "broker/Containerfile"
+SINGLE = "compose/compose.yaml"
+CLUSTER = "compose/compose.cluster.yaml"
+BROKER_UNIT = "systemd/penstock-broker.service"
+REGISTRY_UNIT = "systemd/penstock-registry.service"
+CHART = "helm/penstock"
+
+
+def ignored(container: str) -> str:
+    """Return the ignore file of a container file, which is beside it."""
+    return f"{container}.dockerignore"
+
+
+HOST_FILES = (
+    *(LOCK, CONTAINER, ignored(CONTAINER), COMPOSE, DAEMON_SET, PRODUCER_POD),
     *(TASK, SERVICE, PRODUCER_TASK, UNIT, USERS, DIRECTORIES),
 )
+BROKER_FILES = (
+    *(BROKER_CONTAINER, ignored(BROKER_CONTAINER), SINGLE, CLUSTER),
+    *(BROKER_UNIT, REGISTRY_UNIT),
+)
+ALL = (*HOST_FILES, *BROKER_FILES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +67,8 @@ class Mistake:
 
 def plant(mistake: Mistake, folder: Path) -> Path:
     """A copy of the deployment below `folder` with the mistake in it."""
-    copy = folder / "host"
-    shutil.copytree(HOST, copy)
+    copy = folder / "deploy"
+    shutil.copytree(DEPLOY, copy)
     path = copy / mistake.file
     text = path.read_text()
     assert mistake.old in text, f"{mistake.file} has no {mistake.old!r} to change"
@@ -142,9 +159,9 @@ def patterns(path: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-def context_files(deployment: Path) -> list[PurePosixPath]:
+def context_files(deployment: Path, container: str = CONTAINER) -> list[PurePosixPath]:
     """The files of the project that a container build is sent."""
-    rules = patterns(deployment / IGNORED)
+    rules = patterns(deployment / ignored(container))
     tops = sorted({PurePosixPath(rule.lstrip("!")).parts[0] for rule in rules if rule[0] == "!"})
     found: list[PurePosixPath] = []
     for top in tops:

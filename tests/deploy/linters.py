@@ -6,17 +6,19 @@ service model of ECS, and systemd's own tools.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from botocore.loaders import Loader  # type: ignore[import-untyped]
 from botocore.model import ServiceModel  # type: ignore[import-untyped]
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
+from compat.parts import PartMissing, compose_config
 
 from tests.deploy.files import from_json
 from tests.machine import lacking, system_tool
@@ -56,6 +58,27 @@ def hadolint(path: Path) -> str:
 def compose_schema(path: Path) -> str:
     words = ("--builtin-schema", "vendor.compose-spec", path)
     return call(installed("check-jsonschema"), *words)
+
+
+def compose_model(path: Path) -> str:
+    """Load a Compose file with the library of `docker compose`, which also resolves references."""
+    return call(part(compose_config), path)
+
+
+def compose_services(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the services of a Compose file after interpolation, by name."""
+    done = run(part(compose_config), path)
+    assert done.returncode == 0, done.stderr
+    services: dict[str, dict[str, Any]] = json.loads(done.stdout)["services"]
+    return services
+
+
+def part(fetch: Callable[[], Path]) -> Path:
+    """Return a foreign program; where it cannot be fetched, the test ends."""
+    try:
+        return fetch()
+    except PartMissing as error:
+        lacking(str(error))
 
 
 def kubernetes_schema(path: Path) -> str:

@@ -21,7 +21,7 @@ import pytest
 
 from penstock.testing import Broker
 from tests.deploy.agreement import DRAIN, HEALTH, SOCKET, compose, option, setting, systemd
-from tests.deploy.files import HOST, ROOT, UNIT, unit_values
+from tests.deploy.files import DEPLOY, ROOT, UNIT, unit_values
 from tests.deploy.image import command, script
 
 SECONDS_MAX = 60
@@ -72,7 +72,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker() as started:
-        producer = compose(HOST).producer
+        producer = compose(DEPLOY).producer
         assert producer is not None
         started.create_topic(option(producer.command, "--topic"))
         yield started
@@ -82,7 +82,7 @@ def broker() -> Iterator[Broker]:
 def agent(folder: Path, broker: Broker, image: Path) -> Iterator[Agent]:
     """The unit's command, under a supervisor."""
     path = str(folder / "run" / "host.sock")
-    serve = systemd(HOST).serve
+    serve = systemd(DEPLOY).serve
     words = replaced(serve, {SOCKET: path, option(serve, "--bootstrap"): broker.bootstrap})
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(folder / "notify"))
@@ -99,7 +99,7 @@ def agent(folder: Path, broker: Broker, image: Path) -> Iterator[Agent]:
 
 
 def test_the_unit_lets_machine_code_be_loaded() -> None:
-    assert "Service.MemoryDenyWriteExecute" not in unit_values(HOST / UNIT)
+    assert "Service.MemoryDenyWriteExecute" not in unit_values(DEPLOY / UNIT)
 
 
 @pytest.mark.long
@@ -127,9 +127,9 @@ def test_an_agent_starts_serves_and_stops(agent: Agent, broker: Broker) -> None:
     agent.process.send_signal(signal.SIGTERM)
     stopping = agent.told().splitlines()
     assert stopping[0] == "STOPPING=1"
-    drain_ms = int(setting(systemd(HOST).serve, DRAIN))
+    drain_ms = int(setting(systemd(DEPLOY).serve, DRAIN))
     assert int(stopping[1].partition("=")[2]) > drain_ms * 1000
-    stop_seconds = systemd(HOST).stop_seconds
+    stop_seconds = systemd(DEPLOY).stop_seconds
     assert stop_seconds is not None
     assert agent.process.wait(stop_seconds) == 0
     assert not place.exists()
@@ -138,7 +138,7 @@ def test_an_agent_starts_serves_and_stops(agent: Agent, broker: Broker) -> None:
 
 def produce(agent: Agent) -> str:
     """Run the sample producer as the compose file does, for a few readings; what it printed."""
-    producer = compose(HOST).producer
+    producer = compose(DEPLOY).producer
     assert producer is not None
     words = replaced(producer.command, {SOCKET: agent.path})
     program = ROOT / "examples" / "host_producer.py"

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import Client
 from tests.deploy.agreement import compose, option
-from tests.deploy.files import COMPOSE, HOST, documents
+from tests.deploy.files import COMPOSE, DEPLOY, documents
 from tests.deploy.image import command
 
 SECONDS_MAX = 60
@@ -20,7 +20,7 @@ SECONDS_MAX = 60
 
 @pytest.fixture(scope="module")
 def service() -> dict[str, Any]:
-    found: dict[str, Any] = documents(HOST / COMPOSE)[0]["services"]["broker"]
+    found: dict[str, Any] = documents(DEPLOY / COMPOSE)[0]["services"]["broker"]
     return found
 
 
@@ -63,11 +63,11 @@ def test_a_broker_that_runs_is_healthy(
 
 
 def test_the_producer_finds_its_topic(image: Path, broker: tuple[str, int]) -> None:
-    words = documents(HOST / COMPOSE)[0]["services"]["topic"]["command"]
+    words = documents(DEPLOY / COMPOSE)[0]["services"]["topic"]["command"]
     here = [broker[0] if word == "broker:9092" else word for word in words]
     for _ in range(2):  # as often as the file is brought up
         subprocess.run(command(image, *here), check=True, timeout=SECONDS_MAX)
-    producer = compose(HOST).producer
+    producer = compose(DEPLOY).producer
     assert producer is not None
     with Client(broker[0]) as client:
         assert client.read_arrow(option(producer.command, "--topic")).num_rows == 0

@@ -8,11 +8,13 @@ import pytest
 
 from tests.deploy.confinement import containers, faults
 from tests.deploy.files import (
+    CLUSTER,
     COMPOSE,
     DAEMON_SET,
-    HOST,
+    DEPLOY,
     PRODUCER_POD,
     PRODUCER_TASK,
+    SINGLE,
     TASK,
     Mistake,
     plant,
@@ -29,6 +31,8 @@ MISTAKES = [
     Mistake(file=COMPOSE, old="privileges:true", new="privileges:false", complaint=GAIN),
     Mistake(file=COMPOSE, old='user: "10001:', new='user: "0:', complaint="agent runs as root"),
     Mistake(file=COMPOSE, old="FOWNER]", new="FOWNER, SYS_ADMIN]", complaint="SYS_ADMIN"),
+    Mistake(file=SINGLE, old="    read_only: true\n", new="", complaint=f"broker {ROOTFS}"),
+    Mistake(file=CLUSTER, old='user: "10001:', new='user: "0:', complaint="broker-2 runs as root"),
     Mistake(file=DAEMON_SET, old="NonRoot: true", new="NonRoot: false", complaint="agent runs as"),
     Mistake(file=DAEMON_SET, old="RuntimeDefault", new="Unconfined", complaint=GAIN),
     Mistake(file=DAEMON_SET, old="FOWNER", new="NET_ADMIN", complaint="NET_ADMIN"),
@@ -45,8 +49,8 @@ MISTAKES = [
 
 
 def test_containers_are_confined() -> None:
-    assert faults(HOST) == []
-    assert len(list(containers(HOST))) == 11
+    assert faults(DEPLOY) == []
+    assert len(list(containers(DEPLOY))) == 18
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=str)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.agreement import DIRECTORY, Facts, compose
-from tests.deploy.files import COMPOSE, HOST, documents
+from tests.deploy.files import COMPOSE, DEPLOY, documents
 from tests.deploy.linters import need_root, run
 
 BECOME = (
@@ -31,7 +31,7 @@ REMOVE = "os.unlink({path!r})"
 
 @pytest.fixture(scope="module")
 def facts() -> Facts:
-    return compose(HOST)
+    return compose(DEPLOY)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def directory() -> Iterator[Path]:
 
 def prepare(facts: Facts, directory: Path) -> subprocess.CompletedProcess[str]:
     """The first container's command, with the capabilities that the file gives it."""
-    service = documents(HOST / COMPOSE)[0]["services"]["socket-directory"]
+    service = documents(DEPLOY / COMPOSE)[0]["services"]["socket-directory"]
     assert service["cap_drop"] == ["ALL"]
     kept = ",".join(["-all", *(f"+{name.lower()}" for name in service["cap_add"])])
     assert facts.preparation is not None

@@ -9,14 +9,19 @@ import pytest
 
 from tests.deploy import linters
 from tests.deploy.files import (
+    BROKER_CONTAINER,
+    BROKER_UNIT,
+    CLUSTER,
     COMPOSE,
     CONTAINER,
     DAEMON_SET,
+    DEPLOY,
     DIRECTORIES,
-    HOST,
     PRODUCER_POD,
     PRODUCER_TASK,
+    REGISTRY_UNIT,
     SERVICE,
+    SINGLE,
     TASK,
     UNIT,
     USERS,
@@ -35,14 +40,19 @@ VALIDATORS: dict[str, Validator] = {
     TASK: lambda path, _: linters.ecs_model(path, REGISTER),
     PRODUCER_TASK: lambda path, _: linters.ecs_model(path, REGISTER),
     SERVICE: lambda path, _: linters.ecs_model(path, "CreateService"),
+    BROKER_CONTAINER: lambda path, _: linters.hadolint(path),
+    SINGLE: lambda path, _: linters.compose_schema(path) or linters.compose_model(path),
+    CLUSTER: lambda path, _: linters.compose_schema(path) or linters.compose_model(path),
     UNIT: linters.systemd_verify,
+    BROKER_UNIT: linters.systemd_verify,
+    REGISTRY_UNIT: linters.systemd_verify,
     USERS: lambda path, folder: linters.systemd_users(path, folder / "root"),
     DIRECTORIES: lambda path, folder: directories(path, folder / "root"),
 }
 
 
 def directories(path: Path, root: Path) -> str:
-    users = linters.systemd_users(HOST / USERS, root)
+    users = linters.systemd_users(DEPLOY / USERS, root)
     return users or linters.systemd_directories(path, root)
 
 
@@ -53,7 +63,7 @@ MISTAKES = [
     Mistake(file=CONTAINER, old='CMD ["host", "serve"', new="CMD [host, serve", complaint="DL3025"),
     Mistake(
         file=CONTAINER,
-        old="--require-hashes -r build.txt",
+        old="--require-hashes --only-binary :all: -r build.txt -r requirements.txt",
         new="setuptools",
         complaint="DL3013",
     ),
@@ -106,6 +116,13 @@ MISTAKES = [
         complaint="penstok",
     ),
     Mistake(file=UNIT, old="=@system-service", new="=@sistem-service", complaint="sistem"),
+    Mistake(file=BROKER_CONTAINER, old="tini=0.19.0-*", new="tini", complaint="DL3008"),
+    Mistake(file=SINGLE, old="cap_drop: [ALL]", new="cap_drop: ALL", complaint="cap_drop"),
+    Mistake(file=SINGLE, old="- broker-data:", new="- data:", complaint="undefined volume data"),
+    Mistake(file=CLUSTER, old="store: {cond", new="stores: {cond", complaint="undefined service"),
+    Mistake(file=CLUSTER, old=":-penstock}@", new=":-penstock@", complaint="invalid interpolation"),
+    Mistake(file=BROKER_UNIT, old="LimitNOFILE=1048576", new="LimitNOFILE=all", complaint="all"),
+    Mistake(file=REGISTRY_UNIT, old="RestartSec=1", new="RestartSecs=1", complaint="RestartSecs"),
     Mistake(file=USERS, old="g penstock", new="group penstock", complaint="group"),
     Mistake(file=USERS, old="10001:10001", new="ten:10001", complaint="ten"),
     Mistake(file=DIRECTORIES, old="0770", new="rwx", complaint="rwx"),
@@ -115,7 +132,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("file", sorted(VALIDATORS))
 def test_the_file_passes(file: str, tmp_path: Path) -> None:
-    assert VALIDATORS[file](HOST / file, tmp_path) == ""
+    assert VALIDATORS[file](DEPLOY / file, tmp_path) == ""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=str)
@@ -129,8 +146,9 @@ def test_every_validator_has_been_shown_a_mistake() -> None:
     assert {mistake.file for mistake in MISTAKES} == set(VALIDATORS)
 
 
-def test_the_unit_is_confined() -> None:
-    assert linters.systemd_security(HOST / UNIT) == ""
+@pytest.mark.parametrize("unit", [UNIT, BROKER_UNIT, REGISTRY_UNIT])
+def test_the_unit_is_confined(unit: str) -> None:
+    assert linters.systemd_security(DEPLOY / unit) == ""
 
 
 @pytest.mark.parametrize(
@@ -151,7 +169,7 @@ def test_a_unit_that_is_less_confined_is_reported(mistake: Mistake, tmp_path: Pa
 
 
 def test_users_and_directories_come_to_be(tmp_path: Path) -> None:
-    assert directories(HOST / DIRECTORIES, tmp_path) == ""
+    assert directories(DEPLOY / DIRECTORIES, tmp_path) == ""
     assert "penstock:x:10001:10001:" in (tmp_path / "etc/passwd").read_text()
     assert "penstock:x:10001:" in (tmp_path / "etc/group").read_text()
     made = (tmp_path / "run/penstock").stat()
