@@ -14,7 +14,7 @@ from tests.ports import free_port
 from compat.parts import PartMissing, otel_collector
 from penstock.testing import Broker
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(600)]
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"

@@ -25,6 +25,7 @@ from tests.deploy.confinement import faults_of, of_pod
 from tests.deploy.files import CHART, DEPLOY
 from tests.deploy.test_compose import image_environment
 
+pytestmark = pytest.mark.long  # Helm is compiled first, which takes minutes
 VERSIONS = ("1.28.0", "1.32.0", "1.36.0")
 DATABASE = {"penstock-database/url": "postgresql://penstock@database/penstock"}
 FOREIGN_KINDS = {"ServiceMonitor"}

@@ -34,6 +34,8 @@ PASSWORD = "a password of the test"
 RECORDS = [f"value-{number:03}" for number in range(100)]
 BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----\n", re.DOTALL)
 
+pytestmark = pytest.mark.long
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
@@ -160,7 +162,6 @@ def test_a_secured_broker_runs(image: Path, tmp_path: Path) -> None:
     assert not found[0].answers("livenessProbe")
 
 
-@pytest.mark.long
 def test_a_secured_cluster_runs(
     image: Path, postgres: PostgresServer, s3: S3Server, tmp_path: Path
 ) -> None:
