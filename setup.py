@@ -28,7 +28,9 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         folder = Path(self.build_temp).resolve() / "kernels"
         folder.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": "0"}
+        # pip passes the build requirements to processes by PYTHONPATH.
+        search = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), "PYTHONHASHSEED": "0"}
         subprocess.run(
             [sys.executable, "-m", "penstock.kernels.ahead", str(folder)],
             cwd=folder, env=environment, check=True,

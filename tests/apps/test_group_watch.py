@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_groups_without_an_admin_interface_are_evaluated_from_the_protocol() -> 
 
 def command(broker: Broker, *words: str) -> list[str]:
     return [
+        "env", "--default-signal=INT",  # background jobs of shells ignore it
         sys.executable, "-m", "penstock", "-b", broker.bootstrap, "group", "watch",
         "--interval", "0.1", *words,
     ]  # fmt: skip
@@ -114,11 +116,14 @@ def test_live_as_json_until_a_signal(broker: Broker) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        rows: list[Any] = [json.loads(process.stdout.readline()) for _ in range(4)]
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.stderr.read() == b""
-        assert process.wait() == 0
+        try:
+            rows: list[Any] = [json.loads(process.stdout.readline()) for _ in range(4)]
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            assert process.stderr.read() == b""
+            assert process.wait() == 0
+        finally:
+            process.kill()
     assert [row["group_id"] for row in rows] == ["behind", "current"] * 2
     assert rows[2]["time_ms"] > rows[0]["time_ms"]
 
@@ -133,15 +138,16 @@ def test_live_on_a_terminal_until_a_signal(broker: Broker, tmp_path: Path) -> No
     ):
         os.close(theirs)
         shown = b""
-        while shown.count(b"went back") < 2:
-            shown += os.read(ours, 65_536)
-        process.send_signal(signal.SIGINT)
         try:
-            while part := os.read(ours, 65_536):
-                shown += part
-        except OSError:  # the terminal has no writer any more
-            pass
-        assert process.wait() == 0
+            while shown.count(b"went back") < 2:
+                shown += os.read(ours, 65_536)
+            process.send_signal(signal.SIGINT)
+            with suppress(OSError):  # the terminal has no writer any more
+                while part := os.read(ours, 65_536):
+                    shown += part
+            assert process.wait() == 0
+        finally:
+            process.kill()
     os.close(ours)
     assert errors.read_bytes() == b""
     assert b"\x1b[?25l" in shown, "the cursor is hidden while the table is live"

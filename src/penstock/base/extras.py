@@ -22,8 +22,8 @@ class MissingExtra(InvalidError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
-            f"the Python package {package} is not installed. Install it with:"
-            f" pip install 'penstock[{extra}]'"
+            f"the Python package {package} is not installed. Install it with: pip install"
+            f" 'penstock[{extra}]', or '.[{extra}]' in a clone of Penstock"
         )
         self.package = package
         self.extra = extra

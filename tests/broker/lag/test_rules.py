@@ -200,7 +200,7 @@ def test_frequent_commits_do_not_shorten_the_window() -> None:
     commits = window.commits()
     assert commits[-1].at_ms - commits[0].at_ms > (COMMITS_MAX - 2) * (DISTANCE_MS - 2)
     assert window.offset == 99_999
-    assert window.consumed_per_second() == 1_000
+    assert window.consumed_per_second(0) == 1_000
 
 
 # Forecasts

@@ -121,8 +121,12 @@ class Window:
             for at in range(0, len(values), _FIELDS)
         ]
 
-    def consumed_per_second(self) -> float | None:
-        """Return the records read per second since the last rewind; None for one commit."""
+    def consumed_per_second(self, now_ms: int) -> float | None:
+        """Return the records read per second since the last rewind; None for one commit.
+
+        If the last commit is older than the mean interval of commits, the time since then counts
+        too, so that the rate of a group that has stopped falls.
+        """
         values = self._values
         offsets = list(values[::_FIELDS])
         begin = 0
@@ -130,7 +134,9 @@ class Window:
             begin = max(i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1])
         if len(offsets) - begin < 2:
             return None
-        elapsed_ms = max(1, values[-2] - values[begin * _FIELDS + 1])
+        began_ms, last_ms = values[begin * _FIELDS + 1], values[-2]
+        interval_ms = (last_ms - began_ms) / (len(offsets) - begin - 1)
+        elapsed_ms = max(1, last_ms - began_ms, now_ms - interval_ms - began_ms)
         return (offsets[-1] - offsets[begin]) / elapsed_ms * _MS
 
     def add(self, offset: int, at_ms: int, end: int | None) -> None:
@@ -262,7 +268,7 @@ def evaluate(window: Window, position: Position, *, explained: bool = True) -> E
         commits, lag=lag, stopped=stopped, complete=window.complete, lost=position.lost
     )
     idle = state in (State.STOP, State.STALL)
-    consumed = 0.0 if idle else window.consumed_per_second()
+    consumed = 0.0 if idle else window.consumed_per_second(position.now_ms)
     evaluation = Evaluation(
         state=state,
         lag=lag,
