@@ -55,7 +55,7 @@ def test_a_broker_creates_files_that_others_cannot_read(
 
 def test_several_brokers_of_one_directory_do_so_too(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with serving(data, "--processes", "2", "--listener", "127.0.0.1:0") as (_, line):
+    with serving(data, *LOCAL, "--processes", "2") as (_, line):
         assert line.startswith("penstock ready"), line
         assert {name: oct(mode) for name, mode in modes(data).items() if mode & 0o077} == {}
 
