@@ -143,9 +143,9 @@ async def test_a_data_directory_that_is_gone_is_named(
 
 def test_too_little_space_is_reported_with_both_numbers(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    check_disk(str(tmp_path), free // 2)
+    check_disk(str(tmp_path), free, free // 2)
     with pytest.raises(OSError, match=f"needs at least {free * 2}"):
-        check_disk(str(tmp_path), free * 2)
+        check_disk(str(tmp_path), free, free * 2)
 
 
 async def test_causes_are_shown_to_principals_that_may_describe_the_cluster(

@@ -168,7 +168,8 @@ class Readiness:
 
     async def _disk(self) -> None:
         directory = self._store.directory
-        self.disk_space = await asyncio.to_thread(check_disk, directory, FREE_BYTES_MIN)
+        self.disk_space = await asyncio.to_thread(disk_space, directory)
+        await asyncio.to_thread(check_disk, directory, self.disk_space[0], FREE_BYTES_MIN)
 
     def _known(self) -> tuple[Check, ...]:
         failed = self._store.failed
@@ -231,22 +232,28 @@ class _Probe:
         return ""
 
 
-def check_disk(directory: str, free_bytes_min: int) -> tuple[int, int]:
-    """Check that `directory` is writable; return free bytes and size of its file system. Blocks.
+def disk_space(directory: str) -> tuple[int, int]:
+    """Return free bytes and size of the file system of `directory`. Blocks; raises OSError."""
+    try:
+        place = os.statvfs(directory)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    return place.f_bavail * place.f_frsize, place.f_blocks * place.f_frsize
 
-    Raises:
-        OSError: it is not writable, or fewer than `free_bytes_min` bytes are free.
-    """
+
+def check_disk(directory: str, free_bytes: int, free_bytes_min: int) -> None:
+    """Raise OSError unless `directory` is writable and has enough free space. Blocks."""
     try:
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.write(b"\0")
-        place = os.statvfs(directory)
     except OSError as error:
-        raise OSError(f"data directory {directory} cannot be written: {error.strerror}") from error
-    free_bytes = place.f_bavail * place.f_frsize
+        raise _unwritable(directory, error) from error
     if free_bytes < free_bytes_min:
         raise OSError(
             f"data directory {directory} has {free_bytes} bytes free, but needs at least"
             f" {free_bytes_min}"
         )
-    return free_bytes, place.f_blocks * place.f_frsize
+
+
+def _unwritable(directory: str, error: OSError) -> OSError:
+    return OSError(f"data directory {directory} cannot be written: {error.strerror}")
