@@ -31,7 +31,7 @@ from tests.records.nonsense import framed, sealed
 from tests.records.reference import varint
 
 from benchmarks.harness import Row
-from benchmarks.peers.beside import ELSEWHERE, HERE, load_makers
+from benchmarks.peers.beside import ELSEWHERE, HERE, compared_rows, load_makers
 from benchmarks.peers.load import create_topic
 from benchmarks.peers.steady_requests import Phase, steady_requests
 from benchmarks.quotas import address_of
@@ -142,24 +142,15 @@ def _p99(phase: Phase) -> float:
 
 
 def _rows(name: str, p99: _ByWay, answered: _ByWay) -> list[Row]:
-    value, elsewhere = (statistics.median(p99[name, way]) for way in (HERE, ELSEWHERE))
+    elsewhere = statistics.median(p99[name, ELSEWHERE])
     requests = ", ".join(
         f"{statistics.median(answered[name, way]):.0f} {words}"
         for way, words in ((HERE, "were answered"), (NOT_OPENED, "that are not opened"))
     )
-    rounds = ", ".join(f"{figure:.1f}" for figure in p99[name, HERE])
-    return [
-        Row(
-            name=f"p99 of a record's produce and fetch beside {name}",
-            value=value,
-            unit="ms",
-            prediction=statistics.median(p99[name, reference]) * times,
-            reference=statistics.median(p99[name, reference]),
-            reference_name=reference,
-            lower_is_better=True,
-            note=f"{value / statistics.median(p99[name, reference]):.2f} times, the aim is"
-            f" {AIM_TIMES:g}; rounds: {rounds} ms; requests: {requests}; the same at another"
-            f" broker: {elsewhere:.1f} ms",
-        )
-        for reference, times in PREDICTED_TIMES.items()
-    ]
+    return compared_rows(
+        f"p99 of a record's produce and fetch beside {name}",
+        {way: p99[name, way] for way in (HERE, *PREDICTED_TIMES)},
+        PREDICTED_TIMES,
+        AIM_TIMES,
+        f"requests: {requests}; the same at another broker: {elsewhere:.1f} ms",
+    )

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import Row
-from benchmarks.peers.beside import ELSEWHERE, HERE, load_makers
+from benchmarks.peers.beside import ELSEWHERE, HERE, compared_rows, load_makers
 from benchmarks.registry import Connection, registration, request, served
 from penstock.apps.loads.figures import percentile
 
@@ -164,20 +164,10 @@ def measure(*, quick: bool) -> list[Row]:
 
 
 def _rows(name: str, p99: dict[tuple[str, str], list[float]], answered: list[float]) -> list[Row]:
-    value = statistics.median(p99[name, HERE])
-    rounds = ", ".join(f"{figure:.2f}" for figure in p99[name, HERE])
-    return [
-        Row(
-            name=f"p99 of a look-up beside {name}",
-            value=value,
-            unit="ms",
-            prediction=statistics.median(p99[name, reference]) * times,
-            reference=statistics.median(p99[name, reference]),
-            reference_name=reference,
-            lower_is_better=True,
-            note=f"{value / statistics.median(p99[name, reference]):.2f} times, the aim is"
-            f" {AIM_TIMES:g}; rounds: {rounds} ms; {statistics.median(answered):.0f} requests were"
-            " answered",
-        )
-        for reference, times in PREDICTED_TIMES.items()
-    ]
+    return compared_rows(
+        f"p99 of a look-up beside {name}",
+        {way: p99[name, way] for way in (HERE, *PREDICTED_TIMES)},
+        PREDICTED_TIMES,
+        AIM_TIMES,
+        f"{statistics.median(answered):.0f} requests were answered",
+    )

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.pool import Pool
+
+from benchmarks.harness import Row
 
 HERE, ELSEWHERE, GIVING_WAY = "here", "at another broker", "giving way"
 _NICE = 19
@@ -32,3 +35,36 @@ def explained(found_ms: Mapping[str, float]) -> str:
         f"the same at another broker: {found_ms[ELSEWHERE]:.1f} ms,"
         f" by who gives way: {found_ms[GIVING_WAY]:.1f} ms"
     )
+
+
+def compared_rows(
+    name: str,
+    found_ms: Mapping[str, Sequence[float]],
+    predicted_times: Mapping[str, float],
+    aim_times: float,
+    note: str,
+) -> list[Row]:
+    """Return a row for each way with a prediction, which compares `HERE` with it.
+
+    `found_ms` has the figures of each way, one a round. Predictions and the aim are multiples of
+    the way's median.
+    """
+    value = statistics.median(found_ms[HERE])
+    rounds = ", ".join(f"{figure:.2f}" for figure in found_ms[HERE])
+    rows = []
+    for way, times in predicted_times.items():
+        reference = statistics.median(found_ms[way])
+        rows.append(
+            Row(
+                name=name,
+                value=value,
+                unit="ms",
+                prediction=reference * times,
+                reference=reference,
+                reference_name=way,
+                lower_is_better=True,
+                note=f"{value / reference:.2f} times, the aim is {aim_times:g}; rounds: {rounds}"
+                f" ms; {note}",
+            )
+        )
+    return rows

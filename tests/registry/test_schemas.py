@@ -131,11 +131,11 @@ async def test_many_large_versions_are_not_compared(
 @pytest.mark.usefixtures("elsewhere")
 async def test_a_killed_process_is_replaced(schemas: Schemas) -> None:
     await schemas.prepare(avro(), normalize=False)
-    pid = schemas.pid
+    pid = schemas.process.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert not (await schemas.prepare(avro("long"), normalize=False)).error
-    assert schemas.pid not in (pid, None)
+    assert schemas.process.pid not in (pid, None)
 
 
 async def test_a_schema_that_ends_the_process_is_refused(schemas: Schemas) -> None:

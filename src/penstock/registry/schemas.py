@@ -220,17 +220,12 @@ class Schemas:
             raise answer
         return answer
 
-    @property
-    def pid(self) -> int | None:
-        """Id of the other process, if it runs."""
-        return self.process.pid
-
     def close(self) -> None:
         """End the process; requests in progress fail."""
         if self._thread is not None:
             self.process.close()
             self._thread.submit(self.process.end)
-            self._thread.shutdown(wait=False, cancel_futures=False)
+            self._thread.shutdown(wait=False)
             self._thread = None
 
 
