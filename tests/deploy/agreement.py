@@ -27,7 +27,11 @@ DRAIN: Final = "host.drain.timeout.ms"
 TAKEOVER: Final = "host.socket.takeover"
 MARGIN_SECONDS: Final = 5.0
 """What a stop takes besides the drain: closing connections, settling the sink, leaving Python."""
-ALLOWED_ADDRESSES: Final = {"PLAINTEXT://broker:9092"}
+ALLOWED_ADDRESSES: Final = {
+    "PLAINTEXT://broker:9092",
+    "PLAINTEXT://0.0.0.0:9092",
+    "http://127.0.0.1:9644/livez",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +68,17 @@ class Facts:
 
 def disagreements(deployment: Path) -> list[str]:
     """A sentence for each; none if the files agree."""
-    said = [reader(deployment) for reader in READERS]
+    user = container_user(deployment)
     found: list[str] = []
-    for facts in said:
+    for facts in (reader(deployment) for reader in READERS):
         found += _commands(facts)
         found += _stopping(facts)
-        found += _rights(facts, said[0].user)
+        found += _rights(facts, user)
         found += _images(facts)
         if facts.producer is not None:
             found += _producer(facts.producer, facts.user)
-    return [*found, *_replacing(deployment), *_host_files(deployment), *_names(deployment)]
+    found += [*_container(deployment), *_replacing(deployment), *_host_files(deployment)]
+    return [*found, *_names(deployment)]
 
 
 def option(command: Sequence[str], name: str) -> str:
@@ -133,13 +138,9 @@ def _producer(producer: Producer, agent: tuple[int, int]) -> Iterator[str]:
 
 
 def _images(facts: Facts) -> Iterator[str]:
-    base = facts.file == files.CONTAINER
-    pinned = r"python:3\.\d+\.\d+-slim-\w+" if base else re.escape(_image())
     for image in [*facts.images, *([facts.producer.image] if facts.producer else [])]:
-        if not re.fullmatch(pinned, image):
-            yield f"{facts.file}: the image {image} is not pinned like {pinned}"
-    if base and len(set(facts.images)) != 1:
-        yield f"{facts.file}: it builds on {facts.images[0]} and runs on {facts.images[-1]}"
+        if image != _image():
+            yield f"{facts.file}: the image is {image}, not {_image()}"
 
 
 def _image() -> str:
@@ -183,27 +184,31 @@ def _names(deployment: Path) -> Iterator[str]:
     """Addresses and images wherever they are written, also in comments."""
     for name in files.ALL:
         text = (deployment / name).read_text()
-        addresses = set(re.findall(r"\w+://\S+", text)) if name in files.HOST_FILES else set()
+        addresses = set(re.findall(r"\w+://[\w.:/-]+", text)) if name in files.HOST_FILES else set()
         for address in sorted(addresses - ALLOWED_ADDRESSES):
             yield f"{name}: it names the address {address}"
         for image in sorted(set(re.findall(r"\bpenstock:[\w.]+", text)) - {_image()}):
             yield f"{name}: it names the image {image}"
 
 
-def container(deployment: Path) -> Facts:
-    lines = instructions(deployment / files.CONTAINER)
-    last = {
-        line.name: line
-        for line in lines
-        if line.stage == max(instruction.stage for instruction in lines)
-    }
-    return Facts(
-        file=files.CONTAINER,
-        serve=last["CMD"].array,
-        health=[last["HEALTHCHECK"].array[1:]],
-        user=_user(last["USER"].words),
-        images=[line.words.split()[0] for line in lines if line.name == "FROM"],
+def container_user(deployment: Path) -> tuple[int, int]:
+    """Return the user of the image, which is also that of all files."""
+    *_, words = (
+        line.words for line in instructions(deployment / files.CONTAINER) if line.name == "USER"
     )
+    return _user(words)
+
+
+def _container(deployment: Path) -> Iterator[str]:
+    if 0 in container_user(deployment):
+        yield f"{files.CONTAINER}: it runs as root"
+    lines = instructions(deployment / files.CONTAINER)
+    bases = [line.words.split()[0] for line in lines if line.name == "FROM"]
+    for base in bases:
+        if not re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base):
+            yield f"{files.CONTAINER}: the image {base} is not pinned"
+    if len(set(bases)) != 1:
+        yield f"{files.CONTAINER}: it builds on {bases[0]} and runs on {bases[-1]}"
 
 
 def compose(deployment: Path) -> Facts:
@@ -305,7 +310,7 @@ def systemd(deployment: Path) -> Facts:
     )
 
 
-READERS: Final = (container, compose, kubernetes, ecs, systemd)
+READERS: Final = (compose, kubernetes, ecs, systemd)
 
 
 def _user(text: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Images built from a container file without a container engine, and run without root.
+"""The image of the container file, built without a container engine, and run without root.
 
 The base image is a Debian root with Python, made by mmdebstrap and named like the container file's
 base image. buildah builds on it, with the storage driver vfs and in a changed root. bubblewrap runs
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.deploy.files import DEPLOY, ROOT, ignored, instructions
+from tests.deploy.files import CONTAINER, DEPLOY, IGNORED, ROOT, instructions
 from tests.deploy.linters import need_root
 from tests.machine import system_tool
 
@@ -125,23 +125,23 @@ class BuiltImage:
 
 
 @contextmanager
-def build(container: str, folder: Path) -> Iterator[BuiltImage]:
-    """Build the image of a container file below `folder`; remove it at the end of the context."""
+def build(folder: Path) -> Iterator[BuiltImage]:
+    """Build the image below `folder`; remove it at the end of the context."""
     need_root("change its root")
     store = folder / "store"
     buildah = [
         *(system_tool("buildah", "buildah"), "--storage-driver", "vfs"),
         *("--root", str(store), "--runroot", str(folder / "run")),
     ]
-    base = instructions(DEPLOY / container)[0].words.split()[0]
+    base = instructions(DEPLOY / CONTAINER)[0].words.split()[0]
     make_base(buildah, base, folder / "base.tar")
     machine = [path for path in MACHINE_FILES if Path(path).exists()]
     mounts = [word for path in machine for word in ("--volume", f"{path}:{path}:ro")]
     call(
         *(*buildah, "build", "--isolation", "chroot", "--network", "host", "--pull=never"),
         *("--format", "docker", "--tag", TAG, *mounts),
-        *("--ignorefile", str(DEPLOY / ignored(container))),
-        *("--file", str(DEPLOY / container), str(ROOT)),
+        *("--ignorefile", str(DEPLOY / IGNORED)),
+        *("--file", str(DEPLOY / CONTAINER), str(ROOT)),
     )
     config = json.loads(call(*buildah, "inspect", "--type", "image", TAG))["Docker"]["config"]
     working = call(*buildah, "from", "--pull=never", TAG).strip()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.built import BuiltImage, build
-from tests.deploy.files import BROKER_CONTAINER
 from tests.deploy.image import install, make_wheel
 
 
@@ -26,6 +25,6 @@ def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuiltImage]:
-    """The broker's image as its container file describes it. It takes minutes."""
-    with build(BROKER_CONTAINER, tmp_path_factory.mktemp("built")) as image:
+    """The image as its container file describes it. It takes minutes."""
+    with build(tmp_path_factory.mktemp("built")) as image:
         yield image

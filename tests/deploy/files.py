@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 
 LOCK = "requirements.txt"
-CONTAINER = "host/Containerfile"
+CONTAINER = "Containerfile"
+IGNORED = "Containerfile.dockerignore"
 COMPOSE = "host/compose.yaml"
 DAEMON_SET = "host/kubernetes/daemonset.yaml"
 PRODUCER_POD = "host/kubernetes/producer.yaml"
@@ -28,7 +29,6 @@ PRODUCER_TASK = "host/ecs/producer-task-definition.json"
 UNIT = "systemd/penstock-host.service"
 USERS = "systemd/sysusers.d/penstock.conf"
 DIRECTORIES = "systemd/tmpfiles.d/penstock.conf"
-BROKER_CONTAINER = "broker/Containerfile"
 SINGLE = "compose/compose.yaml"
 CLUSTER = "compose/compose.cluster.yaml"
 BROKER_UNIT = "systemd/penstock-broker.service"
@@ -36,20 +36,11 @@ REGISTRY_UNIT = "systemd/penstock-registry.service"
 CHART = "helm/penstock"
 
 
-def ignored(container: str) -> str:
-    """Return the ignore file of a container file, which is beside it."""
-    return f"{container}.dockerignore"
-
-
 HOST_FILES = (
-    *(LOCK, CONTAINER, ignored(CONTAINER), COMPOSE, DAEMON_SET, PRODUCER_POD),
+    *(LOCK, CONTAINER, IGNORED, COMPOSE, DAEMON_SET, PRODUCER_POD),
     *(TASK, SERVICE, PRODUCER_TASK, UNIT, USERS, DIRECTORIES),
 )
-BROKER_FILES = (
-    *(BROKER_CONTAINER, ignored(BROKER_CONTAINER), SINGLE, CLUSTER),
-    *(BROKER_UNIT, REGISTRY_UNIT),
-)
-ALL = (*HOST_FILES, *BROKER_FILES)
+ALL = (*HOST_FILES, SINGLE, CLUSTER, BROKER_UNIT, REGISTRY_UNIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +97,8 @@ def unit_values(path: Path) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Instruction of a container file; `stage` counts its FROM lines."""
+    """Instruction of a container file."""
 
-    stage: int
     name: str
     words: str
 
@@ -128,13 +118,19 @@ class Instruction:
 def instructions(path: Path) -> list[Instruction]:
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
-    found: list[Instruction] = []
-    stage = -1
-    for line in filter(None, joined.splitlines()):
-        name, _, words = line.partition(" ")
-        stage += name == "FROM"
-        found.append(Instruction(stage, name, words.strip()))
-    return found
+    found = [line.partition(" ") for line in joined.splitlines() if line]
+    return [Instruction(name, words.strip()) for name, _, words in found]
+
+
+def image_environment() -> dict[str, str]:
+    """Return the settings that the container file sets."""
+    pairs = [
+        word.partition("=")
+        for line in instructions(DEPLOY / CONTAINER)
+        if line.name == "ENV"
+        for word in line.words.split()
+    ]
+    return {name: value for name, _, value in pairs if name.startswith("KAFKA_")}
 
 
 def is_sent(path: PurePosixPath, patterns: list[str]) -> bool:
@@ -159,9 +155,9 @@ def patterns(path: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-def context_files(deployment: Path, container: str = CONTAINER) -> list[PurePosixPath]:
+def context_files(deployment: Path) -> list[PurePosixPath]:
     """The files of the project that a container build is sent."""
-    rules = patterns(deployment / ignored(container))
+    rules = patterns(deployment / IGNORED)
     tops = sorted({PurePosixPath(rule.lstrip("!")).parts[0] for rule in rules if rule[0] == "!"})
     found: list[PurePosixPath] = []
     for top in tops:

@@ -41,7 +41,7 @@ MISTAKES = [
     ),
     *(
         Mistake(file=file, old=SHORT, new="a=b", complaint=f"{file}: {BUDGET[:-1]} is ''")
-        for file in (CONTAINER, COMPOSE, DAEMON_SET, TASK, UNIT)
+        for file in (COMPOSE, DAEMON_SET, TASK, UNIT)
     ),
     Mistake(
         file=COMPOSE,
@@ -61,13 +61,12 @@ MISTAKES = [
     # Another socket, another health check.
     *(
         Mistake(file=file, old="/host.sock", new="/ingest.sock", complaint="ingest.sock")
-        for file in (CONTAINER, COMPOSE, DAEMON_SET, PRODUCER_POD, TASK, PRODUCER_TASK, UNIT)
+        for file in (COMPOSE, DAEMON_SET, PRODUCER_POD, TASK, PRODUCER_TASK, UNIT)
     ),
     Mistake(
         file=DAEMON_SET, old='"host", "health"', new='"host", "status"', complaint="host status"
     ),
     Mistake(file=COMPOSE, old='"health"', new='"status"', complaint="host status"),
-    Mistake(file=CONTAINER, old='"health"', new='"status"', complaint="host status"),
     Mistake(file=TASK, old='"health"', new='"status"', complaint="host status"),
     Mistake(file=UNIT, old="host health", new="host status", complaint="host status"),
     # A restart of the agent does not bring back brokers.

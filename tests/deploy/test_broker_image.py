@@ -18,10 +18,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tests.deploy.built import BuiltImage
-from tests.deploy.files import BROKER_CONTAINER, DEPLOY, instructions
+from tests.deploy.files import CONTAINER, DEPLOY, image_environment, instructions
 from tests.deploy.kafka import consume, produce
 from tests.deploy.running import SECONDS_MAX, Container, addresses, stop
-from tests.deploy.test_compose import image_environment
 
 READY_SECONDS_MAX = 1.5
 STARTS = 5
@@ -29,9 +28,7 @@ RECORDS = [f"value-{number:03}" for number in range(100)]
 
 
 def health_check() -> list[str]:
-    (line,) = (
-        line for line in instructions(DEPLOY / BROKER_CONTAINER) if line.name == "HEALTHCHECK"
-    )
+    (line,) = (line for line in instructions(DEPLOY / CONTAINER) if line.name == "HEALTHCHECK")
     assert line.array[0] == "python"
     return line.array[1:]
 

@@ -9,6 +9,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from penstock.apps.process.configuration import configure, read_environment
+from penstock.apps.serve.running import stop_ms
 from penstock.broker.admin_app import BrokerViews
 from tests.deploy.chart import (
     VALUES,
@@ -22,8 +23,7 @@ from tests.deploy.chart import (
     variables,
 )
 from tests.deploy.confinement import faults_of, of_pod
-from tests.deploy.files import CHART, DEPLOY
-from tests.deploy.test_compose import image_environment
+from tests.deploy.files import CHART, DEPLOY, documents, from_json, image_environment
 
 pytestmark = pytest.mark.long  # Helm is compiled first, which takes minutes
 VERSIONS = ("1.28.0", "1.32.0", "1.36.0")
@@ -72,6 +72,17 @@ def test_every_variable_is_a_setting(manifests: list[Manifest]) -> None:
         configuration = configure(file=None, environment=environment, flags={})
         assert configuration.notes == ()
         assert configuration.broker.node_id == 2
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_settings_of_the_chart_cannot_be_set_twice(values: str) -> None:
+    files = files_of(values)
+    chosen = documents(Path(files[1]))[0].get("settings", {}) if files else {}
+    schema = from_json(DEPLOY / CHART / "values.schema.json")
+    reserved = schema["properties"]["settings"]["propertyNames"]["not"]["enum"]
+    for container in containers_of(render(values)):
+        found = read_environment(variables(container, 0, DATABASE))
+        assert found.keys() - chosen.keys() <= set(reserved)
 
 
 def test_probes_and_ports_are_those_of_the_broker(manifests: list[Manifest]) -> None:
@@ -140,8 +151,8 @@ def test_volumes_outlive_the_release(manifests: list[Manifest]) -> None:
 def test_the_stop_is_longer_than_the_time_that_a_broker_needs(manifests: list[Manifest]) -> None:
     *_, broker = containers_of(manifests)
     configuration = configure(file=None, environment=variables(broker, 0, DATABASE), flags={})
-    needed = 2 * configuration.broker.shutdown_timeout_ms + configuration.diskless.drain_timeout_ms
-    assert pod_of(manifests)["terminationGracePeriodSeconds"] * 1000 > needed
+    seconds = pod_of(manifests)["terminationGracePeriodSeconds"]
+    assert seconds * 1000 > stop_ms(configuration)
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from tests.deploy.chart import (
     render,
     variables,
 )
+from tests.deploy.files import image_environment
 from tests.deploy.image import command
 from tests.deploy.kafka import consume, produce
 from tests.deploy.running import SECONDS_MAX, Container, addresses, stop, wait_until
-from tests.deploy.test_compose import image_environment
 from tests.postgres import PostgresServer
 from tests.s3 import S3Server
 

@@ -7,7 +7,6 @@ wheel runs on the packages of the image's lock file and on nothing else.
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 from importlib.metadata import requires
 from pathlib import Path, PurePosixPath
@@ -17,14 +16,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.deploy.files import (
-    BROKER_CONTAINER,
     CONTAINER,
     DEPLOY,
+    IGNORED,
     LOCK,
     ROOT,
     Mistake,
     context_files,
-    ignored,
     instructions,
     patterns,
     plant,
@@ -34,31 +32,22 @@ from tests.deploy.image import RUN, command, locked
 SERVE_SECONDS_MAX = 60
 
 
-def missing_from_context(deployment: Path, container: str = CONTAINER) -> list[str]:
+def missing_from_context(deployment: Path) -> list[str]:
     """Return paths copied without being sent, or sent without being copied."""
     copied = {
         PurePosixPath(source)
-        for line in instructions(deployment / container)
+        for line in instructions(deployment / CONTAINER)
         if line.name == "COPY"
         for source in line.copied
     }
-    sent = context_files(deployment, container)
+    sent = context_files(deployment)
     lost = [path for path in copied if not any(path in (file, *file.parents) for file in sent)]
     idle = [file for file in sent if not copied & {file, *file.parents}]
     return [f"not sent: {path}" for path in lost] + [f"not copied: {path}" for path in idle]
 
 
-@pytest.mark.parametrize("container", [CONTAINER, BROKER_CONTAINER])
-def test_what_is_copied_is_there(container: str) -> None:
-    assert missing_from_context(DEPLOY, container) == []
-
-
-def test_both_images_are_built_in_the_same_way() -> None:
-    host, broker = (
-        [line for line in instructions(DEPLOY / container) if line.stage == 0]
-        for container in (CONTAINER, BROKER_CONTAINER)
-    )
-    assert host == broker
+def test_what_is_copied_is_there() -> None:
+    assert missing_from_context(DEPLOY) == []
 
 
 @pytest.mark.parametrize(
@@ -66,10 +55,8 @@ def test_both_images_are_built_in_the_same_way() -> None:
     [
         Mistake(file=CONTAINER, old="COPY src ", new="COPY source ", complaint="sent: source"),
         Mistake(file=CONTAINER, old="build.txt .", new="prod.txt .", complaint="prod.txt"),
-        Mistake(file=ignored(CONTAINER), old="!src\n", new="", complaint="not sent: src"),
-        Mistake(
-            file=ignored(CONTAINER), old="!README.md", new="!docs", complaint="not copied: docs"
-        ),
+        Mistake(file=IGNORED, old="!src\n", new="", complaint="not sent: src"),
+        Mistake(file=IGNORED, old="!README.md", new="!docs", complaint="not copied: docs"),
     ],
     ids=str,
 )
@@ -81,7 +68,7 @@ def test_nothing_needless_is_sent() -> None:
     sent = {str(path) for path in context_files(DEPLOY)}
     assert "src/penstock/apps/cli.py" in sent
     assert not [path for path in sent if "__pycache__" in path or ".egg-info" in path]
-    assert patterns(DEPLOY / ignored(CONTAINER))[0] == "*"
+    assert patterns(DEPLOY / IGNORED)[0] == "*"
 
 
 def test_the_lock_is_part_of_the_development_lock() -> None:
@@ -150,22 +137,3 @@ def test_packages_outside_the_lock_are_not_seen(image: Path) -> None:
         words, capture_output=True, text=True, check=False, timeout=SERVE_SECONDS_MAX
     )
     assert "No module named 'pytest'" in done.stderr
-
-
-def serve_and_stop(command: list[str], folder: Path) -> int:
-    """Start a broker, wait for its ready line, end it; its status."""
-    words = ["serve", "--data-dir", str(folder / "data"), "--listener", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, *words, "--admin", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
-    ) as broker:
-        try:
-            assert broker.stdout is not None
-            assert broker.stdout.readline().startswith("penstock ready kafka=127.0.0.1:")
-            broker.send_signal(signal.SIGTERM)
-            return broker.wait(SERVE_SECONDS_MAX)
-        finally:
-            broker.kill()
-
-
-def test_a_broker_runs_from_the_image(image: Path, tmp_path: Path) -> None:
-    assert serve_and_stop(command(image), tmp_path) == 0

@@ -9,7 +9,6 @@ import pytest
 
 from tests.deploy import linters
 from tests.deploy.files import (
-    BROKER_CONTAINER,
     BROKER_UNIT,
     CLUSTER,
     COMPOSE,
@@ -40,7 +39,6 @@ VALIDATORS: dict[str, Validator] = {
     TASK: lambda path, _: linters.ecs_model(path, REGISTER),
     PRODUCER_TASK: lambda path, _: linters.ecs_model(path, REGISTER),
     SERVICE: lambda path, _: linters.ecs_model(path, "CreateService"),
-    BROKER_CONTAINER: lambda path, _: linters.hadolint(path),
     SINGLE: lambda path, _: linters.compose_schema(path) or linters.compose_model(path),
     CLUSTER: lambda path, _: linters.compose_schema(path) or linters.compose_model(path),
     UNIT: linters.systemd_verify,
@@ -60,7 +58,8 @@ MISTAKES = [
     Mistake(file=CONTAINER, old=":3.11.13-slim-bookworm", new="", complaint="DL3006"),
     Mistake(file=CONTAINER, old="WORKDIR /build", new="WORKDIR build", complaint="DL3000"),
     Mistake(file=CONTAINER, old="USER 10001:10001", new="USER root", complaint="DL3002"),
-    Mistake(file=CONTAINER, old='CMD ["host", "serve"', new="CMD [host, serve", complaint="DL3025"),
+    Mistake(file=CONTAINER, old="tini=0.19.0-*", new="tini", complaint="DL3008"),
+    Mistake(file=CONTAINER, old='CMD ["serve"]', new="CMD [serve]", complaint="DL3025"),
     Mistake(
         file=CONTAINER,
         old="--require-hashes --only-binary :all: -r build.txt -r requirements.txt",
@@ -116,7 +115,6 @@ MISTAKES = [
         complaint="penstok",
     ),
     Mistake(file=UNIT, old="=@system-service", new="=@sistem-service", complaint="sistem"),
-    Mistake(file=BROKER_CONTAINER, old="tini=0.19.0-*", new="tini", complaint="DL3008"),
     Mistake(file=SINGLE, old="cap_drop: [ALL]", new="cap_drop: ALL", complaint="cap_drop"),
     Mistake(file=SINGLE, old="- broker-data:", new="- data:", complaint="undefined volume data"),
     Mistake(file=CLUSTER, old="store: {cond", new="stores: {cond", complaint="undefined service"),
