@@ -7,6 +7,7 @@ tests have event loops of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from compat.parts import PartMissing, axe
@@ -47,15 +48,28 @@ def axe_script() -> str:
         lacking(str(error))
 
 
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """New profile of the browser, as wide as a desktop."""
+@contextmanager
+def profile(browser: Browser) -> Iterator[BrowserContext]:
+    """Open a new profile of the browser, as wide as a desktop."""
     context = browser.new_context(
         viewport={"width": 1440, "height": 900}, color_scheme="light", reduced_motion="reduce"
     )
     context.set_default_timeout(10_000)
     yield context
     context.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with profile(browser) as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def shared_window(browser: Browser, url: str) -> Iterator[Window]:
+    """Window for tests that only load pages. It loads the assets of the console once."""
+    with profile(browser) as context:
+        yield Window(context.new_page(), url)
 
 
 @pytest.fixture

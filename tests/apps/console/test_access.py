@@ -215,8 +215,12 @@ def test_permissions_decide(guarded: Broker, directory: Path, client: Client) ->
     alice = Visitor(guarded.admin_url, "alice")
     for path in ("/console/access", "/console/users", "/console/quotas", "/console/acl-add"):
         assert alice.get(path).status == 403
+    assert 'href="/console/brokers"' not in alice.get("/console/topics").text
     client.create_acls([allow("describe", "cluster", "kafka-cluster", "alice")])
-    assert "Add entries" not in alice.get("/console/access").words
+    page = alice.get("/console/access")
+    assert "Add entries" not in page.words
+    assert 'href="/console/brokers"' in page.text
+    assert 'href="/console/quotas"' not in page.text  # needs describe_configs
     assert "Create a user" not in alice.get("/console/users").words
     assert alice.get("/console/acl-add").status == 403
     assert alice.get("/console/user-password").status == 403

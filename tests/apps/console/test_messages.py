@@ -7,10 +7,12 @@ import io
 import json
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import urlopen
 
 import msgspec
@@ -23,6 +25,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from playwright.sync_api import expect
 
+from penstock.apps.console.messages.list_views import STREAMS_MAX
 from penstock.security.data import Encrypt, FieldEncoder, KeyPlace, Mask, ProtectedClient
 from penstock.security.data.file_ring import FileKeyRing
 from penstock.security.data.master_keys import master_keys
@@ -150,8 +153,23 @@ def test_lists_have_what_another_client_reads_in_both_orders(
         assert row["key"] == record.key().decode()
         assert row["value"] == record.value().decode()
         assert row["timestamp"] == record.timestamp()[1]
+        assert row["time"] == "2023-11-14 22:13:20"
         assert row["headers"] == len(record.headers())
         assert row["size_bytes"] == len(record.key()) + len(record.value())
+
+
+def test_lists_are_sorted_if_a_broker_returns_less_than_requested(guarded: Broker) -> None:
+    with guarded.client() as client:
+        client.create_topic("segments", 2, {"segment.bytes": str(1 << 20)})  # a Fetch ends with one
+    producer = Producer({"bootstrap.servers": guarded.bootstrap, "batch.num.messages": 10})
+    for number in range(600):
+        value, timestamp = b"x" * (8000 if number % 2 else 20), 1_700_000_000_000 + number
+        producer.produce("segments", value, partition=number % 2, timestamp=timestamp)
+    assert producer.flush(30) == 0
+    expected = [(number % 2, number // 2) for number in range(600)]
+    for order, places in (("oldest", expected), ("newest", expected[::-1])):
+        rows, _ = streamed(guarded, "segments", order=order)
+        assert [(row["partition"], row["offset"]) for row in rows] == places
 
 
 @pytest.mark.parametrize(
@@ -265,6 +283,15 @@ def test_a_huge_value_is_cut_until_all_is_requested(visitor: Visitor) -> None:
     assert "Show all" in page.words
     assert page.text.count("y") < 20_000
     assert visitor.get(f"{where}?all=1").text.count("y") >= 900 << 10
+
+
+def test_the_text_of_a_record_is_limited_also_if_all_is_requested(
+    guarded: Broker, visitor: Visitor
+) -> None:
+    write(guarded, "lines", [b"[" + b"1," * 400_000 + b"1]"])  # a line for each number
+    page = visitor.get("/console/topics/lines/messages/0/0?all=1")
+    assert (1 << 20) <= len(page.text) < (2 << 20)
+    assert "This is only the beginning. Download all" in page.words
 
 
 def test_hostile_records_in_a_browser(window: Window, guarded: Broker) -> None:
@@ -590,6 +617,17 @@ def test_a_search_ends_when_its_client_goes(guarded: Broker) -> None:
         with urlopen(url) as response:
             assert response.status == 200
     assert streamed(guarded, "long", filter=".value.a == 2")[1]["done"]["records"] == 100_000
+
+
+def test_requests_at_once_do_not_exceed_the_limit_of_streams(guarded: Broker) -> None:
+    place = urlsplit(guarded.admin_url)
+    connections = [HTTPConnection(str(place.hostname), place.port, timeout=30) for _ in range(40)]
+    for connection in connections:
+        connection.request("GET", "/console/topics/many/messages/live")
+    statuses = Counter(connection.getresponse().status for connection in connections)
+    for connection in connections:
+        connection.close()
+    assert statuses == {200: STREAMS_MAX, 429: len(connections) - STREAMS_MAX}
 
 
 # Other kinds of topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect
+from playwright.sync_api import Browser, expect
 
 from penstock.testing import Broker
 from tests.apps.console.browsing import Window
@@ -17,9 +17,11 @@ WIDE = 1440
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_fit_both_widths_and_are_accessible_in_both_themes(
-    context: BrowserContext, url: str, name: str, axe_script: str
+    shared_window: Window, name: str, axe_script: str
 ) -> None:
-    window = Window(context.new_page(), url)
+    window = shared_window
+    window.errors.clear()
+    window.page.context.clear_cookies()  # has the theme
     page = window.open(PAGES[name])
     if name in ERRORS:
         window.errors = [error for error in window.errors if "404 (Not Found)" not in error]

@@ -17,7 +17,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import pytest
 
 from penstock.testing import Broker
-from tests.apps.console.example import PAGES, fill
+from tests.apps.console.example import ERRORS, PAGES, example_broker, fill
+from tests.apps.console.visitor import guarded_broker
 from tests.broker.security.secured import PASSWORD, users_file
 from tests.security.access import allow
 
@@ -76,14 +77,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Broker with ACLs, whose user alice may use `orders` and the group `billing`."""
     directory = tmp_path_factory.mktemp("console")
     settings = {
-        "authorizer.class.name": "acls",
         "super.users": "User:ANONYMOUS;User:root",
         "listener.name.admin.sasl.enabled.mechanisms": "PLAIN",
-        "admin.basic.loopback": True,
-        "sasl.users.file": users_file(directory, "alice", "bob", "root"),
-        "audit.log.file": str(directory / "audit.log"),
     }
-    with Broker(settings, directory=directory / "data") as broker:
+    users = ("alice", "bob", "root")
+    with guarded_broker(directory, settings, users=users, data=directory / "data") as broker:
         fill(broker)
         with broker.client() as client:
             for operation in ("describe", "read", "delete"):
@@ -200,18 +198,20 @@ def test_a_token_belongs_to_one_user(guarded: Broker) -> None:
     assert ask(guarded.admin_url, path, fields, basic("alice")).status == 400
 
 
-def test_a_read_only_console_offers_and_accepts_no_changes(tmp_path: Path) -> None:
-    with Broker({"console.read.only": True}) as broker:
-        fill(broker)
-        for path in PAGES.values():
-            page = ask(broker.admin_url, path)
-            assert 'method="post"' not in page.text
-            assert 'class="button quiet danger"' not in page.text
+def test_a_read_only_console_offers_and_accepts_no_changes() -> None:
+    with example_broker({"console.read.only": True}) as broker:
+        pages = {name: ask(broker.admin_url, path) for name, path in PAGES.items()}
         refused = ask(broker.admin_url, "/console/topics/orders/delete", {"confirm": "orders"})
-        assert refused.status == 403
-        assert "read-only" in refused.text
         with broker.client() as client:
             assert "orders" in {topic.name for topic in client.list_topics()}
+    assert refused.status == 403
+    assert "read-only" in refused.text
+    assert [name for name, page in pages.items() if page.status != 200] == [*ERRORS]
+    for mark in ('method="post"', 'class="button quiet danger"'):
+        assert [name for name, page in pages.items() if mark in page.text] == []
+    acts = ("Register a schema", "Add entries", "Create a user", "Set quotas", "Save plan")
+    for name in ("schemas", "access", "users", "quotas", "plan-choose"):
+        assert not any(act in pages[name].text for act in acts), name
 
 
 def test_a_disabled_console_has_no_pages() -> None:

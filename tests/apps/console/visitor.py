@@ -73,9 +73,13 @@ class Visitor:
 
 @contextmanager
 def guarded_broker(
-    directory: Path, settings: Mapping[str, Any] | None = None, *, data: Path | None = None
+    directory: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    users: Sequence[str] = ("alice", "bob"),
+    data: Path | None = None,
 ) -> Iterator[Broker]:
-    """Run a broker with ACLs and the users alice and bob; anonymous clients may do everything.
+    """Run a broker with ACLs and these users; anonymous clients may do everything.
 
     `directory` gets its files of users and audit lines. `data` is its data directory, by default a
     temporary one.
@@ -84,7 +88,7 @@ def guarded_broker(
         "authorizer.class.name": "acls",
         "super.users": "User:ANONYMOUS",
         "admin.basic.loopback": "true",
-        "sasl.users.file": users_file(directory, "alice", "bob"),
+        "sasl.users.file": users_file(directory, *users),
         "audit.log.file": str(directory / "audit.log"),
     }
     with Broker({**secured, **(settings or {})}, directory=data) as broker:

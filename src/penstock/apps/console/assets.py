@@ -24,8 +24,8 @@ DIRECTORY: Final = Path(__file__).parent / "assets"
 PATH: Final = "/console/assets"
 CACHE: Final = "public, max-age=31536000, immutable"
 JOINED: Final = {"htmx-sse.js": ("htmx.min.js", "hx-sse.min.js")}
-"""Assets made of several files. htmx begins soon after its file has run. As one file, its extension
-is always there by then."""
+"""Assets made of several files. htmx starts soon after its file has run, so its extension is in the
+same asset."""
 COMPRESSED_BYTES_MIN: Final = 512
 """Size below which a response is not compressed, because it fits into one packet."""
 _DIGEST_CHARS: Final = 12

@@ -21,9 +21,7 @@ def number(value: float | None) -> str:
     """Return a number with thousands separated; fractions have one digit."""
     if value is None:
         return UNKNOWN
-    return (
-        f"{value:,.1f}" if isinstance(value, float) and not value.is_integer() else f"{value:,.0f}"
-    )
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def size(value: float | None) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error
 from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import parse_qs
 
@@ -111,7 +110,7 @@ class Tokens:
     def is_valid(self, token: str, principal: Principal) -> bool:
         try:
             raw = urlsafe_b64decode(token.encode())
-        except (Error, ValueError):
+        except ValueError:
             return False
         mask, rest = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
         if len(rest) != _DIGEST_BYTES:

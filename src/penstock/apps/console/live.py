@@ -1,4 +1,4 @@
-"""Live figures of the broker, sent to browsers as server-sent events.
+"""Live figures of the broker, sent to browsers as server-sent events, and limits of such responses.
 
 One sampler reads the broker's counters every `SAMPLE_SECONDS`, while at least one browser is
 connected, and keeps the last `SAMPLES_KEPT` samples for the charts. Every browser gets the same
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -27,6 +27,7 @@ from penstock.broker.admin.access import DESCRIBE, Needs
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from penstock.base.metrics import Histogram
     from penstock.broker.assembly import Assembly
@@ -35,17 +36,55 @@ SAMPLE_SECONDS: Final = 2.0
 SAMPLES_KEPT: Final = 300
 """Samples that the charts show: ten minutes."""
 BROWSERS_MAX: Final = 32
-"""Maximum number of connected browsers, which is also limited by `BROWSERS_SHARE`."""
-BROWSERS_SHARE: Final = 0.25
-"""Share of `admin.max.connections` that browsers with live figures may use."""
+STREAMS_SHARE: Final = 0.25
+"""Share of `admin.max.connections` that the streaming responses of one kind may use."""
+EVENTS: Final = "text/event-stream"
 PRODUCE: Final = "Produce"
 FETCH: Final = "Fetch"
 
 
-class TooManyBrowsers(RetriableError):
-    """Rejection of a browser because too many others show live figures."""
+class TooManyStreams(RetriableError):
+    """Rejection of a streaming response because too many others are under way."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
+
+
+class Streams:
+    """Streaming responses of one kind, whose number is limited. Belongs to the event loop."""
+
+    def __init__(self, reason: str, maximum: int, connections_max: int) -> None:
+        """`reason` follows the limit in the message of a rejection."""
+        self._reason = reason
+        self._limit = max(1, min(maximum, int(STREAMS_SHARE * connections_max)))
+        self.count = 0
+
+    def response(
+        self, content: AsyncIterable[str | bytes], media_type: str, **headers: str
+    ) -> Response:
+        """Return a response that streams `content`.
+
+        Raises:
+            TooManyStreams: too many others are under way.
+        """
+        if self.count >= self._limit:
+            raise TooManyStreams(f"{self._limit} {self._reason}")
+        headers |= {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return _Counted(self, content, media_type=media_type, headers=headers)
+
+
+class _Counted(StreamingResponse):
+    """Streaming response that is counted from its first step on."""
+
+    def __init__(self, streams: Streams, content: AsyncIterable[str | bytes], **more: Any) -> None:
+        super().__init__(content, **more)
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._streams.count += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.count -= 1
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -79,8 +118,11 @@ class Sampler:
 
     def __init__(self, broker: Assembly) -> None:
         self._broker = broker
-        share = int(BROWSERS_SHARE * broker.settings.admin_max_connections)
-        self._browsers_max = max(1, min(BROWSERS_MAX, share))
+        self.streams = Streams(
+            "browsers already show live figures of this broker",
+            BROWSERS_MAX,
+            broker.settings.admin_max_connections,
+        )
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
         self._last: _Counters | None = None
         self._browsers = 0
@@ -89,18 +131,7 @@ class Sampler:
         self._text = ""
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield each new sample as an event, until the broker stops.
-
-        Raises:
-            TooManyBrowsers: too many others are connected.
-        """
-        if self._browsers >= self._browsers_max:
-            raise TooManyBrowsers(
-                f"{self._browsers_max} browsers already show live figures of this broker"
-            )
-        return self._events()
-
-    async def _events(self) -> AsyncIterator[str]:
+        """Yield each new sample as an event, until the broker stops."""
         self._browsers += 1
         try:
             self._start()
@@ -221,8 +252,4 @@ class LiveViews(Struct, frozen=True, kw_only=True):
     @routes.add("GET /console/live", DESCRIBE)
     async def live(self, request: Request) -> Response:
         """Return the live figures of this broker as server-sent events, without an end."""
-        return StreamingResponse(
-            await self.sampler.events(),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-        )
+        return self.sampler.streams.response(self.sampler.events(), EVENTS)

@@ -1,13 +1,13 @@
-"""Navigation of the console: the pages in its menu, in their order.
-
-A page belongs to the item whose path is the longest beginning of the page's path.
-"""
+"""Navigation of the console: the pages in its menu, in their order."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+
+from penstock.broker.admin.access import CONSOLE
+from penstock.security import CLUSTER
 
 if TYPE_CHECKING:
     from penstock.broker.admin.access import Caller
@@ -16,96 +16,51 @@ if TYPE_CHECKING:
 class Item(Struct, frozen=True, kw_only=True):
     """Item of the menu.
 
-    `key` is pressed after `g` to open the page. `icon` is the name of a macro of `icons.html`.
-    `resource_type` is the type of which the caller must be allowed to describe some resource.
-    `beside` are beginnings of further paths that belong to the item.
+    `name` names its page and its icon in `icons.html`. `key` is pressed after `g` to open the page.
+    `operation` is the operation on the cluster that the page requires. `beside` are beginnings of
+    the paths of further pages that belong to the item.
     """
 
-    path: str
-    title: str
+    name: str
     key: str
-    icon: str
-    resource_type: str = ""
+    operation: str = ""
     beside: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        return self.name.capitalize()
+
+    @property
+    def path(self) -> str:
+        return CONSOLE if self.name == "overview" else f"{CONSOLE}/{self.name}"
+
     def is_shown(self, caller: Caller | None) -> bool:
-        if not self.resource_type or caller is None:
+        if not self.operation or caller is None:
             return True
-        return caller.rights.allows_some("describe", self.resource_type)
+        return caller.rights.allows(self.operation, "cluster", CLUSTER)
+
+    def matched(self, path: str) -> int:
+        """Return the length of the longest of the item's paths with which `path` begins."""
+        starts = (self.path, *(f"{CONSOLE}/{start}" for start in self.beside))
+        return max((len(start) for start in starts if path.startswith(start)), default=0)
 
 
 ITEMS: Final = (
-    Item(path="/console", title="Overview", key="o", icon="overview"),
-    Item(
-        path="/console/topics",
-        title="Topics",
-        key="t",
-        icon="topics",
-        beside=("/console/create-topic",),
-    ),
-    Item(
-        path="/console/groups",
-        title="Groups",
-        key="g",
-        icon="groups",
-        beside=("/console/group",),
-    ),
-    Item(path="/console/queues", title="Queues", key="u", icon="queues"),
-    Item(
-        path="/console/transactions",
-        title="Transactions",
-        key="x",
-        icon="transactions",
-        beside=("/console/transaction-",),
-    ),
-    Item(
-        path="/console/schemas",
-        title="Schemas",
-        key="s",
-        icon="schemas",
-        beside=("/console/schema-",),
-    ),
-    Item(path="/console/pipelines", title="Pipelines", key="l", icon="pipelines"),
-    Item(
-        path="/console/diskless",
-        title="Diskless",
-        key="d",
-        icon="objects",
-        resource_type="cluster",
-    ),
-    Item(path="/console/brokers", title="Brokers", key="b", icon="brokers"),
-    Item(
-        path="/console/access",
-        title="Access",
-        key="a",
-        icon="access",
-        resource_type="cluster",
-        beside=("/console/acl-", "/console/user"),
-    ),
-    Item(
-        path="/console/quotas",
-        title="Quotas",
-        key="q",
-        icon="quotas",
-        resource_type="cluster",
-        beside=("/console/quota-",),
-    ),
-    Item(
-        path="/console/planner",
-        title="Planner",
-        key="p",
-        icon="planner",
-        resource_type="cluster",
-    ),
+    Item(name="overview", key="o"),
+    Item(name="topics", key="t", beside=("create-topic",)),
+    Item(name="groups", key="g", beside=("group-",)),
+    Item(name="queues", key="u"),
+    Item(name="transactions", key="x", beside=("transaction-",)),
+    Item(name="schemas", key="s", beside=("schema-",)),
+    Item(name="pipelines", key="l"),
+    Item(name="diskless", key="d", operation="describe"),
+    Item(name="brokers", key="b", operation="describe"),
+    Item(name="access", key="a", operation="describe", beside=("acl-", "user")),
+    Item(name="quotas", key="q", operation="describe_configs", beside=("quota-",)),
+    Item(name="planner", key="p", operation="describe"),
 )
 
 
-def current(path: str) -> Item | None:
+def current(path: str) -> Item:
     """Return the item to which the page at `path` belongs."""
-    found = [
-        (len(start), item)
-        for item in ITEMS
-        for start in (item.path, *item.beside)
-        if path.startswith(start)
-    ]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+    return max(ITEMS, key=lambda item: item.matched(path))

@@ -8,7 +8,8 @@ Each broker has its own. A plan is its inputs; its results are computed again wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -59,21 +60,16 @@ class PlanStore:
         Raises:
             PlansUnusable: the directory cannot be read.
         """
-        try:
+        with self._usable():
             paths = sorted(self._directory.glob("*.json"))[:PLANS_MAX]
             found = [_decoded(path.read_bytes()) for path in paths]
-        except OSError as error:
-            raise PlansUnusable(f"{self._directory}: {error.strerror}") from None
         return sorted([plan for plan in found if plan is not None], key=lambda plan: plan.name)
 
     def read(self, name: str) -> SavedPlan:
         """Return a plan; raises UnknownPlan or PlansUnusable."""
-        try:
-            found = _decoded(self._path(name).read_bytes())
-        except FileNotFoundError:
-            found = None
-        except OSError as error:
-            raise PlansUnusable(f"{self._directory}: {error.strerror}") from None
+        path = self._path(name)
+        with self._usable():
+            found = _decoded(path.read_bytes()) if path.exists() else None
         if found is None:
             raise UnknownPlan(f"no plan is saved as {name[:NAME_CHARS_MAX]!r} on this broker")
         return found
@@ -91,18 +87,21 @@ class PlanStore:
         if len(data) > PLAN_BYTES_MAX:
             raise InvalidField(f"the plan has {len(data)} bytes; the limit is {PLAN_BYTES_MAX}")
         path = self._path(plan.name)
-        try:
+        with self._usable():
             if not path.exists() and len(list(self._directory.glob("*.json"))) >= PLANS_MAX:
                 raise InvalidField(f"{PLANS_MAX} plans are saved already. Delete one first")
             write_durably(path, data)
-        except OSError as error:
-            raise PlansUnusable(f"{self._directory}: {error.strerror}") from None
 
     def delete(self, name: str) -> None:
         """Delete a plan; raises UnknownPlan or PlansUnusable."""
         self.read(name)
-        try:
+        with self._usable():
             self._path(name).unlink()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise PlansUnusable(f"{self._directory}: {error.strerror}") from None
 

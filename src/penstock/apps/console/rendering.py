@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -129,7 +128,6 @@ class Pages:
             "token": "" if principal is None else self._tokens.issue(principal),
             "theme": _theme(request),
             "flash": _flash(request),
-            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         }
 
     async def check(self, request: Request) -> None:
@@ -190,5 +188,5 @@ def _flash(request: Request) -> Flash | None:
         return None
     try:
         return msgspec.json.decode(urlsafe_b64decode(text.encode()), type=Flash)
-    except (Error, ValueError, msgspec.MsgspecError):
+    except (ValueError, msgspec.MsgspecError):
         return None

@@ -31,20 +31,6 @@
   const KEPT = 100000;
   const BEYOND = 30;
   const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-  const size = (value) => {
-    const names = ["B", "KiB", "MiB", "GiB"];
-    let unit = 0;
-    while (value >= 1024 && unit < names.length - 1) {
-      value /= 1024;
-      unit += 1;
-    }
-    return `${unit && value < 100 ? value.toFixed(1) : Math.round(value)} ${names[unit]}`;
-  };
-  const moment = (time) => {
-    const date = new Date(time);
-    if (time < 0 || Number.isNaN(date.getTime())) return "–";
-    return date.toISOString().slice(0, 19).replace("T", " ");
-  };
 
   // Rows: elements of the page, or data that become elements when they are visible
   let rows = Array.from(list.children);
@@ -67,10 +53,10 @@
       link.append(span);
     };
     cell("place", `${row.partition} / ${row.offset}`);
-    cell("time", moment(row.timestamp));
+    cell("time", row.time);
     cell(row.key_kind === "null" ? "key none" : "key", row.key, true);
     cell(row.value_kind === "null" ? "value none" : "value", row.value, true);
-    cell("bytes", size(row.size_bytes));
+    cell("bytes", row.size);
     item.append(link);
     return item;
   };

@@ -32,19 +32,19 @@
       return [x, chart.y_log ? positive(curve.y) : curve.y];
     });
   };
-  const marks = (chart, line, text) => (plot) => {
+  const marks = (chart, colour) => (plot) => {
     const { ctx, bbox } = plot;
     ctx.save();
     for (const [label, value] of Object.entries(chart.marks || {})) {
       const at = plot.valToPos(value, "x", true);
       if (at < bbox.left || at > bbox.left + bbox.width) continue;
-      ctx.strokeStyle = line;
+      ctx.strokeStyle = colour;
       ctx.setLineDash([6, 4]);
       ctx.beginPath();
       ctx.moveTo(at, bbox.top);
       ctx.lineTo(at, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.fillStyle = text;
+      ctx.fillStyle = colour;
       ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
       const left = at > bbox.left + bbox.width / 2;
       ctx.textAlign = left ? "right" : "left";
@@ -67,7 +67,7 @@
         width: element.clientWidth,
         height: bars ? 320 : 260,
         cursor: { y: false, points: { size: 6 } },
-        hooks: { draw: [marks(chart, text, text)] },
+        hooks: { draw: [marks(chart, text)] },
         scales: {
           x: { time: false, distr: !bars && chart.x_log ? 3 : 1, ...(bars && { range: [-0.6, names.length - 0.4] }) },
           y: { distr: chart.y_log ? 3 : 1, ...(!chart.y_log && { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1e-9) * 1.05] }) },

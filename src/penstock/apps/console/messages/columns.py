@@ -29,6 +29,7 @@ from penstock.apps.console.messages.expressions import (
     Path,
     paths_of,
 )
+from penstock.base.settings import LONG_MAX
 from penstock.formats.framing import header_values
 from penstock.formats.json.decode import JsonReader
 from penstock.formats.json.json_schema import Field, Items, Leaf, Record, Shape
@@ -38,7 +39,6 @@ Steps: TypeAlias = tuple[str | int, ...]
 _WRAPPER: Final = "_"
 """Name of the only field of a document that wraps another."""
 _EXACT_MAX: Final = 1 << 53
-_LONG_MAX: Final = (1 << 63) - 1
 _NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _FUNCTIONS: Final = {
     "contains": pc.match_substring,
@@ -139,14 +139,14 @@ def _compared(operand: Operand, sign: str, literal: Literal) -> Any:
     if sign == "==":
         return _equal(operand, literal)
     if literal is None or isinstance(literal, bool):
-        return pa.array([False]).take(pa.repeat(0, len(operand.json)))
+        return pa.repeat(False, len(operand.json))
     if isinstance(literal, str):
         return _COMPARISONS[sign](operand.text, literal).fill_null(False)
     return _COMPARISONS[sign](operand.number(), _bound(literal)).fill_null(False)
 
 
 def _bound(literal: int | float) -> int | float:
-    return float(literal) if abs(literal) > _LONG_MAX else literal
+    return float(literal) if abs(literal) > LONG_MAX else literal
 
 
 def _equal(operand: Operand, literal: Literal) -> Any:
@@ -154,8 +154,8 @@ def _equal(operand: Operand, literal: Literal) -> Any:
     numeric = pa.types.is_integer(column.type)
     if literal is None:
         return column.is_null() if numeric else pc.equal(column, "null").fill_null(True)
-    if numeric and (isinstance(literal, bool | str)):
-        return pc.and_(column.is_valid(), pc.is_null(column))
+    if numeric and isinstance(literal, bool | str):
+        return pa.repeat(False, len(column))
     if isinstance(literal, bool):
         return pc.equal(column, "true" if literal else "false").fill_null(False)
     if isinstance(literal, str):
@@ -188,7 +188,7 @@ def _whole(path: Path, inputs: Inputs) -> Operand:
         column = _header(inputs.headers, str(path.steps[0]), inputs.count)
     else:
         column = inputs.documents[path.root]
-    texts = as_texts(column)
+    texts = _as_texts(column)
     return Operand(json=texts, text=texts, whole=True)
 
 
@@ -197,13 +197,12 @@ def _header(headers: Any, name: str, count: int) -> Any:
     if found is None:
         return pa.nulls(count, pa.binary())
     rows, values = found
-    places: list[int | None] = [None] * count
-    for number, row in enumerate(rows.tolist()):
-        places[row] = number
-    return values.take(pa.array(places, pa.int64()))
+    places = np.full(count, -1)
+    places[rows] = np.arange(len(rows))
+    return values.take(pa.array(places, mask=places < 0))
 
 
-def as_texts(column: Any) -> Any:
+def _as_texts(column: Any) -> Any:
     """Return bytes as texts; invalid UTF-8 becomes the replacement character."""
     try:
         return column.cast(pa.string())

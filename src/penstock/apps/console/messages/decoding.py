@@ -16,7 +16,6 @@ With `auto`, pages show a value as JSON, text, MessagePack or hexadecimal digits
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import msgspec
@@ -33,7 +32,6 @@ from penstock.formats.readers import Reader
 
 _ID_HEADERS: Final = {"key": KEY_HEADER, "value": VALUE_HEADER}
 _FRAME_BYTES_MIN: Final = 6
-_UNREADABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _CONTAINERS: Final = ("{", "[")
 _HEX: Final = np.array([list(f"{byte:02x}".encode()) for byte in range(256)], np.uint8)
 
@@ -86,61 +84,41 @@ class Decoder:
         Raises:
             PenstockError: the registry does not answer.
         """
-        given = self._sides[side]
-        match given.format:
-            case "hex":
-                return _hex(values)
-            case "msgpack":
-                return pa.array(map(_unpacked, values.to_pylist()), pa.binary())
-            case "auto" | "registry":
-                return self._framed(side, values, headers)
-            case "avro" | "protobuf":
-                return self._by_file(given, values)[0]
-        return values
+        return self._decoded(side, values, headers)[0]
 
     def shown(self, side: str, values: Any, headers: Any) -> list[Shown]:
-        """Return keys or values as they are shown."""
-        given = self._sides[side]
-        errors: Any = pa.nulls(len(values), pa.string())
-        if given.format in ("avro", "protobuf"):
-            documents, errors = self._by_file(given, values)
-        elif given.format in ("auto", "registry") and self._registered[side] is not None:
-            documents, errors = self._texts(side, values, headers)
-        else:
-            documents = self.documents(side, values, headers)
+        """Return keys or values as they are shown; raises as `documents`."""
+        documents, errors = self._decoded(side, values, headers)
         rows = zip(values.to_pylist(), documents.to_pylist(), errors.to_pylist(), strict=True)
-        return [_shown(given.format, *row) for row in rows]
+        return [_shown(self._sides[side].format, *row) for row in rows]
 
-    def _by_file(self, given: Side, values: Any) -> tuple[Any, Any]:
-        if given.reader is None:
-            return pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.string())
-        rows, errors = given.reader.read(values)
-        return row_texts(rows).cast(pa.binary()), errors
+    def _decoded(self, side: str, values: Any, headers: Any) -> tuple[Any, Any]:
+        given, registered = self._sides[side], self._registered[side]
+        good = pa.nulls(len(values), pa.string())
+        if given.reader is not None:
+            rows, errors = given.reader.read(values)
+            return row_texts(rows).cast(pa.binary()), errors
+        if given.format == "hex":
+            return _hex(values), good
+        if given.format == "msgpack":
+            return pa.array(map(_unpacked, values.to_pylist()), pa.binary()), good
+        if registered is None or given.format not in ("auto", "registry"):
+            return values, good
+        keeps = given.format == "auto"
+        if keeps and not _framed(side, values, headers):
+            return values, good
+        texts, errors = registered.read(values, headers)
+        documents = texts.cast(pa.binary())
+        return pc.coalesce(documents, values) if keeps else documents, errors
 
-    def _framed(self, side: str, values: Any, headers: Any) -> Any:
-        """Return values with those that name a schema as JSON; others are kept, or null."""
-        keeps = self._sides[side].format == "auto"
-        if self._registered[side] is None:
-            return values if keeps else pa.nulls(len(values), pa.binary())
-        named = pc.and_(
-            pc.starts_with(values, b"\0").fill_null(False),
-            pc.greater_equal(pc.binary_length(values), _FRAME_BYTES_MIN).fill_null(False),
-        )
-        if headers is not None and (found := header_values(headers, _ID_HEADERS[side])):
-            flags = np.zeros(len(values), np.bool_)
-            flags[found[0]] = True
-            named = pc.or_(named, pa.array(flags))
-        if keeps and not pc.any(named).as_py():
-            return values
-        documents, _ = self._texts(side, values, headers)
-        return pc.coalesce(documents, values) if keeps else documents
 
-    def _texts(self, side: str, values: Any, headers: Any) -> tuple[Any, Any]:
-        reader = self._registered[side]
-        if reader is None:
-            return pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.string())
-        texts, errors = reader.read(values, headers)
-        return texts.cast(pa.binary()), errors
+def _framed(side: str, values: Any, headers: Any) -> bool:
+    """Return whether a value names a schema, in its first bytes or in a header."""
+    if headers is not None and header_values(headers, _ID_HEADERS[side]) is not None:
+        return True
+    named = values.filter(pc.starts_with(values, b"\0"))
+    longest = pc.max(pc.binary_length(named)).as_py()
+    return longest is not None and longest >= _FRAME_BYTES_MIN
 
 
 def _shown(chosen: str, value: bytes | None, document: bytes | None, error: str | None) -> Shown:
@@ -174,7 +152,7 @@ def _guessed(value: bytes) -> Shown:
         return Shown(kind="hex", text=value.hex(), size_bytes=len(value))
     if text.lstrip().startswith(_CONTAINERS) and _is_json(value):
         return Shown(kind="JSON", text=text, size_bytes=len(value), is_json=True)
-    if "\0" in text and _UNREADABLE.search(text):
+    if "\0" in text:
         return Shown(kind="hex", text=value.hex(), size_bytes=len(value))
     return Shown(kind="text", text=text, size_bytes=len(value))
 

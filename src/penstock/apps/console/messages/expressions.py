@@ -23,8 +23,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -148,9 +147,6 @@ class _Parser:
             at = found.end()
         yield _Token("end", "", end)
 
-    def _fail(self, at: int, reason: str) -> NoReturn:
-        raise self._error(at, reason)
-
     def _error(self, at: int, reason: str) -> InvalidFilter:
         rest = self._text[at : at + 20].strip()
         where = f"at {rest!r} (character {at + 1})" if rest else "at its end"
@@ -169,18 +165,18 @@ class _Parser:
 
     def _expect(self, text: str) -> None:
         if not self._take(text):
-            self._fail(self._token().at, f"{text} must follow here")
+            raise self._error(self._token().at, f"{text} must follow here")
 
     def whole(self) -> Expression:
         made = self._either()
         if self._token().kind != "end":
-            self._fail(self._token().at, "and, or, or the end must follow here")
+            raise self._error(self._token().at, "and, or, or the end must follow here")
         return made
 
     def _either(self) -> Expression:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            self._fail(self._token().at, f"it nests deeper than {DEPTH_MAX} levels")
+            raise self._error(self._token().at, f"it nests deeper than {DEPTH_MAX} levels")
         made = self._joined("or", lambda: self._joined("and", self._term))
         self._depth -= 1
         return made
@@ -219,7 +215,7 @@ class _Parser:
     def _match(self, path: Path) -> Expression:
         token = self._token()
         if not self._take(*FUNCTIONS):
-            self._fail(token.at, f"one of {', '.join(FUNCTIONS)} and not must follow here")
+            raise self._error(token.at, f"one of {', '.join(FUNCTIONS)} and not must follow here")
         self._expect("(")
         text = self._string()
         self._expect(")")
@@ -231,14 +227,14 @@ class _Parser:
         self._expect(".")
         token = self._token()
         if not self._take(*ROOTS):
-            self._fail(token.at, f"a path begins with one of .{', .'.join(ROOTS)}")
+            raise self._error(token.at, f"a path begins with one of .{', .'.join(ROOTS)}")
         steps: list[str | int] = []
         while (step := self._step()) is not None:
             steps.append(step)
         if token.text in NUMBERS and steps:
-            self._fail(token.at, f".{token.text} is a number, without fields")
+            raise self._error(token.at, f".{token.text} is a number, without fields")
         if token.text == "headers" and (len(steps) != 1 or not isinstance(steps[0], str)):
-            self._fail(token.at, 'the name of a header must follow, as in .headers["name"]')
+            raise self._error(token.at, 'the name of a header must follow, as in .headers["name"]')
         return Path(token.text, tuple(steps))
 
     def _step(self) -> str | int | None:
@@ -249,14 +245,14 @@ class _Parser:
                 return token.text
             if token.kind == "text":
                 return self._unquoted(token)
-            self._fail(token.at, "the name of a field must follow here")
+            raise self._error(token.at, "the name of a field must follow here")
         if not self._take("["):
             return None
         token = self._token()
         found: str | int
         if token.kind == "number":
             if not token.text.isdecimal() or int(token.text) > INDEX_MAX:
-                self._fail(token.at, f"an index is a whole number of at most {INDEX_MAX:,}")
+                raise self._error(token.at, f"an index is a whole number of at most {INDEX_MAX:,}")
             self._next += 1
             found = int(token.text)
         else:
@@ -267,7 +263,7 @@ class _Parser:
     def _string(self) -> str:
         token = self._token()
         if token.kind != "text":
-            self._fail(token.at, "a text in double quotes must follow here")
+            raise self._error(token.at, "a text in double quotes must follow here")
         self._next += 1
         return self._unquoted(token)
 
@@ -276,7 +272,7 @@ class _Parser:
             text = json.loads(token.text)
             text.encode()
         except (ValueError, UnicodeEncodeError):
-            self._fail(token.at, "the text is not a string of JSON")
+            raise self._error(token.at, "the text is not a string of JSON") from None
         return str(text)
 
     def _literal(self, path: Path) -> Literal:
@@ -289,13 +285,14 @@ class _Parser:
             return int(token.text) if token.text.lstrip("-").isdecimal() else float(token.text)
         if token.kind == "name" and token.text in _CONSTANTS:
             return _CONSTANTS[token.text]
-        reason = "a text in double quotes, a number, true, false or null must follow"
-        raise self._error(token.at, reason)
+        raise self._error(
+            token.at, "a text in double quotes, a number, true, false or null must follow"
+        )
 
     def _moment(self, token: _Token, text: str) -> int:
         moment = moment_of(text)
         if moment is None:
-            self._fail(token.at, "this is not a time, such as 2026-01-31T12:00:00Z")
+            raise self._error(token.at, "this is not a time, such as 2026-01-31T12:00:00Z")
         return moment
 
 
@@ -309,19 +306,13 @@ def moment_of(text: str) -> int | None:
         return None
 
 
-@cache
-def _regular_expressions() -> tuple[type[Exception], Callable[[str], object]]:
+def _check_pattern(pattern: str) -> None:
     import re2
 
     options = re2.Options()
     options.log_errors = False
-    return re2.error, lambda pattern: re2.compile(pattern, options=options)
-
-
-def _check_pattern(pattern: str) -> None:
-    error, compiled = _regular_expressions()
     try:
-        compiled(pattern)
-    except error as reason:
-        words = reason.args[0].decode() if isinstance(reason.args[0], bytes) else str(reason)
+        re2.compile(pattern, options=options)
+    except re2.error as reason:
+        words = reason.args[0].decode(errors="replace")
         raise InvalidFilter(f"the regular expression {pattern!r} is invalid: {words}") from None

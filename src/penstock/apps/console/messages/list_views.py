@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from penstock.apps.console.formats import path, query
-from penstock.apps.console.live import BROWSERS_SHARE, TooManyBrowsers
+from penstock.apps.console.live import EVENTS, Streams
 from penstock.apps.console.messages.decoding import Decoder
 from penstock.apps.console.messages.parameters import (
     FORMATS,
@@ -27,16 +27,11 @@ from penstock.apps.console.messages.queries import (
     Lists,
     Query,
     cursor_text,
+    parse_cursor,
     parse_query,
 )
-from penstock.apps.console.messages.reading import TopicReader
-from penstock.apps.console.messages.rows import (
-    ParquetExport,
-    Row,
-    json_lines,
-    rows_of,
-    slices,
-)
+from penstock.apps.console.messages.reading import TopicReader, served_topic
+from penstock.apps.console.messages.rows import ParquetExport, Row, json_lines, rows_of
 from penstock.apps.console.messages.scanning import Limits, Progress, Scan, matches
 from penstock.apps.console.rendering import Pages
 from penstock.base.errors import PenstockError
@@ -46,9 +41,9 @@ from penstock.broker.admin.access import caller_of
 from penstock.broker.admin_app import status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from starlette.requests import Request
+
+    from penstock.broker.partitions.registry import ServedTopic
 
 PAGE_ROWS: Final = 50
 PAGE_LIMITS: Final = Limits(records=2_000_000, size_bytes=256 << 20, seconds=1.0)
@@ -61,7 +56,7 @@ EXPORT_ROWS_MAX: Final = 1_000_000
 EXPORT_LIMITS: Final = Limits(records=100_000_000, size_bytes=16 << 30, seconds=600.0)
 EXPORTED_BYTES_MAX: Final = 4 << 30
 STREAMS_MAX: Final = 16
-"""Most searches, live lists and exports at a time, also limited by `BROWSERS_SHARE`."""
+"""Most searches, live lists and exports at a time."""
 LIVE_SECONDS: Final = 0.25
 """Shortest time between two events of a live list."""
 LIVE_WAIT_MS: Final = 1000
@@ -77,30 +72,6 @@ STOPPED: Final = {
     "seconds": "the time limit",
 }
 _TYPES: Final = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
-_NO_STORE: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
-
-
-class Streams:
-    """Counter of streaming responses, which limits them."""
-
-    def __init__(self, connections_max: int) -> None:
-        self._limit = max(1, min(STREAMS_MAX, int(BROWSERS_SHARE * connections_max)))
-        self._count = 0
-
-    def check(self) -> None:
-        """Raise TooManyBrowsers if too many others are under way."""
-        if self._count >= self._limit:
-            raise TooManyBrowsers(
-                f"{self._limit} searches, live lists and exports are under way at this broker"
-            )
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
 
 
 class ListViews(Struct, frozen=True, kw_only=True):
@@ -111,7 +82,6 @@ class ListViews(Struct, frozen=True, kw_only=True):
     async def messages(self, request: Request) -> Response:
         """Show the first records of a list."""
         topic = request.path_params["topic"]
-        reader = await self.lists.reader(caller_of(request), topic, committed=True)
         rows: list[Row] = []
         progress, failures = Progress(), dict[int, str]()
         cursor, error = "", None
@@ -124,14 +94,15 @@ class ListViews(Struct, frozen=True, kw_only=True):
             error = failed
         except ExceptionGroup as group:
             error = _cause(group)
+        served = served_topic(self.lists.broker, topic)
         return self.pages.show(
             request,
             "messages.html",
             title=f"Messages of {topic}",
             status=200 if error is None else status_of(error),
             topic=topic,
-            partitions=len(reader.served.partitions),
-            leaders=self._elsewhere(reader),
+            partitions=len(served.partitions),
+            leaders=_elsewhere(served),
             given={name: request.query_params.get(name, "") for name in PARAMETERS},
             rows=rows,
             progress=progress,
@@ -147,7 +118,6 @@ class ListViews(Struct, frozen=True, kw_only=True):
             orders=ORDERS,
             matches=MATCHES,
             isolations=ISOLATIONS,
-            has_registry=self.lists.has_registry,
             may_write=caller_of(request).rights.allows("write", "topic", topic),
             export_rows=(EXPORT_ROWS, EXPORT_ROWS_MAX),
         )
@@ -159,21 +129,19 @@ class ListViews(Struct, frozen=True, kw_only=True):
         `{"error": …}`. The search stops when the client closes the connection.
         """
         wanted = _rows(request, STREAM_ROWS, STREAM_ROWS)
-        self.streams.check()
         scan, decoder, failures = await self._scan(request, wanted, STREAM_LIMITS)
 
         async def lines() -> AsyncIterator[bytes]:
-            with self.streams.counted():
-                try:
-                    async for table in scan.tables():
-                        rows = await self._rows(table, decoder)
-                        yield _line({"rows": rows, "progress": scan.progress})
-                    cursor = cursor_text(scan.positions)
-                    yield _line({"done": scan.progress, "cursor": cursor, "failures": failures})
-                except (PenstockError, ExceptionGroup) as error:
-                    yield _line({"error": str(_cause(error))})
+            try:
+                async for table in scan.tables():
+                    rows = await self._rows(table, decoder)
+                    yield _line({"rows": rows, "progress": scan.progress})
+                cursor = cursor_text(scan.positions)
+                yield _line({"done": scan.progress, "cursor": cursor, "failures": failures})
+            except (PenstockError, ExceptionGroup) as error:
+                yield _line({"error": str(_cause(error))})
 
-        return StreamingResponse(lines(), media_type=_TYPES["jsonl"], headers=_NO_STORE)
+        return self.streams.response(lines(), _TYPES["jsonl"])
 
     async def export(self, request: Request) -> Response:
         """Return the records of a list as a file, JSON Lines or Parquet."""
@@ -181,14 +149,10 @@ class ListViews(Struct, frozen=True, kw_only=True):
         if kind not in _TYPES:
             raise InvalidQuery(f"format {kind!r} must be one of {', '.join(_TYPES)}")
         wanted = _rows(request, EXPORT_ROWS, EXPORT_ROWS_MAX)
-        self.streams.check()
         scan, decoder, _ = await self._scan(request, wanted, EXPORT_LIMITS)
-        name = f"{request.path_params['topic']}.{kind}"
-        return StreamingResponse(
-            self._file(scan, decoder, kind),
-            media_type=_TYPES[kind],
-            headers={**_NO_STORE, "content-disposition": f'attachment; filename="{name}"'},
-        )
+        disposition = f'attachment; filename="{request.path_params["topic"]}.{kind}"'
+        content = self._file(scan, decoder, kind)
+        return self.streams.response(content, _TYPES[kind], **{"content-disposition": disposition})
 
     async def _file(self, scan: Scan, decoder: Decoder, kind: str) -> AsyncIterator[bytes]:
         parquet = ParquetExport(decoder) if kind == "parquet" else None
@@ -197,18 +161,17 @@ class ListViews(Struct, frozen=True, kw_only=True):
             return json_lines(table, decoder) if parquet is None else parquet.write(table)
 
         written = 0
-        with self.streams.counted():
-            async for table in scan.tables():
-                for part in slices(table, EXPORT_ROWS):
-                    async with self.lists.turn:
-                        content = await asyncio.to_thread(encoded, part)
-                    written += len(content)
-                    if content:
-                        yield content
-                if written > EXPORTED_BYTES_MAX:
-                    break
-            if parquet is not None:
-                yield await asyncio.to_thread(parquet.close)
+        async for table in scan.tables():
+            for at in range(0, table.num_rows, EXPORT_ROWS):
+                async with self.lists.turn:
+                    content = await asyncio.to_thread(encoded, table.slice(at, EXPORT_ROWS))
+                written += len(content)
+                if content:
+                    yield content
+            if written > EXPORTED_BYTES_MAX:
+                break
+        if parquet is not None:
+            yield await asyncio.to_thread(parquet.close)
 
     async def live(self, request: Request) -> Response:
         """Return new records as server-sent events.
@@ -216,51 +179,48 @@ class ListViews(Struct, frozen=True, kw_only=True):
         An event `records` has the rows, and how many further ones were left out; its id is the
         cursor with which a connection continues.
         """
-        caller, topic = caller_of(request), request.path_params["topic"]
-        chosen = parse_query(request.query_params)
-        self.streams.check()
-        reader = await self.lists.reader(caller, topic, committed=chosen.committed)
-        decoder = await self.lists.decoder(caller, topic, chosen.formats, chosen.message)
-        newest = msgspec.structs.replace(chosen, newest_first=True, at="", cursor={})
-        scan, _ = await self.lists.scan(reader, decoder, newest, wanted=0, limits=PAGE_LIMITS)
         given = request.headers.get("last-event-id") or request.query_params.get("cursor", "")
-        known = parse_query(request.query_params.__class__({"cursor": given})).cursor
-        tail = Tail(self.lists, reader, decoder, chosen)
-        tail.positions = {
+        known = parse_cursor(given)
+        chosen, reader, decoder = await self._parts(request)
+        bounds, _ = await self.lists.bounds(reader, chosen)
+        positions = {
             index: max(known.get(index, end), end - LIVE_BEHIND_MAX)
-            for index, end in scan.positions.items()
+            for index, (_, end) in bounds.items()
         }
+        tail = Tail(self.lists, reader, decoder, chosen, positions)
 
         async def events() -> AsyncIterator[bytes]:
-            with self.streams.counted():
-                yield b": connected\n\n"
-                try:
-                    while not self.lists.broker.stopping.is_set():
-                        body = await tail.event()
-                        yield b"id: %b\nevent: records\ndata: %b\n\n" % (
-                            cursor_text(tail.positions).encode(),
-                            msgspec.json.encode(body),
-                        )
-                        await pause(LIVE_SECONDS)
-                except (PenstockError, ExceptionGroup) as error:
-                    reason = msgspec.json.encode(str(_cause(error)))
-                    yield b"event: failed\ndata: %b\n\n" % reason
+            yield b": connected\n\n"
+            try:
+                while not self.lists.broker.stopping.is_set():
+                    body = await tail.event()
+                    yield b"id: %b\nevent: records\ndata: %b\n\n" % (
+                        cursor_text(tail.positions).encode(),
+                        msgspec.json.encode(body),
+                    )
+                    await pause(LIVE_SECONDS)
+            except (PenstockError, ExceptionGroup) as error:
+                reason = msgspec.json.encode(str(_cause(error)))
+                yield b"event: failed\ndata: %b\n\n" % reason
 
-        return StreamingResponse(events(), media_type="text/event-stream", headers=_NO_STORE)
+        return self.streams.response(events(), EVENTS)
 
     # -- parts ----------------------------------------------------------------------------------
 
     async def _scan(
         self, request: Request, wanted: int, limits: Limits
     ) -> tuple[Scan, Decoder, dict[int, str]]:
-        caller, topic = caller_of(request), request.path_params["topic"]
-        chosen = parse_query(request.query_params)
-        reader = await self.lists.reader(caller, topic, committed=chosen.committed)
-        decoder = await self.lists.decoder(caller, topic, chosen.formats, chosen.message)
+        chosen, reader, decoder = await self._parts(request)
         scan, failures = await self.lists.scan(
             reader, decoder, chosen, wanted=wanted, limits=limits
         )
         return scan, decoder, failures
+
+    async def _parts(self, request: Request) -> tuple[Query, TopicReader, Decoder]:
+        caller, topic = caller_of(request), request.path_params["topic"]
+        chosen = parse_query(request.query_params)
+        reader = await self.lists.reader(caller, topic, committed=chosen.committed)
+        return chosen, reader, await self.lists.decoder(caller, topic, chosen)
 
     async def _rows(self, table: Any, decoder: Decoder) -> list[Row]:
         if not table.num_rows:
@@ -273,26 +233,23 @@ class ListViews(Struct, frozen=True, kw_only=True):
         parts = ("topics", request.path_params["topic"], "messages", *([below] if below else []))
         return path(*parts) + query(values)
 
-    def _elsewhere(self, reader: TopicReader) -> Mapping[int, int]:
-        """Return the number of partitions that are read from each other broker."""
-        served, counts = reader.served, dict[int, int]()
-        if served.diskless:
-            return counts
-        for row, log in zip(served.topic.partitions, served.partitions, strict=True):
-            if log is None and row.leader >= 0:
-                counts[row.leader] = counts.get(row.leader, 0) + 1
-        return counts
-
 
 class Tail:
     """Reader of new records, with a limit of rate."""
 
-    def __init__(self, lists: Lists, reader: TopicReader, decoder: Decoder, query: Query) -> None:
+    def __init__(
+        self,
+        lists: Lists,
+        reader: TopicReader,
+        decoder: Decoder,
+        query: Query,
+        positions: dict[int, int],
+    ) -> None:
         self._lists = lists
         self._reader = reader
         self._decoder = decoder
         self._query = query
-        self.positions: dict[int, int] = {}
+        self.positions = positions
 
     async def event(self) -> dict[str, Any]:
         """Wait for records; return the newest rows, and the number of those left out."""
@@ -326,6 +283,15 @@ class Tail:
         async with self._lists.turn:
             rows = await asyncio.to_thread(rows_of, shown, self._decoder)
         return {"rows": rows, "left_out": left_out + table.num_rows - shown.num_rows}
+
+
+def _elsewhere(served: ServedTopic) -> Mapping[int, int]:
+    """Return the number of partitions that are read from each other broker."""
+    return Counter(
+        row.leader
+        for row, log in zip(served.topic.partitions, served.partitions, strict=True)
+        if log is None and row.leader >= 0 and not served.diskless
+    )
 
 
 def _rows(request: Request, default: int, maximum: int) -> int:

@@ -31,7 +31,7 @@ from penstock.apps.console.messages.schemas import (
 )
 from penstock.apps.console.requests import CallerRequests
 from penstock.base.errors import InvalidError
-from penstock.base.settings import INT_MAX, whole_number
+from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
@@ -44,7 +44,7 @@ PARTITIONS_MAX: Final = 128
 """Most partitions that one list shows together."""
 CURSOR_CHARS_MAX: Final = 8000
 _CURSOR: Final = re.compile(r"([0-9]{1,10})\.([0-9]{1,19})")
-_OFFSET_MAX: Final = (1 << 63) - 2
+OFFSET_MAX: Final = LONG_MAX - 1
 
 
 class InvalidQuery(InvalidError):
@@ -80,7 +80,7 @@ def parse_query(given: QueryParams) -> Query:
         partition=number,
         newest_first=_one_of(given, "order", ORDERS) == "newest",
         at=given.get("at", "").strip(),
-        cursor=_cursor(given.get("cursor", "")),
+        cursor=parse_cursor(given.get("cursor", "")),
         filter=_filter(given),
         formats=(_one_of(given, "kf", FORMATS), _one_of(given, "vf", FORMATS)),
         message=given.get("message", "").strip(),
@@ -95,13 +95,14 @@ def _one_of(given: QueryParams, name: str, choices: Mapping[str, str]) -> str:
     return value
 
 
-def _cursor(text: str) -> dict[int, int]:
+def parse_cursor(text: str) -> dict[int, int]:
+    """Return the positions of a `cursor`; raises InvalidQuery."""
     if not text:
         return {}
     pairs = [_CURSOR.fullmatch(part) for part in text[:CURSOR_CHARS_MAX].split("-")]
     if len(text) > CURSOR_CHARS_MAX or not all(pairs):
         raise InvalidQuery(f"cursor {text[:50]!r} must have the form PARTITION.OFFSET-…")
-    return {int(pair[1]): min(int(pair[2]), _OFFSET_MAX) for pair in pairs if pair is not None}
+    return {int(pair[1]): min(int(pair[2]), OFFSET_MAX) for pair in pairs if pair is not None}
 
 
 def cursor_text(positions: Mapping[int, int]) -> str:
@@ -132,23 +133,15 @@ class Lists:
         self.broker = broker
         self._requests = requests
         self._registry = registry
-        self._turn = asyncio.Semaphore(1)
+        self.turn = asyncio.Semaphore(1)
         """Semaphore that leaves the other cores to the broker while scans decode and filter."""
-
-    @property
-    def has_registry(self) -> bool:
-        return self._registry is not None
 
     async def reader(self, caller: Caller, topic: str, *, committed: bool) -> TopicReader:
         """Return the reader of a topic; raises PenstockError as `TopicReader` does."""
         await self.broker.cluster.look()
-        reader = TopicReader(self.broker, self._requests, caller, topic, committed=committed)
-        _ = reader.served
-        return reader
+        return TopicReader(self.broker, self._requests, caller, topic, committed=committed)
 
-    async def decoder(
-        self, caller: Caller, topic: str, formats: tuple[str, str], message: str
-    ) -> Decoder:
+    async def decoder(self, caller: Caller, topic: str, query: Query) -> Decoder:
         """Return the decoder of a topic's records.
 
         Raises:
@@ -158,16 +151,33 @@ class Lists:
         schemas = None
         if self._registry is not None:
             schemas = BrokerSchemas(self._registry, caller.rights)
-        elif "registry" in formats:
+        elif "registry" in query.formats:
             raise InvalidQuery("this broker has no schema registry: set registry.enable to true")
         directory = self.broker.settings.console_schema_directory
-        key, value = await asyncio.to_thread(
-            lambda: (
-                _side(directory, topic, "key", formats[0], ""),
-                _side(directory, topic, "value", formats[1], message),
-            )
+        (key, value), message = query.formats, query.message
+        return Decoder(
+            await asyncio.to_thread(_side, directory, topic, "key", key, ""),
+            await asyncio.to_thread(_side, directory, topic, "value", value, message),
+            schemas,
         )
-        return Decoder(key, value, schemas)
+
+    async def bounds(
+        self, reader: TopicReader, query: Query
+    ) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
+        """Return start and end of each partition of a query, and the errors of unreadable ones.
+
+        Raises:
+            InvalidQuery: the topic has too many partitions for one list.
+        """
+        count = len(reader.served.partitions)
+        if query.partition is not None:
+            return await reader.bounds([query.partition])
+        if count > PARTITIONS_MAX:
+            raise InvalidQuery(
+                f"topic {reader.topic} has {count:,} partitions; choose one, because a list shows"
+                f" at most {PARTITIONS_MAX} together"
+            )
+        return await reader.bounds(range(count))
 
     async def scan(
         self,
@@ -182,10 +192,8 @@ class Lists:
 
         Raises:
             InvalidQuery: the topic has too many partitions for one list, or `at` is invalid.
-            PenstockError: no partition can be read.
         """
-        partitions = _partitions(reader, query)
-        bounds, failures = await reader.bounds(partitions)
+        bounds, failures = await self.bounds(reader, query)
         positions = await _positions(reader, query, bounds)
         search = Search(newest_first=query.newest_first, wanted=wanted, filter=query.filter)
         scan = Scan(
@@ -195,27 +203,10 @@ class Lists:
             bounds,
             positions,
             limits=limits,
-            turn=self._turn,
+            turn=self.turn,
             now=self.broker.clock.monotonic,
         )
         return scan, failures
-
-    @property
-    def turn(self) -> asyncio.Semaphore:
-        return self._turn
-
-
-def _partitions(reader: TopicReader, query: Query) -> list[int]:
-    count = len(reader.served.partitions)
-    if query.partition is not None:
-        reader.leader(query.partition)
-        return [query.partition]
-    if count > PARTITIONS_MAX:
-        raise InvalidQuery(
-            f"topic {reader.topic} has {count:,} partitions; choose one, because a list shows at"
-            f" most {PARTITIONS_MAX} together"
-        )
-    return list(range(count))
 
 
 async def _positions(
@@ -227,7 +218,7 @@ async def _positions(
         return beginning | {index: query.cursor[index] for index in bounds if index in query.cursor}
     if not query.at:
         return beginning
-    offset = whole_number(query.at, _OFFSET_MAX)
+    offset = whole_number(query.at, OFFSET_MAX)
     if offset is not None:
         return dict.fromkeys(bounds, offset + back)
     moment = moment_of(query.at)

@@ -119,6 +119,7 @@ class TopicReader:
         self.topic = topic
         self.committed = committed
         self._isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
+        served_topic(broker, topic)
 
     @property
     def served(self) -> ServedTopic:

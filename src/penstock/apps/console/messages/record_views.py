@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from binascii import Error
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
@@ -13,14 +12,16 @@ from starlette.responses import Response
 
 from penstock.apps.console.formats import path
 from penstock.apps.console.forms import Form, InvalidField, form_of
-from penstock.apps.console.messages.decoding import pretty
+from penstock.apps.console.messages.decoding import Decoder, Shown, pretty
+from penstock.apps.console.messages.expressions import SIDES
 from penstock.apps.console.messages.parameters import FORMATS
-from penstock.apps.console.messages.queries import Lists
+from penstock.apps.console.messages.queries import OFFSET_MAX, Lists, parse_query
 from penstock.apps.console.messages.reading import leader_of, served_topic
 from penstock.apps.console.messages.rows import (
     HEX_BYTES,
     HEX_BYTES_MAX,
     SHOWN_CHARS,
+    SHOWN_CHARS_MAX,
     Record,
     hex_lines,
     record_of,
@@ -35,15 +36,13 @@ from penstock.broker.admin.access import caller_of
 from penstock.broker.admin_app import status_of
 from penstock.client.partitioning import partitions_of_keys
 from penstock.records.columnar import encode_batches
-from penstock.records.columnar.schema import HEADERS_TYPE
+from penstock.records.columnar.schema import RECORD_SCHEMA
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.apps.console.messages.decoding import Decoder
-    from penstock.apps.console.messages.reading import TopicReader
+    from penstock.broker.admin.access import Caller
 
-SIDES: Final = ("key", "value")
 ENCODINGS: Final = {
     "text": "Text (UTF-8)",
     "hex": "Hexadecimal",
@@ -52,11 +51,13 @@ ENCODINGS: Final = {
 }
 UNCHANGED: Final = "same"
 """Encoding of a key or value that is taken from the record that is produced again."""
+_SOURCE_ENCODINGS: Final = {UNCHANGED: "As in the original record", **ENCODINGS}
+TEXTS: Final = (*SIDES, "headers")
+"""Names of the form's text areas."""
 FORM_CHARS_MAX: Final = 16_384
 """Longest text with which a form is filled; longer ones are taken from the record itself."""
 TIMEOUT_MS: Final = 30_000
 _FETCH_BYTES: Final = 65_536
-_OFFSET_MAX: Final = (1 << 63) - 2
 
 
 class NoRecord(InvalidError):
@@ -92,11 +93,9 @@ class RecordViews(Struct, frozen=True, kw_only=True):
 
     async def record(self, request: Request) -> Response:
         """Show one record; with `all=1`, the whole key and value."""
-        topic, names = request.path_params["topic"], request.path_params
-        reader, decoder = await self._parts(request)
-        partition, offset = names["partition"], names["offset"]
-        record = await self._record(reader, decoder, partition, offset)
-        start, end = (await reader.bounds([partition]))[0][partition]
+        topic = request.path_params["topic"]
+        record, start, end = await self._shown(request)
+        partition, offset = record.partition, record.offset
         whole = request.query_params.get("all") == "1"
         return self.pages.show(
             request,
@@ -104,7 +103,8 @@ class RecordViews(Struct, frozen=True, kw_only=True):
             title=f"Record {partition}/{offset} of {topic}",
             topic=topic,
             record=record,
-            parts=[_part(name, record, whole=whole) for name in ("value", "key")],
+            parts=[await asyncio.to_thread(_part, side, record, whole) for side in SIDES[::-1]],
+            whole=whole,
             headers=[
                 (visible(name), visible(shown.text[:SHOWN_CHARS]), shown.kind)
                 for name, shown in record.headers
@@ -121,12 +121,10 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         names, side = request.path_params, request.path_params["side"]
         if side not in SIDES:
             raise NoRecord(f"a record has a key and a value, but no {side!r}")
-        reader, decoder = await self._parts(request)
-        record = await self._record(reader, decoder, names["partition"], names["offset"])
+        record, _, _ = await self._shown(request)
         headers = {"cache-control": "no-store"}
         if request.query_params.get("as") == "text":
-            shown = record.key if side == "key" else record.value
-            text = pretty(shown.text) if shown.is_json else shown.text
+            text = await asyncio.to_thread(_text, record.key if side == "key" else record.value)
             return Response(text.encode(), headers=headers, media_type="text/plain")
         content = record.key_bytes if side == "key" else record.value_bytes
         name = f"{names['topic']}-{names['partition']}-{names['offset']}.{side}"
@@ -140,8 +138,7 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         fields: dict[str, list[str]] = {}
         given = Form({name: [value] for name, value in request.query_params.items()})
         if given.text("offset"):
-            record = await self._source(request, given)
-            fields = _fields_of(record)
+            fields = _fields_of(await self._source(request, given))
         return await self._produce_page(request, Form(fields))
 
     async def produce(self, request: Request) -> Response:
@@ -165,7 +162,6 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         topic = request.path_params["topic"]
         await self.lists.broker.cluster.look()
         served = served_topic(self.lists.broker, topic)
-        has_source = bool(form.text("source-offset"))
         return self.pages.show(
             request,
             "produce.html",
@@ -174,8 +170,8 @@ class RecordViews(Struct, frozen=True, kw_only=True):
             topic=topic,
             partitions=len(served.partitions),
             form=form,
-            text_of=_text_of(form),
-            encodings=_encodings(has_source=has_source),
+            text_of={name: _raw(form, name) for name in TEXTS},
+            encodings=_SOURCE_ENCODINGS if form.text("source-offset") else ENCODINGS,
             error=error,
         )
 
@@ -187,9 +183,7 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         key = _content(form, "key", None if source is None else source.key_bytes)
         value = _content(form, "value", None if source is None else source.value_bytes)
         row = {"key": [key], "value": [value], "headers": [_headers(form, source)]}
-        schema = pa.schema(
-            [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS_TYPE)]
-        )
+        schema = pa.schema([RECORD_SCHEMA.field(name) for name in row])
         broker = self.lists.broker
         await broker.cluster.look()
         served = served_topic(broker, topic)
@@ -206,7 +200,6 @@ class RecordViews(Struct, frozen=True, kw_only=True):
                 }
             ],
         }
-        caller.check("write", "topic", [topic])
         answer = await self.requests.call(
             caller, "Produce", body, leader_of(broker, served, partition)
         )
@@ -226,28 +219,27 @@ class RecordViews(Struct, frozen=True, kw_only=True):
 
     # -- parts ----------------------------------------------------------------------------------
 
-    async def _parts(self, request: Request) -> tuple[TopicReader, Decoder]:
-        caller, topic = caller_of(request), request.path_params["topic"]
-        given = request.query_params
-        formats = (given.get("kf") or "auto", given.get("vf") or "auto")
-        for name in formats:
-            if name not in FORMATS:
-                raise InvalidField(f"format {name!r} must be one of {', '.join(FORMATS)}")
-        reader = await self.lists.reader(caller, topic, committed=False)
-        return reader, await self.lists.decoder(
-            caller, topic, formats, given.get("message", "").strip()
+    async def _shown(self, request: Request) -> tuple[Record, int, int]:
+        """Return the record of the request's path, and start and end of its partition."""
+        caller, names = caller_of(request), request.path_params
+        chosen = parse_query(request.query_params)
+        decoder = await self.lists.decoder(caller, names["topic"], chosen)
+        return await self._record(
+            caller, names["topic"], names["partition"], names["offset"], decoder
         )
 
     async def _record(
-        self, reader: TopicReader, decoder: Decoder, partition: int, offset: int
-    ) -> Record:
+        self, caller: Caller, topic: str, partition: int, offset: int, decoder: Decoder
+    ) -> tuple[Record, int, int]:
+        """Return a record, and start and end of its partition."""
+        reader = await self.lists.reader(caller, topic, committed=False)
         start, end = (await reader.bounds([partition]))[0][partition]
         if not start <= offset < end:
             raise OffsetOutOfRange(
-                f"offset {offset:,} is outside of partition {partition} of {reader.topic}, which"
+                f"offset {offset:,} is outside of partition {partition} of {topic}, which"
                 f" has the offsets from {start:,} to {end - 1:,}"
                 if start < end
-                else f"partition {partition} of {reader.topic} is empty"
+                else f"partition {partition} of {topic} is empty"
             )
         chunk = await reader.fetch(partition, offset, _FETCH_BYTES)
 
@@ -260,27 +252,31 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         found = await asyncio.to_thread(read)
         if found is None:
             raise NoRecord(
-                f"partition {partition} of {reader.topic} has no record at offset {offset:,}: it"
-                " was compacted away, or is a transaction marker"
+                f"partition {partition} of {topic} has no record at offset {offset:,}: it was"
+                " compacted away, or is a transaction marker"
             )
-        return found
+        return found, start, end
 
     async def _source(self, request: Request, form: Form) -> Record:
         """Return the record that is produced again; the caller needs the right to read it."""
-        caller, topic = caller_of(request), request.path_params["topic"]
         prefix = "source-" if form.text("source-offset") else ""
         partition = form.number(f"{prefix}partition", "Partition", INT_MAX)
-        offset = form.number(f"{prefix}offset", "Offset", _OFFSET_MAX)
-        reader = await self.lists.reader(caller, topic, committed=False)
-        decoder = await self.lists.decoder(caller, topic, ("text", "text"), "")
-        return await self._record(reader, decoder, partition, offset)
+        offset = form.number(f"{prefix}offset", "Offset", OFFSET_MAX)
+        caller, topic = caller_of(request), request.path_params["topic"]
+        record, _, _ = await self._record(caller, topic, partition, offset, Decoder.plain())
+        return record
 
 
-def _part(name: str, record: Record, *, whole: bool) -> Part:
+def _text(shown: Shown) -> str:
+    """Return the text of a page, with line breaks if it is JSON. Blocks; call it in a thread."""
+    return pretty(shown.text) if shown.is_json else shown.text
+
+
+def _part(name: str, record: Record, whole: bool) -> Part:
     shown = record.key if name == "key" else record.value
     content = (record.key_bytes if name == "key" else record.value_bytes) or b""
-    text = pretty(shown.text) if shown.is_json else shown.text
-    chars = len(text) if whole else SHOWN_CHARS
+    text = _text(shown)
+    chars = SHOWN_CHARS_MAX if whole else SHOWN_CHARS
     count = HEX_BYTES_MAX if whole else HEX_BYTES
     return Part(
         name=name,
@@ -293,11 +289,6 @@ def _part(name: str, record: Record, *, whole: bool) -> Part:
         error=shown.error,
         is_null=shown.kind == "null",
     )
-
-
-def _encodings(*, has_source: bool) -> dict[str, str]:
-    same = {UNCHANGED: "As in the original record"} if has_source else {}
-    return {**same, **ENCODINGS}
 
 
 def _fields_of(record: Record) -> dict[str, list[str]]:
@@ -329,20 +320,19 @@ def _form_text(content: bytes | None) -> str | None:
     return text if visible(text) == text else None
 
 
-def _text_of(form: Form) -> dict[str, str]:
-    """Return the texts of the form's areas, with their spaces and line ends."""
-    return {name: (form.texts(name) or [""])[0] for name in (*SIDES, "headers")}
+def _raw(form: Form, name: str) -> str:
+    """Return the text of an area of the form, with its spaces and line ends."""
+    return (form.texts(name) or [""])[0]
 
 
 def _uses_source(form: Form) -> bool:
-    names = (*SIDES, "headers")
-    return any(form.text(f"{name}-encoding") == UNCHANGED for name in names)
+    return any(form.text(f"{name}-encoding") == UNCHANGED for name in TEXTS)
 
 
 def _content(form: Form, side: str, original: bytes | None) -> bytes | None:
     """Return the bytes of the form's key or value; raises InvalidField."""
     # Browsers send the line ends of a text area as CR LF.
-    text = (form.texts(side) or [""])[0].replace("\r\n", "\n")
+    text = _raw(form, side).replace("\r\n", "\n")
     encoding, title = form.text(f"{side}-encoding", "text"), side.capitalize()
     try:
         match encoding:
@@ -356,7 +346,7 @@ def _content(form: Form, side: str, original: bytes | None) -> bytes | None:
                 return base64.b64decode(text, validate=True)
             case "text":
                 return text.encode()
-    except (ValueError, Error) as error:
+    except ValueError as error:
         raise InvalidField(f"{title}: this is not {ENCODINGS[encoding].lower()}: {error}") from None
     raise InvalidField(f"{title}: the encoding {encoding!r} must be one of {', '.join(ENCODINGS)}")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -17,13 +16,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from penstock.apps.console import formats
 from penstock.apps.console.messages.decoding import Decoder, Shown
+from penstock.apps.console.messages.expressions import SIDES
 from penstock.apps.console.messages.scanning import SCHEMA
 
 PREVIEW_CHARS: Final = 240
 """Characters of a key or value in a list."""
 SHOWN_CHARS: Final = 16_384
-"""Characters of a key or value on a record's page; its button shows all."""
+"""Characters of a key or value on a record's page; of all, at most `SHOWN_CHARS_MAX`."""
+SHOWN_CHARS_MAX: Final = 1 << 20
 HEX_BYTES: Final = 2048
 """Bytes of the hexadecimal view; of all, at most `HEX_BYTES_MAX`."""
 HEX_BYTES_MAX: Final = 131_072
@@ -47,16 +49,21 @@ def _sign(found: re.Match[str]) -> str:
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """Record of a list. The beginnings of key and value are on one line; `size_bytes` is both."""
+    """Record of a list. The beginnings of key and value are on one line; `size_bytes` is both.
+
+    `time` and `size` are the texts that pages show.
+    """
 
     partition: int
     offset: int
     timestamp: int
+    time: str
     key: str
     key_kind: str
     value: str
     value_kind: str
     size_bytes: int
+    size: str
     headers: int
 
 
@@ -81,7 +88,7 @@ def rows_of(table: Any, decoder: Decoder) -> list[Row]:
         *(table.column(name).to_pylist() for name in ("partition", "offset", "timestamp")),
         keys,
         values,
-        _counts(table.column("headers")),
+        pc.list_value_length(table.column("headers")).to_pylist(),
         strict=True,
     )
     return [
@@ -89,11 +96,13 @@ def rows_of(table: Any, decoder: Decoder) -> list[Row]:
             partition=partition,
             offset=offset,
             timestamp=timestamp,
+            time=formats.moment(timestamp),
             key=_preview(key),
             key_kind=key.kind,
             value=_preview(value),
             value_kind=value.kind,
             size_bytes=key.size_bytes + value.size_bytes,
+            size=formats.size(key.size_bytes + value.size_bytes),
             headers=headers,
         )
         for partition, offset, timestamp, key, value, headers in parts
@@ -104,18 +113,15 @@ def record_of(table: Any, decoder: Decoder) -> Record:
     """Return the only record of a table. Blocks; call it in a thread."""
     keys, values = _sides(table, decoder)
     row = table.to_pylist()[0]
-    text = Decoder.plain()
-    headers = [
-        (item["key"], text.shown("value", pa.array([item["value"]], pa.binary()), None)[0])
-        for item in row["headers"]
-    ]
+    names, contents = ([item[part] for item in row["headers"]] for part in ("key", "value"))
+    shown = Decoder.plain().shown("value", pa.array(contents, pa.binary()), None)
     return Record(
         partition=row["partition"],
         offset=row["offset"],
         timestamp=row["timestamp"],
         key=keys[0],
         value=values[0],
-        headers=headers,
+        headers=list(zip(names, shown, strict=True)),
         key_bytes=row["key"],
         value_bytes=row["value"],
         header_items=row["headers"],
@@ -123,21 +129,11 @@ def record_of(table: Any, decoder: Decoder) -> Record:
 
 
 def _sides(table: Any, decoder: Decoder) -> tuple[list[Shown], list[Shown]]:
-    headers = _whole(table.column("headers"))
+    headers = table.column("headers").combine_chunks()
     keys, values = (
-        decoder.shown(side, _whole(table.column(side)), headers) for side in ("key", "value")
+        decoder.shown(side, table.column(side).combine_chunks(), headers) for side in SIDES
     )
     return keys, values
-
-
-def _whole(column: Any) -> Any:
-    """Return a column as one array that begins at its first buffer position."""
-    whole = column.combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-
-
-def _counts(column: Any) -> list[int]:
-    return [count or 0 for count in pc.list_value_length(column).to_pylist()]
 
 
 def _preview(shown: Shown) -> str:
@@ -211,7 +207,7 @@ class ParquetExport:
 
     def write(self, table: Any) -> bytes:
         """Add records; return the bytes that are ready. Blocks; call it in a thread."""
-        values, headers = _whole(table.column("value")), _whole(table.column("headers"))
+        values, headers = (table.column(name).combine_chunks() for name in ("value", "headers"))
         shown = self._decoder.shown("value", values, headers)
         texts = [None if item.kind in ("hex", "null") else item.text for item in shown]
         self._writer.write_table(table.append_column("decoded", pa.array(texts, pa.string())))
@@ -258,9 +254,3 @@ class _Pieces:
     def take(self) -> bytes:
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)
-
-
-def slices(table: Any, rows: int) -> Iterator[Any]:
-    """Yield a table in parts of at most `rows` rows."""
-    for at in range(0, table.num_rows, rows):
-        yield table.slice(at, rows)

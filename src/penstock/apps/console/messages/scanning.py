@@ -58,7 +58,6 @@ class Progress(Struct, kw_only=True):
     records: int = 0
     size_bytes: int = 0
     found: int = 0
-    seconds: float = 0.0
     share: float = 0.0
     """Share of the range's offsets that was read, from 0 to 1."""
     stopped: str = ""
@@ -135,11 +134,9 @@ class Scan:
             progress.share = 1 - sum(map(self._left, self.positions)) / self._total
             self._check_limits()
             yield table
-        progress.seconds = self._now() - self._began
 
     def _check_limits(self) -> None:
         progress, limits = self.progress, self._limits
-        progress.seconds = self._now() - self._began
         if progress.found >= self._search.wanted:
             progress.stopped = "found"
         elif not any(self._left(index) > 0 for index in self.positions):
@@ -148,7 +145,7 @@ class Scan:
             progress.stopped = "records"
         elif progress.size_bytes >= limits.size_bytes:
             progress.stopped = "bytes"
-        elif progress.seconds >= limits.seconds:
+        elif self._now() - self._began >= limits.seconds:
             progress.stopped = "seconds"
 
     async def _windows(self, active: list[int]) -> list[_Window]:
@@ -165,15 +162,27 @@ class Scan:
         return [task.result() for task in tasks]
 
     async def _after(self, partition: int, size_bytes: int) -> _Window:
-        """Read the window from the position on."""
-        position, end = self.positions[partition], self._bounds[partition][1]
+        """Read the window from the position on.
+
+        A broker may return less than requested, such as the rest of a segment. Without a filter
+        more is requested then, because a list is sorted only if its partitions' windows are whole.
+        """
+        low, end = self.positions[partition], self._bounds[partition][1]
         if self._search.filter is None:
-            end = min(end, position + self._search.wanted)
-        chunk = await self._reader.fetch(partition, position, size_bytes)
-        if not chunk.data:
-            return _Window(partition=partition, table=SCHEMA.empty_table(), position=end)
-        table = await self._matches(chunk, end)
-        return _Window(partition=partition, table=table, position=min(chunk.following, end))
+            end = min(end, low + self._search.wanted)
+        tables, read = [], 0
+        while low < end:
+            chunk = await self._reader.fetch(partition, low, size_bytes - read)
+            if not chunk.data:
+                low = end
+                break
+            read += len(chunk.data)
+            tables.append(await self._matches(chunk, end))
+            low = min(chunk.following, end)
+            if self._search.filter is not None or 2 * read > size_bytes:
+                break
+        table = pa.concat_tables([*tables, SCHEMA.empty_table()])
+        return _Window(partition=partition, table=table, position=low)
 
     async def _before(self, partition: int, size_bytes: int) -> _Window:
         """Read the window before the position; a window with too many bytes is made smaller."""
@@ -214,14 +223,12 @@ class Scan:
 
     async def _matches(self, chunk: Chunk, end: int) -> Any:
         async with self._turn:
-            table, count = await asyncio.to_thread(self._filtered, chunk, end)
+            table, count = await asyncio.to_thread(
+                matches, self._search.filter, self._decoder, chunk, end
+            )
         self.progress.records += count
         self.progress.size_bytes += len(chunk.data)
         return table
-
-    def _filtered(self, chunk: Chunk, end: int) -> tuple[Any, int]:
-        """Return the matches of a chunk, and the number of records that were tested."""
-        return matches(self._search.filter, self._decoder, chunk, end)
 
     def _merged(self, windows: list[_Window], wanted: int) -> Any:
         """Return the first matches of a round, and move the positions."""

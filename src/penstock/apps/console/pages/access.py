@@ -106,8 +106,8 @@ class AccessPages(Struct, frozen=True, kw_only=True):
     @routes.add("GET /console/access", DESCRIBE, ACLS.parameters)
     async def acls(self, request: Request) -> Response:
         """Show all entries, or that the broker has no authoriser."""
-        enforced, table = self.broker.authoriser.refuses, None
-        if enforced:
+        table = None
+        if self.broker.authoriser.refuses:
             found = await list_acls(self.requests, caller_of(request), AclFilter())
             table = ACLS.view(request, found)
         return self.pages.show(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -16,12 +15,9 @@ from penstock.base.errors import InvalidError
 from penstock.base.http_routes import Routes
 from penstock.base.settings import INT_MAX, whole_number
 from penstock.broker.admin.access import DESCRIBE, Needs, caller_of
+from penstock.broker.admin.health import disk_space
 from penstock.broker.assembly import Assembly
-from penstock.broker.configuration.configs import (
-    ConfigEntry,
-    ConfigSource,
-    describe_broker,
-)
+from penstock.broker.configuration.configs import ConfigEntry, ConfigSource, describe_broker
 from penstock.control import Broker
 from penstock.security import CLUSTER
 
@@ -110,15 +106,13 @@ class BrokerPages(Struct, frozen=True, kw_only=True):
     async def _own(self, request: Request) -> dict[str, Any]:
         broker = self.broker
         health = await broker.readiness.look()
-        place = await asyncio.to_thread(os.statvfs, broker.store.directory)
         table = None
         if caller_of(request).rights.allows("describe_configs", "cluster", CLUSTER):
             table = SETTINGS.view(request, describe_broker(broker.topic_admin.levels()))
         return {
             "checks": health.checks,
             "directory": broker.store.directory,
-            "disk_free": place.f_bavail * place.f_frsize,
-            "disk_bytes": place.f_blocks * place.f_frsize,
+            "disk_space": await asyncio.to_thread(disk_space, broker.store.directory),
             "table": table,
         }
 

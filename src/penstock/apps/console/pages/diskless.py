@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.apps.console.live import quantile
 from penstock.apps.console.rendering import Pages
@@ -39,102 +40,50 @@ WRITE: Final = "penstock_diskless_"
 Key = tuple[str, tuple[str, ...]]
 
 
-class Backlog(Struct, frozen=True, kw_only=True):
-    """Partition with extents in write-ahead objects that wait to be consolidated."""
-
-    topic: str
-    partition: int
-    extents: int
-    size_bytes: int
-    oldest_ms: int
-
+Backlog = Mapping[str, Any]
+"""Partition with extents in write-ahead objects that wait to be consolidated."""
 
 BACKLOGS: Final[Table[Backlog]] = Table(
-    Column(name="topic", title="Topic", key=lambda row: (row.topic, row.partition)),
-    Column(name="partition", title="Partition", key=lambda row: row.partition, number=True),
-    Column(name="extents", title="Extents", key=lambda row: row.extents, number=True),
-    Column(name="oldest", title="Oldest record (UTC)", key=lambda row: row.oldest_ms),
-    Column(name="size", title="Size", key=lambda row: row.size_bytes, number=True),
+    Column(name="topic", title="Topic", key=lambda row: (row["topic"], row["partition"])),
+    Column(name="partition", title="Partition", key=lambda row: row["partition"], number=True),
+    Column(name="extents", title="Extents", key=lambda row: row["extents"], number=True),
+    Column(name="oldest", title="Oldest record (UTC)", key=lambda row: row["oldest_timestamp"]),
+    Column(name="size", title="Size", key=lambda row: row["size_bytes"], number=True),
     sort="-size",
-    text=lambda row: row.topic,
+    text=lambda row: row["topic"],
     search="Search topics",
 )
 
 
-class Figures:
-    """Metrics of diskless topics now, and their rates since an earlier snapshot."""
+class Figures(Struct, frozen=True, kw_only=True):
+    """Metrics of diskless topics at a time, and their rates since `before` if that is known."""
 
-    def __init__(self, now: float, values: Mapping[Key, float | Histogram]) -> None:
-        self.at = now
-        self._values = values
-        self._before: Figures | None = None
-
-    def since(self, before: Figures | None) -> Figures:
-        """Return these figures with rates since others; None means that rates are unknown."""
-        found = Figures(self.at, self._values)
-        found._before = before
-        return found
+    at: float
+    values: Mapping[Key, float | Histogram]
+    before: Figures | None = None
 
     @property
     def seconds(self) -> float | None:
         """Time over which the rates are computed."""
-        return None if self._before is None else self.at - self._before.at
+        return None if self.before is None else self.at - self.before.at
 
     def value(self, name: str, *labels: str) -> float:
-        found = self._values.get((name, labels), 0)
+        found = self.values.get((name, labels), 0)
         return sum(found.counts) if isinstance(found, Histogram) else found
 
     def rate(self, name: str, *labels: str) -> float | None:
         """Return the increase per second of a counter; None if it is unknown."""
-        if self._before is None:
+        if self.before is None:
             return None
-        rise = self.value(name, *labels) - self._before.value(name, *labels)
-        return rise / (self.at - self._before.at)
+        rise = self.value(name, *labels) - self.before.value(name, *labels)
+        return rise / (self.at - self.before.at)
 
     def quantile_ms(self, share: float, name: str, *labels: str) -> float | None:
         """Return a quantile of a latency since the start, in ms; None without observations."""
-        found = self._values.get((name, labels))
+        found = self.values.get((name, labels))
         if not isinstance(found, Histogram):
             return None
         return quantile(found.bounds, found.counts, share)
-
-
-class FetchPath(Struct, frozen=True, kw_only=True):
-    """Figures of one fetch path; rates are per second and None if unknown, latencies in ms."""
-
-    title: str
-    requests: float | None
-    bytes_read: float | None
-    total_bytes: float
-    p50_ms: float | None
-    p99_ms: float | None
-    running: float
-    waiting: float
-    failures: float
-    retries: float
-
-
-class Cache(Struct, frozen=True, kw_only=True):
-    """Figures of the cache; the shares are None without requests."""
-
-    size_bytes: float
-    blocks: float
-    hit_share: float | None
-    evictions: float
-
-
-class Writing(Struct, frozen=True, kw_only=True):
-    """Figures of the writer since the start; rates are per second, latencies in ms."""
-
-    objects: float
-    objects_rate: float | None
-    bytes_rate: float | None
-    pending_bytes: float
-    in_flight: float
-    failed: float
-    refused: float
-    put_p99_ms: float | None
-    commit_p99_ms: float | None
 
 
 class DisklessPages(Struct, frozen=True, kw_only=True):
@@ -171,11 +120,11 @@ class DisklessPages(Struct, frozen=True, kw_only=True):
             else sample.value
             for sample in service.samples()
         }
-        figures = Figures(now, values)
+        figures = Figures(at=now, values=values)
         old = [known for known in self.snapshots if now - known.at >= SNAPSHOT_SECONDS]
         if not self.snapshots or now - self.snapshots[-1].at >= SNAPSHOT_SECONDS:
             self.snapshots.append(figures)
-        return figures.since(old[-1] if old else None)
+        return replace(figures, before=old[-1]) if old else figures
 
     async def _backlogs(self, request: Request, service: DisklessService | None) -> dict[str, Any]:
         """Return the table of backlogs, and the reason if it cannot be read."""
@@ -186,21 +135,12 @@ class DisklessPages(Struct, frozen=True, kw_only=True):
             found = await views.backlogs(request)
         except PenstockError as error:
             return {"table": None, "problem": str(error)}
-        rows = [
-            Backlog(
-                topic=row["topic"],
-                partition=row["partition"],
-                extents=row["extents"],
-                size_bytes=row["size_bytes"],
-                oldest_ms=row["oldest_timestamp"],
-            )
-            for row in found["partitions"]
-        ]
-        return {"table": BACKLOGS.view(request, rows), "problem": ""}
+        return {"table": BACKLOGS.view(request, found["partitions"]), "problem": ""}
 
 
-def _path(figures: Figures, name: str) -> FetchPath:
-    return FetchPath(
+def _path(figures: Figures, name: str) -> dict[str, Any]:
+    """Return the figures of a fetch path; rates are per second, latencies in ms."""
+    return dict(
         title=PATHS[name],
         requests=figures.rate(REQUESTS[name]),
         bytes_read=figures.rate(f"{FETCH}bytes_total", name),
@@ -214,9 +154,10 @@ def _path(figures: Figures, name: str) -> FetchPath:
     )
 
 
-def _cache(figures: Figures) -> Cache:
+def _cache(figures: Figures) -> dict[str, Any]:
+    """Return the figures of the cache; the share of hits is None without requests."""
     hits, misses = figures.value(f"{CACHE}hits_total"), figures.value(f"{CACHE}misses_total")
-    return Cache(
+    return dict(
         size_bytes=figures.value(f"{CACHE}bytes"),
         blocks=figures.value(f"{CACHE}blocks"),
         hit_share=hits / (hits + misses) if hits + misses else None,
@@ -224,8 +165,9 @@ def _cache(figures: Figures) -> Cache:
     )
 
 
-def _writing(figures: Figures) -> Writing:
-    return Writing(
+def _writing(figures: Figures) -> dict[str, Any]:
+    """Return the figures of the writer since the start; rates are per second, latencies in ms."""
+    return dict(
         objects=figures.value(f"{WRITE}objects_committed_total"),
         objects_rate=figures.rate(f"{WRITE}objects_committed_total"),
         bytes_rate=figures.rate(f"{WRITE}object_committed_bytes_total"),

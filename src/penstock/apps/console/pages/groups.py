@@ -25,7 +25,9 @@ from penstock.base.ids import TopicPartition
 from penstock.broker.admin.access import DESCRIBE_GROUP, OPEN, Caller, Needs, caller_of
 from penstock.broker.admin_app import status_of
 from penstock.broker.assembly import Assembly
+from penstock.broker.groups.classic.states import GroupState as ClassicState
 from penstock.broker.groups.consumer.classic_requests import decode_assignment
+from penstock.broker.groups.consumer.group import GroupState as ConsumerState
 from penstock.broker.groups.coordinator import GroupIdNotFound
 from penstock.broker.groups.runtime.saving import owner_of
 from penstock.broker.lag.rules import Evaluation, State, Summary, summary_of
@@ -40,7 +42,7 @@ CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 SHARE: Final = "share"
 _DESCRIBE: Final = {CONSUMER: "ConsumerGroupDescribe", SHARE: "ShareGroupDescribe"}
-DEAD: Final = "Dead"
+DEAD: Final = ClassicState.DEAD.value
 
 
 class ListedGroup(Struct, frozen=True, kw_only=True):
@@ -49,7 +51,6 @@ class ListedGroup(Struct, frozen=True, kw_only=True):
     name: str
     state: str
     kind: str
-    protocol_type: str
     broker: int
 
 
@@ -120,15 +121,7 @@ class Group(Struct, frozen=True, kw_only=True):
         return None if None in lags else sum(lag or 0 for lag in lags)
 
 
-STATES: Final = (
-    "Stable",
-    "Empty",
-    "PreparingRebalance",
-    "CompletingRebalance",
-    "Assigning",
-    "Reconciling",
-    "Dead",
-)
+STATES: Final = sorted({state.value for state in (*ClassicState, *ConsumerState)})
 
 GROUPS: Final[Table[ListedGroup]] = Table(
     Column(name="name", title="Group", key=lambda row: row.name),
@@ -178,6 +171,27 @@ POSITIONS: Final[Table[Position]] = Table(
 )
 
 
+async def call_all(
+    broker: Assembly, requests: CallerRequests, caller: Caller, name: str, body: Mapping[str, Any]
+) -> tuple[dict[int, Any], int]:
+    """Send a request to all brokers that can be reached.
+
+    Returns the successful responses by broker, and the number of the other brokers.
+    """
+
+    async def call(broker_id: int) -> tuple[int, Any]:
+        try:
+            answer = await requests.call(caller, name, body, broker_id)
+        except PenstockError:
+            return broker_id, None
+        return broker_id, None if answer.error_code else answer
+
+    await broker.cluster.look()
+    answers = await asyncio.gather(*map(call, sorted(broker.cluster.live)))
+    found = {broker_id: answer for broker_id, answer in answers if answer is not None}
+    return found, len(answers) - len(found)
+
+
 class GroupPages(Struct, frozen=True, kw_only=True):
     broker: Assembly
     pages: Pages
@@ -188,44 +202,26 @@ class GroupPages(Struct, frozen=True, kw_only=True):
     @routes.add("GET /console/groups", OPEN, GROUPS.parameters)
     async def groups(self, request: Request) -> Response:
         """Show the groups that the caller may describe, of all brokers that can be reached."""
-        await self.broker.cluster.look()
         caller = caller_of(request)
-        lists = await asyncio.gather(
-            *(self._listed(caller, broker_id) for broker_id in sorted(self.broker.cluster.live))
-        )
-        found = [row for rows in lists for row in rows or ()]
+        body = {"states_filter": (), "types_filter": ()}
+        answers, silent = await call_all(self.broker, self.requests, caller, "ListGroups", body)
+        found = [
+            ListedGroup(
+                name=row.group_id, state=row.group_state, kind=row.group_type, broker=broker_id
+            )
+            for broker_id, answer in answers.items()
+            for row in answer.groups
+            if caller.rights.allows("describe", "group", row.group_id)
+        ]
         view = GROUPS.view(request, found)
-        lags = await self._lags(caller, view.rows)
         return self.pages.show(
             request,
             "groups.html",
             title="Groups",
             table=view,
-            lags=lags,
-            silent=sum(1 for rows in lists if rows is None),
+            lags=await self._lags(caller, view.rows),
+            silent=silent,
         )
-
-    async def _listed(self, caller: Caller, broker_id: int) -> list[ListedGroup] | None:
-        """Return the groups that a broker coordinates; None if it does not answer."""
-        body = {"states_filter": (), "types_filter": ()}
-        try:
-            answer = await self.requests.call(caller, "ListGroups", body, broker_id)
-        except PenstockError:
-            return None
-        if answer.error_code:
-            return None
-        allows = caller.rights.allows
-        return [
-            ListedGroup(
-                name=row.group_id,
-                state=row.group_state,
-                kind=row.group_type,
-                protocol_type=row.protocol_type,
-                broker=broker_id,
-            )
-            for row in answer.groups
-            if allows("describe", "group", row.group_id)
-        ]
 
     async def _lags(self, caller: Caller, rows: Sequence[ListedGroup]) -> dict[str, Lag]:
         """Return the lag of groups, in the partitions of topics that the caller may describe."""
@@ -273,7 +269,8 @@ class GroupPages(Struct, frozen=True, kw_only=True):
     )
     async def preview_reset(self, request: Request) -> Response:
         """Show what a reset would change; without the parameter `to`, only the form for it."""
-        return await self._reset_page(request, Form(_lists(request.query_params)))
+        form = Form({name: [value] for name, value in request.query_params.items()})
+        return await self._reset_page(request, form)
 
     @routes.add(
         "POST /console/group-reset/{group:path}",
@@ -285,7 +282,9 @@ class GroupPages(Struct, frozen=True, kw_only=True):
         try:
             form.check_confirmed(name)
             group = await self._group(request)
-            changes = await moves(self.requests, caller, self.broker, group, read_reset(form))
+            changes = await moves(
+                self.requests, caller, self.broker, group.positions, read_reset(form)
+            )
             body = _commit(name, changes)
             answer = await self.requests.call(caller, "OffsetCommit", body, group.broker)
             for topic in answer.topics:
@@ -305,7 +304,7 @@ class GroupPages(Struct, frozen=True, kw_only=True):
         if form.text("to"):
             try:
                 reset = read_reset(form)
-                changes = await moves(self.requests, caller, self.broker, group, reset)
+                changes = await moves(self.requests, caller, self.broker, group.positions, reset)
             except PenstockError as failure:
                 error = error or failure
         return self.pages.show(
@@ -486,10 +485,6 @@ def _assigned(assignment: bytes) -> list[tuple[str, int]]:
         owned = decode_assignment(assignment)
         return [(topic, index) for topic, indexes in owned.items() for index in indexes]
     return []
-
-
-def _lists(values: Mapping[str, str]) -> dict[str, list[str]]:
-    return {name: [value] for name, value in values.items()}
 
 
 def _commit(name: str, changes: Sequence[Move]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 
+from penstock.apps.console.live import Streams
 from penstock.apps.console.messages.parameters import PARAMETERS
 from penstock.apps.console.rendering import Pages
 from penstock.apps.console.requests import CallerRequests
@@ -64,12 +65,16 @@ class MessageViews:
         return self._created
 
     def _create(self) -> tuple[ListViews, RecordViews]:
-        from penstock.apps.console.messages.list_views import ListViews, Streams
+        from penstock.apps.console.messages.list_views import STREAMS_MAX, ListViews
         from penstock.apps.console.messages.queries import Lists
         from penstock.apps.console.messages.record_views import RecordViews
 
         lists = Lists(self._broker, self._requests, self._schemas)
-        streams = Streams(self._broker.settings.admin_max_connections)
+        streams = Streams(
+            "searches, live lists and exports are under way at this broker",
+            STREAMS_MAX,
+            self._broker.settings.admin_max_connections,
+        )
         return (
             ListViews(pages=self._pages, lists=lists, streams=streams),
             RecordViews(pages=self._pages, lists=lists, requests=self._requests),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +17,7 @@ from penstock.apps.console.pages.partitions import Counts, counts
 from penstock.apps.console.rendering import Pages
 from penstock.base.http_routes import Routes
 from penstock.broker.admin.access import CONSOLE, DESCRIBE, OPEN, Needs, caller_of
+from penstock.broker.admin.health import disk_space
 from penstock.broker.assembly import Assembly
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class OverviewPages(Struct, frozen=True, kw_only=True):
         health = await broker.readiness.look()
         troubled = counts(broker)
         samples = list(self.sampler.samples)
-        free = await asyncio.to_thread(os.statvfs, broker.store.directory)
         return self.pages.show(
             request,
             "overview.html",
@@ -66,8 +65,7 @@ class OverviewPages(Struct, frozen=True, kw_only=True):
                 ),
                 *self._problems(troubled),
             ],
-            disk_free=free.f_bavail * free.f_frsize,
-            disk_bytes=free.f_blocks * free.f_frsize,
+            disk_space=await asyncio.to_thread(disk_space, broker.store.directory),
             texts=texts(samples[-1] if samples else None),
             samples=msgspec.json.encode(samples).decode(),
         )

@@ -34,11 +34,15 @@ def kind_of(served: ServedTopic) -> str:
     return REPLICATED if rows and len(rows[0].replicas) > 1 else LOCAL
 
 
+def _behind(row: Partition, live: Collection[int]) -> list[int]:
+    return [replica for replica in row.replicas if replica not in row.isr or replica not in live]
+
+
 def trouble(row: Partition, live: Collection[int]) -> str:
     """Return a partition's problem as words; empty without one."""
     if row.leader not in live:
         return "no leader"
-    behind = [replica for replica in row.replicas if replica not in row.isr or replica not in live]
+    behind = _behind(row, live)
     return f"replica {', '.join(map(str, behind))} out of sync" if behind else ""
 
 
@@ -62,7 +66,7 @@ def counts(broker: Assembly) -> Counts:
             led += row.leader == node_id
             if row.leader not in live:
                 leaderless += 1
-            elif len(row.isr) < len(row.replicas) or not live.issuperset(row.isr):
+            elif _behind(row, live):
                 behind += 1
     return Counts(total=total, led=led, leaderless=leaderless, behind=behind)
 

@@ -1,7 +1,7 @@
-"""Page of pipelines: the exactly-once sinks that have committed batches to this cluster.
+"""Page of pipelines: the exactly-once sinks that commit batches to this cluster.
 
-A broker knows of a pipeline what its topic sink commits, and the offsets that it commits as a
-consumer group. The runner has its other state.
+A broker stores the commits of a pipeline's topic sink, and the offsets that the pipeline commits as
+a consumer group. The runner has its other state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class ListedSink(Struct, frozen=True, kw_only=True):
-    """Newest batch that a streaming query has committed to topics that the caller may describe."""
+    """Newest batch of a streaming query, with its topics that the caller may describe.
+
+    In state `intent`, the batch is not yet committed.
+    """
 
     query: str
     owner: str
@@ -40,7 +43,7 @@ SINKS: Final[Table[ListedSink]] = Table(
     Column(name="partitions", title="Partitions", key=lambda row: row.partitions, number=True),
     Column(name="batch", title="Newest batch", key=lambda row: row.batch, number=True),
     Column(name="state", title="State", key=lambda row: row.state),
-    Column(name="updated", title="Committed at (UTC)", key=lambda row: row.updated_ms),
+    Column(name="updated", title="Changed at (UTC)", key=lambda row: row.updated_ms),
     sort="query",
     text=lambda row: f"{row.query} {row.owner} {' '.join(row.topics)}",
     search="Search queries and topics",

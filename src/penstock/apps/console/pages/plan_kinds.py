@@ -6,18 +6,15 @@ They are plans of `penstock plan`, with default settings of brokers and the pack
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
 from msgspec import Struct
 
 from penstock.apps.console.formats import sentence
-from penstock.apps.console.pages.plan_keys import (
-    RECORDS,
-    RECORDS_DEFAULT,
-    RECORDS_MAX,
-    TOPIC,
-)
+from penstock.apps.console.forms import InvalidField
+from penstock.apps.console.pages.plan_keys import RECORDS, RECORDS_DEFAULT, RECORDS_MAX, TOPIC
 from penstock.apps.plan.command import SUMMARIES
 from penstock.apps.plan.cost import load_prices, today
 from penstock.apps.plan.output import default_text
@@ -25,7 +22,7 @@ from penstock.base.errors import BugError
 from penstock.base.settings import SettingInfo, describe
 from penstock.planner.capacity import CapacityInputs, capacity_plan
 from penstock.planner.choosing import Workload, plan_choice
-from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan
+from penstock.planner.cost import PRESETS, CostInputs, Preset, Prices, cost_plan
 from penstock.planner.keys.inputs import KeysInputs
 from penstock.planner.quantities import format_quantity, read_inputs
 from penstock.planner.receive_path import ReceivePathInputs, plan_receive_path
@@ -45,14 +42,18 @@ class PlanKind(Struct, frozen=True, kw_only=True):
     inputs: type[Any]
     compute: Callable[[Any, str], Plan] | None = None
     """Function of the inputs and the preset; None if the plan needs more (`keys_plan`)."""
-    presets: Mapping[str, Mapping[str, object]] = {}
-    preset_docs: Mapping[str, str] = {}
+    presets: Mapping[str, Preset] = {}
     more: Mapping[str, tuple[str, str]] = {}
     """Further fields: their hints and defaults."""
 
     @property
     def summary(self) -> str:
         return SUMMARIES[self.name]
+
+    @property
+    def preset_titles(self) -> dict[str, str]:
+        """Choices of a published example, by name."""
+        return {"": "None", **{name: preset.doc for name, preset in sorted(self.presets.items())}}
 
     @property
     def parameters(self) -> Sequence[str]:
@@ -64,19 +65,19 @@ class PlanKind(Struct, frozen=True, kw_only=True):
         """Compute a plan from texts by the names of inputs; empty texts count as missing.
 
         Raises:
+            InvalidField: there is no published example with the name.
             InvalidSetting: a text is no value of its input.
             ImpossiblePlan: no configuration can serve the inputs.
         """
-        preset = texts.get(PRESET, "")
-        given: dict[str, object] = dict(self.presets.get(preset, {}))
+        given = dict(self._preset(texts))
         given |= {name: text for name, text in texts.items() if text and name != PRESET}
         if self.compute is None:
             raise BugError(f"the plan of {self.name} needs more than its inputs")
-        return self.compute(read_inputs(self.inputs, given), preset)
+        return self.compute(read_inputs(self.inputs, given), texts.get(PRESET, ""))
 
     def fields(self, texts: Mapping[str, str]) -> list[Field]:
         """Return the fields of the form with their texts."""
-        preset = self.presets.get(texts.get(PRESET, ""), {})
+        preset = self._preset(texts)
         more = [
             Field(name=name, hint=hint, text=texts.get(name, ""), default=default, choices={})
             for name, (hint, default) in self.more.items()
@@ -85,6 +86,13 @@ class PlanKind(Struct, frozen=True, kw_only=True):
             _field(info, texts.get(info.name, ""), preset.get(info.name))
             for info in describe(self.inputs)
         ]
+
+    def _preset(self, texts: Mapping[str, str]) -> Mapping[str, object]:
+        """Return the inputs of the chosen example; raises InvalidField for an unknown one."""
+        name = texts.get(PRESET, "")
+        if name and name not in self.presets:
+            raise InvalidField(f"{PRESET} {name[:64]!r} must be one of {', '.join(self.presets)}")
+        return self.presets[name].inputs if name else {}
 
 
 class Field(Struct, frozen=True, kw_only=True):
@@ -97,11 +105,11 @@ class Field(Struct, frozen=True, kw_only=True):
     choices: Mapping[str, str]
 
 
-def _field(info: SettingInfo, text: str, preset: object) -> Field:
+def _field(info: SettingInfo, text: str, preset: Any) -> Field:
     choices = {choice: choice for choice in info.choices}
     if info.type_name == "bool":
         choices = YES_NO
-    default = default_text(info) if preset is None else str(preset)
+    default = default_text(info if preset is None else replace(info, default=preset))
     return Field(
         name=info.name,
         hint=f"{info.doc}{_limits(info)}",
@@ -146,8 +154,7 @@ KINDS: Final = {
             compute=lambda inputs, preset: cost_plan(
                 inputs, _prices(), today(), preset=preset or None
             ),
-            presets={name: preset.inputs for name, preset in PRESETS.items()},
-            preset_docs={name: preset.doc for name, preset in PRESETS.items()},
+            presets=PRESETS,
         ),
         PlanKind(
             name="receive-path",
@@ -169,7 +176,7 @@ KINDS: Final = {
                 TOPIC: ("Topic whose newest committed records are read.", ""),
                 RECORDS: (
                     f"Number of the newest records to read, at most {RECORDS_MAX:,}.",
-                    f"{RECORDS_DEFAULT}",
+                    str(RECORDS_DEFAULT),
                 ),
             },
         ),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 SAVE: Final = Needs(operation="alter", audited=True)
-COMPARED: Final = ("a", "b", "c", "d")
+COMPARED: Final = ("a", "b")
 """Parameters with the names of the plans to compare."""
 INPUT_PREFIX: Final = "input-"
 COMPUTED_MAX: Final = 1
@@ -94,24 +94,13 @@ class PlannerPages(Struct, frozen=True, kw_only=True):
         )
 
     @routes.add("GET /console/planner/capacity", DESCRIBE, KINDS["capacity"].parameters)
-    async def capacity(self, request: Request) -> Response:
-        return await self._plan_page(request, KINDS["capacity"])
-
     @routes.add("GET /console/planner/cost", DESCRIBE, KINDS["cost"].parameters)
-    async def cost(self, request: Request) -> Response:
-        return await self._plan_page(request, KINDS["cost"])
-
     @routes.add("GET /console/planner/receive-path", DESCRIBE, KINDS["receive-path"].parameters)
-    async def receive_path(self, request: Request) -> Response:
-        return await self._plan_page(request, KINDS["receive-path"])
-
     @routes.add("GET /console/planner/choose", DESCRIBE, KINDS["choose"].parameters)
-    async def choose(self, request: Request) -> Response:
-        return await self._plan_page(request, KINDS["choose"])
-
     @routes.add("GET /console/planner/keys", DESCRIBE, KINDS[KEYS].parameters)
-    async def keys(self, request: Request) -> Response:
-        return await self._plan_page(request, KINDS[KEYS])
+    async def plan(self, request: Request) -> Response:
+        """Show the plan of the kind with which the path ends."""
+        return await self._plan_page(request, KINDS[request.url.path.rpartition("/")[2]])
 
     async def _plan_page(
         self,
@@ -211,21 +200,22 @@ class PlannerPages(Struct, frozen=True, kw_only=True):
 
     @routes.add("GET /console/planner/compare", DESCRIBE, COMPARED)
     async def compare(self, request: Request) -> Response:
-        """Show the inputs and answers of two to four saved plans side by side."""
+        """Show the inputs and answers of two saved plans side by side."""
         names = [name for key in COMPARED if (name := request.query_params.get(key))]
         saved = [await asyncio.to_thread(self.store.read, name) for name in dict.fromkeys(names)]
         if len(saved) < 2:
-            raise InvalidField("choose at least two different plans")
+            raise InvalidField("choose two different plans")
         if len({plan.kind for plan in saved}) > 1:
             kinds = ", ".join(f"{plan.name} is a plan of {plan.kind}" for plan in saved)
             raise InvalidField(f"only plans of one kind can be compared: {kinds}")
-        computed = [await self._computed(request, KINDS[plan.kind], plan.inputs) for plan in saved]
+        kind = _kind(saved[0].kind)
+        computed = [await self._computed(request, kind, plan.inputs) for plan in saved]
         plans = [plan for plan, _ in computed]
         return self.pages.show(
             request,
             "plan_compare.html",
             title="Compare plans",
-            kind=KINDS[saved[0].kind],
+            kind=kind,
             saved=saved,
             problems=[problem for _, problem in computed],
             inputs=_side_by_side([_inputs(plan) for plan in plans]),

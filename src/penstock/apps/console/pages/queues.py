@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 
+from penstock.apps.console.pages.groups import SHARE, call_all
 from penstock.apps.console.pages.resetting import leader_offsets
 from penstock.apps.console.rendering import Pages
 from penstock.apps.console.requests import CallerRequests
@@ -23,8 +23,6 @@ from penstock.records.extents import EARLIEST
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-SHARE: Final = "share"
 
 
 class ListedQueue(Struct, frozen=True, kw_only=True):
@@ -88,33 +86,22 @@ class QueuePages(Struct, frozen=True, kw_only=True):
     @routes.add("GET /console/queues", OPEN, QUEUES.parameters)
     async def queues(self, request: Request) -> Response:
         """Show the share groups that the caller may describe, of all reachable brokers."""
-        await self.broker.cluster.look()
         caller = caller_of(request)
-        lists = await asyncio.gather(
-            *(self._listed(caller, broker_id) for broker_id in sorted(self.broker.cluster.live))
-        )
+        body = {"states_filter": (), "types_filter": (SHARE,)}
+        answers, silent = await call_all(self.broker, self.requests, caller, "ListGroups", body)
+        found = [
+            self._queue(caller, row.group_id, row.group_state, broker_id)
+            for broker_id, answer in answers.items()
+            for row in answer.groups
+            if caller.rights.allows("describe", "group", row.group_id)
+        ]
         return self.pages.show(
             request,
             "queues.html",
             title="Queues",
-            table=QUEUES.view(request, [row for rows in lists for row in rows or ()]),
-            silent=sum(1 for rows in lists if rows is None),
+            table=QUEUES.view(request, found),
+            silent=silent,
         )
-
-    async def _listed(self, caller: Caller, broker_id: int) -> list[ListedQueue] | None:
-        """Return the share groups that a broker coordinates; None if it does not answer."""
-        body = {"states_filter": (), "types_filter": (SHARE,)}
-        try:
-            answer = await self.requests.call(caller, "ListGroups", body, broker_id)
-        except PenstockError:
-            return None
-        if answer.error_code:
-            return None
-        return [
-            self._queue(caller, row.group_id, row.group_state, broker_id)
-            for row in answer.groups
-            if caller.rights.allows("describe", "group", row.group_id)
-        ]
 
     def _queue(self, caller: Caller, name: str, state: str, broker_id: int) -> ListedQueue:
         settings = self.broker.share.settings_of(name)

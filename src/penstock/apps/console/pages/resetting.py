@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -13,6 +13,7 @@ from penstock.apps.console.forms import Form, InvalidField
 from penstock.apps.console.requests import CallerRequests, refused
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
+from penstock.records import extents
 
 if TYPE_CHECKING:
     from penstock.broker.admin.access import Caller
@@ -30,8 +31,6 @@ RESETS: Final = {
     TIME: "The first record at or after a time (UTC)",
 }
 """Titles of the kinds of resets."""
-_TIMESTAMPS: Final = {EARLIEST: -2, LATEST: -1}
-"""Timestamps in ListOffsets that stand for the ends of a log."""
 
 
 class Reset(Struct, frozen=True, kw_only=True):
@@ -69,11 +68,6 @@ class Place(Protocol):
     def committed(self) -> CommittedOffset | None: ...
 
 
-class Positioned(Protocol):
-    @property
-    def positions(self) -> Sequence[Any]: ...
-
-
 def read_reset(form: Form) -> Reset:
     """Return the reset of a form; raises InvalidField."""
     to = form.text("to")
@@ -95,21 +89,23 @@ def _time_ms(text: str) -> int:
 
 
 async def moves(
-    requests: CallerRequests, caller: Caller, broker: Assembly, group: Positioned, reset: Reset
+    requests: CallerRequests,
+    caller: Caller,
+    broker: Assembly,
+    positions: Iterable[Place],
+    reset: Reset,
 ) -> list[Move]:
-    """Return the changes of a reset, by topic and partition, without those that change nothing.
+    """Return the changes of a reset of a group's positions, without those that change nothing.
 
     Raises:
         PenstockError: the leader of a partition does not answer.
     """
-    rows: Sequence[Place] = [
-        row for row in group.positions if not reset.topic or row.topic == reset.topic
-    ]
+    rows = [row for row in positions if reset.topic in ("", row.topic)]
     places = [TopicPartition(row.topic, row.partition) for row in rows]
     first, end = await asyncio.gather(
         *(
-            leader_offsets(requests, caller, broker, places, _TIMESTAMPS[to])
-            for to in (EARLIEST, LATEST)
+            leader_offsets(requests, caller, broker, places, timestamp)
+            for timestamp in (extents.EARLIEST, extents.LATEST)
         )
     )
     targets = {place: min(max(reset.offset, first[place]), end[place]) for place in places}

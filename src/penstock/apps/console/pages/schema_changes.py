@@ -17,6 +17,7 @@ from penstock.apps.console.formats import counted, path, query
 from penstock.apps.console.forms import Form, InvalidField, form_of
 from penstock.apps.console.pages.schemas import (
     Referrers,
+    marked,
     readable,
     referrers,
     registry_caller,
@@ -63,13 +64,14 @@ INHERITED: Final = ""
 class CheckedSchema(Struct, frozen=True, kw_only=True):
     """Result of a check: the versions that were compared, the level, and the verdict.
 
-    `edit` is the difference from the given text to a compatible one, empty if none is known.
+    `edit` has the lines of the difference from the given text to a compatible one, with their
+    classes. It is empty if no such text is known.
     """
 
     level: Level
     versions: Sequence[int]
     verdict: Verdict
-    edit: Sequence[str]
+    edit: Sequence[tuple[str, str]]
 
 
 class SchemaChanges(Struct, frozen=True, kw_only=True):
@@ -117,7 +119,7 @@ class SchemaChanges(Struct, frozen=True, kw_only=True):
             level=compared.config.compatibility_level or "NONE",
             versions=[version.number for version in compared.earlier],
             verdict=verdict,
-            edit=edit.splitlines()[2:],
+            edit=marked(edit),
         )
 
     @routes.add("POST /console/schema-register", AUDITED)

@@ -61,11 +61,10 @@ class ListedSubject(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """Newest version of a subject, and the numbers of its versions."""
+    """Newest version of a subject, and the number of its versions that are not deleted."""
 
     newest: SchemaVersion
     versions: int
-    deleted: int
 
 
 class Referrers(Struct, frozen=True, kw_only=True):
@@ -73,10 +72,6 @@ class Referrers(Struct, frozen=True, kw_only=True):
 
     shown: Sequence[SchemaVersion]
     others: int
-
-    @property
-    def total(self) -> int:
-        return len(self.shown) + self.others
 
 
 SUBJECTS: Final[Table[ListedSubject]] = Table(
@@ -152,6 +147,11 @@ def properties(schema: Schema) -> list[tuple[str, str | None]]:
     ]
 
 
+def marked(changes: str) -> list[tuple[str, str]]:
+    """Return the lines of a unified diff, without those of its names, with their classes."""
+    return [(LINES.get(line[:1], ""), line) for line in changes.splitlines()[2:]]
+
+
 class SchemasOff(Struct, frozen=True, kw_only=True):
     """Page of a broker without a schema registry."""
 
@@ -201,8 +201,7 @@ class SchemaPages(Struct, frozen=True, kw_only=True):
         newest = state.newest(subject) or state.newest(subject, deleted=True)
         if newest is None:
             return None
-        live, every = state.versions_of(subject), state.versions_of(subject, deleted=True)
-        return Summary(newest=newest, versions=len(live), deleted=len(every) - len(live))
+        return Summary(newest=newest, versions=len(state.versions_of(subject)))
 
     @routes.add("GET /console/schemas/{subject:path}", OPEN, ("version",))
     async def subject(self, request: Request) -> Response:
@@ -301,4 +300,4 @@ class SchemaPages(Struct, frozen=True, kw_only=True):
             return None
         names = f"version {before.number}", f"version {after.number}"
         changes = await asyncio.to_thread(unified, *texts, names)
-        return [(LINES.get(line[:1], ""), line) for line in changes.splitlines()[2:]]
+        return marked(changes)

@@ -34,10 +34,12 @@ from penstock.broker.configuration.configs import (
     Operation,
     describe_topic,
 )
+from penstock.broker.handlers.configs import TOPIC as TOPIC_RESOURCE
 from penstock.broker.net.errors import UnknownTopicOrPartition
 from penstock.broker.partitions.registry import ServedTopic
 from penstock.control import Partition
 from penstock.partitions import look_up_watermarks
+from penstock.security import CLUSTER
 from penstock.storage.files.settings import LogConfig
 
 if TYPE_CHECKING:
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
     from penstock.partitions import Partition as ServedPartition
 
 TOPIC: Final = "/console/topics/{topic}"
-_TOPIC_RESOURCE: Final = 2
-"""Number of topics in Kafka's config resource types."""
 SOURCES: Final = {
     ConfigSource.DYNAMIC_TOPIC: "this topic",
     ConfigSource.DYNAMIC_BROKER: "this broker",
@@ -71,7 +71,6 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     start: int | None
     end: int | None
     size: int | None
-    segments: int | None
 
 
 class ConfigRow(Struct, frozen=True, kw_only=True):
@@ -202,14 +201,13 @@ class TopicPages(Struct, frozen=True, kw_only=True):
             for name, served in self.broker.partitions.topics.items()
             if caller.sees(name)
         ]
-        view = TOPICS.view(request, rows)
         return self.pages.show(
             request,
             "topics.html",
             title="Topics",
-            table=view,
+            table=TOPICS.view(request, rows),
             may_create=caller.rights.allows_some("create", "topic")
-            or caller.rights.allows("create", "cluster", "kafka-cluster"),
+            or caller.rights.allows("create", "cluster", CLUSTER),
         )
 
     @routes.add(f"GET {TOPIC}", _of_topic("describe"), PARTITIONS.parameters)
@@ -295,7 +293,7 @@ class TopicPages(Struct, frozen=True, kw_only=True):
             "value": None if resets else form.text("value"),
         }
         resource = {
-            "resource_type": _TOPIC_RESOURCE,
+            "resource_type": TOPIC_RESOURCE,
             "resource_name": topic,
             "configs": [change],
         }
@@ -326,7 +324,6 @@ class TopicPages(Struct, frozen=True, kw_only=True):
             )
             for entry in describe_topic(levels, served.topic.configs)
         ]
-        may = caller_of(request).rights.allows("alter_configs", "topic", served.topic.name)
         return self.pages.show(
             request,
             "topic_configs.html",
@@ -337,7 +334,7 @@ class TopicPages(Struct, frozen=True, kw_only=True):
             sources=SOURCES,
             error=error,
             changed=changed,
-            may_alter=may,
+            may_alter=caller_of(request).rights.allows("alter_configs", "topic", served.topic.name),
         )
 
     # -- add partitions -------------------------------------------------------------------------
@@ -412,29 +409,27 @@ class TopicPages(Struct, frozen=True, kw_only=True):
         cluster, name = self.broker.cluster, served.topic.name
         places = [TopicPartition(name, row.index) for row in served.topic.partitions]
         ends = await self.broker.end_offsets.recent(places)
-        live = cluster.live
         return [
             _partition_row(
                 row,
                 served.partitions[row.index] or served.followed[row.index],
-                "" if served.diskless else trouble(served.topic.partitions[row.index], live),
-                ends.get(TopicPartition(name, row.index)),
+                "" if served.diskless else trouble(row, cluster.live),
+                ends.get(place),
             )
-            for row in cluster.shown(served.topic)
+            for row, place in zip(cluster.shown(served.topic), places, strict=True)
         ]
 
 
 def _partition_row(
     row: Partition, log: ServedPartition | None, trouble: str, end: int | None
 ) -> PartitionRow:
-    known = log is not None and log.high_watermark >= 0
+    known = None if log is None or log.high_watermark < 0 else log
     return PartitionRow(
         row=row,
         trouble=trouble,
-        start=log.log_start_offset if known and log is not None else None,
+        start=None if known is None else known.log_start_offset,
         end=end,
-        size=log.size_bytes if known and log is not None else None,
-        segments=log.segment_count if known and log is not None else None,
+        size=None if known is None else known.size_bytes,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -10,12 +9,13 @@ from msgspec import Struct
 
 from penstock.apps.console.formats import path
 from penstock.apps.console.forms import form_of
+from penstock.apps.console.pages.groups import call_all
 from penstock.apps.console.rendering import Pages
 from penstock.apps.console.requests import CallerRequests, refused
 from penstock.apps.console.tables import Column, Filter, Table
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.http_routes import Routes
-from penstock.broker.admin.access import OPEN, Caller, Needs, caller_of
+from penstock.broker.admin.access import OPEN, Needs, caller_of
 from penstock.broker.admin_app import status_of
 from penstock.broker.assembly import Assembly
 from penstock.broker.groups.runtime.saving import owner_of
@@ -88,39 +88,29 @@ class TransactionPages(Struct, frozen=True, kw_only=True):
     @routes.add("GET /console/transactions", OPEN, TRANSACTIONS.parameters)
     async def transactions(self, request: Request) -> Response:
         """Show the transactional ids that the caller may describe, of all reachable brokers."""
-        await self.broker.cluster.look()
         caller = caller_of(request)
-        lists = await asyncio.gather(
-            *(self._listed(caller, broker_id) for broker_id in sorted(self.broker.cluster.live))
-        )
-        return self.pages.show(
-            request,
-            "transactions.html",
-            title="Transactions",
-            table=TRANSACTIONS.view(request, [row for rows in lists for row in rows or ()]),
-            silent=sum(1 for rows in lists if rows is None),
-        )
-
-    async def _listed(self, caller: Caller, broker_id: int) -> list[ListedTransaction] | None:
-        """Return the ids that a broker coordinates; None if it does not answer."""
         body = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
-        try:
-            answer = await self.requests.call(caller, "ListTransactions", body, broker_id)
-        except PenstockError:
-            return None
-        if answer.error_code:
-            return None
-        allows = caller.rights.allows
-        return [
+        answers, silent = await call_all(
+            self.broker, self.requests, caller, "ListTransactions", body
+        )
+        found = [
             ListedTransaction(
                 name=row.transactional_id,
                 state=row.transaction_state,
                 producer_id=int(row.producer_id),
                 broker=broker_id,
             )
+            for broker_id, answer in answers.items()
             for row in answer.transaction_states
-            if allows("describe", "transactional_id", row.transactional_id)
+            if caller.rights.allows("describe", "transactional_id", row.transactional_id)
         ]
+        return self.pages.show(
+            request,
+            "transactions.html",
+            title="Transactions",
+            table=TRANSACTIONS.view(request, found),
+            silent=silent,
+        )
 
     @routes.add("GET /console/transactions/{id:path}", DESCRIBE)
     async def transaction(self, request: Request) -> Response:
