@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.apps.client.session import State
-from penstock.apps.log.lag import LagWatch
+from penstock.apps.log.lag import LagWatch, write_groups
 from penstock.base.system import SystemClock
 from penstock.client import Client
 from penstock.testing import Broker
@@ -47,7 +47,7 @@ def test_once(broker: Broker, bare: Run) -> None:
     heading, _, worst, other, *rest = [line for line in ran.out.splitlines() if line.strip()]
     assert heading.split() == ["group", "state", "lag", "behind", "read/s", "written/s", "forecast"]
     assert worst.split()[:3] == ["behind", "REWIND", "8"]
-    assert other.split() == ["current", "OK", "0", "0", "s", "caught", "up"]
+    assert other.split() == ["current", "OK", "0", "0", "s", "-", "-", "caught", "up"]
     assert rest == [
         "behind REWIND: orders-0: The group went back from offset 4 to 2; 8 records wait."
     ]
@@ -56,7 +56,8 @@ def test_once(broker: Broker, bare: Run) -> None:
 def test_once_as_json_with_names(broker: Broker, bare: Run) -> None:
     words = ("group", "watch", "--once", "current", "missing", "--output", "json")
     ran = bare("-b", broker.bootstrap, *words)
-    assert ran.status == 0, ran.err
+    assert ran.status == 1
+    assert "no group is named 'missing'; list groups with `penstock group list`" in ran.err
     rows = json.loads(ran.out)
     assert [(row["group_id"], row["state"]) for row in rows] == [
         ("missing", "NOTFOUND"), ("current", "OK"),
@@ -68,6 +69,18 @@ def test_no_groups(bare: Run) -> None:
     with Broker() as empty:
         ran = bare("-b", empty.bootstrap, "group", "watch", "--once")
     assert (ran.status, ran.out.strip()) == (0, "no groups")
+
+
+def test_a_group_that_all_members_left_has_a_line(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with broker.client() as client:
+        rows = LagWatch(State(bootstrap=broker.bootstrap), client).look()
+    write_groups([{**row, "abandoned": True} for row in rows])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if ":" in line] == [["behind", "REWIND:"]]
+    write_groups([{**rows[0], "state": "OK", "abandoned": True}])
+    assert "behind OK: orders-0: The group went back" in capsys.readouterr().out
 
 
 class MovedClock(SystemClock):

@@ -190,6 +190,51 @@ async def test_windows_of_ended_groups_are_dropped(scene: Scene) -> None:
     assert [group.group_id for group in await lag.groups()] == ["h"]
 
 
+async def test_a_deleted_topic_is_no_alarm(scene: Scene) -> None:
+    """Samples find the deletion, without any request for the group."""
+    lag = scene.server.assembly.lag
+    await scene.create()
+    await scene.produce(10)
+    for _ in range(10):
+        await scene.commit("g", 1)
+    assert [group.summary.state.name for group in await lag.groups()] == ["STALL"]
+    await asyncio.to_thread(scene.admin.delete_topics([TOPIC])[TOPIC].result)
+    for _ in range(2):
+        await lag.sample()
+    assert [group.summary.state.name for group in await lag.groups()] in ([], ["OK"])
+    assert lag.metrics.windows == 0
+    assert (await lag.offsets()).get("g", {}) == {}
+
+
+async def test_a_group_with_the_id_of_a_deleted_one_is_no_rewind(scene: Scene) -> None:
+    """No sample is taken in between."""
+    await scene.create(partitions=2)
+    await scene.produce(10)
+    await scene.commit("g", 9)
+    await scene.commit("g", 0, partition=1)
+    await asyncio.to_thread(scene.admin.delete_consumer_groups(["g"])["g"].result)
+    await scene.commit("g", 1)
+    [group] = await scene.server.assembly.lag.groups()
+    assert (group.summary.state.name, len(group.partitions)) == ("OK", 1)
+
+
+async def test_a_group_whose_members_have_left(scene: Scene) -> None:
+    await scene.create()
+    await scene.produce(10)
+    await scene.commit("never-had-members", 4)
+    await scene.read("left", 4)
+    _, answer = await scene.get("/v1/lag")
+    rows = {row["group_id"]: row for row in answer["groups"]}
+    assert {name: row["abandoned"] for name, row in rows.items()} == {
+        "left": True, "never-had-members": False,
+    }  # fmt: skip
+    found = rows["left"]
+    assert (found["state"], found["lag_records"]) == ("OK", 6)
+    assert found["explanation"].endswith(" ago. All members have left the group.")
+    assert (await scene.lag("left"))["explanation"] == found["explanation"]
+    assert not rows["never-had-members"]["explanation"].endswith("the group.")
+
+
 async def test_a_topic_with_the_same_name_is_no_rewind(scene: Scene) -> None:
     await scene.create()
     await scene.produce(10)

@@ -22,7 +22,6 @@ from penstock.apps.client.session import (
     show,
     to_stderr,
     write_json,
-    write_rich,
 )
 from penstock.apps.log.formats import parse_position, resolve
 from penstock.apps.log.queues import admin_option
@@ -147,17 +146,20 @@ def watch(
     the reason. With --output json, --once writes an array, and a watch one line for each group and
     look.
     """
-    from penstock.apps.log.lag import LagWatch, columns_min, table
+    from penstock.apps.log.lag import NOT_FOUND, LagWatch, write_groups
     from penstock.apps.process.daemon import handled
 
     with state.client() as client:
         look = LagWatch(state, client, names, admin=admin).look
         if once:
             rows = look()
-            if state.json:
-                write_json(rows)
-            else:
-                write_rich(table(rows), columns_min=columns_min(rows))
+            (write_json if state.json else write_groups)(rows)
+            missing = [row["group_id"] for row in rows if row["state"] == NOT_FOUND]
+            if missing:
+                names_text = " or ".join(map(repr, missing))
+                raise UnknownGroup(
+                    f"no group is named {names_text}; list groups with `penstock group list`"
+                )
             return
         with suppress(KeyboardInterrupt), handled(signal.default_int_handler, (signal.SIGTERM,)):
             _watch(look, interval, as_json=state.json)
@@ -171,7 +173,7 @@ def _watch(look: Callable[[], list[Row]], interval_seconds: float, *, as_json: b
     from rich.console import Console
     from rich.live import Live
 
-    from penstock.apps.log.lag import columns_min, table
+    from penstock.apps.log.lag import table, write_groups
 
     console = Console()
     live = not as_json and console.is_terminal
@@ -192,7 +194,7 @@ def _watch(look: Callable[[], list[Row]], interval_seconds: float, *, as_json: b
                 for row in rows:
                     click.echo(json.dumps({"time_ms": now_ms, **row}))
             else:
-                write_rich(table(rows), columns_min=columns_min(rows))
+                write_groups(rows)
             signal.sigtimedwait((), interval_seconds)
 
 

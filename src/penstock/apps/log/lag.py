@@ -13,22 +13,26 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from penstock.apps.client.session import COLUMN_GAP
+from penstock.apps.client.session import COLUMN_GAP, write_rich
 from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from penstock.apps.client.session import State
-    from penstock.broker.lag.rules import Ends, Evaluation, Position, Window
+    from penstock.broker.lag.rules import Ends, Window
+    from penstock.broker.lag.service import EvaluatedPartition
     from penstock.client import Client
-    from penstock.client.groups import Committed
+    from penstock.client.groups import GroupListing
 
 Row = Mapping[str, Any]
 
 NOT_FOUND: Final = "NOTFOUND"
 SHARE: Final = "share"
+UNKNOWN: Final = "-"
+"""Cell of an unknown value."""
 _STYLES: Final = {"OK": "green", "WARN": "yellow", NOT_FOUND: "dim"}
 _BAD: Final = "red"
 _NO_TOPIC_ID: Final = UUID(int=0)
@@ -66,9 +70,9 @@ class LagWatch:
         for listed in self._client.list_groups():
             name = listed.group_id
             if self._wanted(name) and name not in rows and listed.group_type.lower() != SHARE:
-                rows[name] = self._evaluated(name)
+                rows[name] = self._evaluated(listed)
         for name in self._names - rows.keys():
-            rows[name] = _row(name, NOT_FOUND, 0, "The group does not exist.")
+            rows[name] = _not_found(name)
         return sorted(
             rows.values(),
             key=lambda row: (_ORDER.index(row["state"]), -row["lag_records"], row["group_id"]),
@@ -86,50 +90,39 @@ class LagWatch:
         for answer in admin_answers(self._state, addresses, "/v1/lag"):
             yield from answer["groups"]
 
-    def _evaluated(self, name: str) -> Row:
-        from penstock.broker.lag.rules import Window, summary_of
+    def _evaluated(self, listed: GroupListing) -> Row:
+        from penstock.broker.admin.lag import group_row
+        from penstock.broker.lag.rules import Window
+        from penstock.broker.lag.service import group_of, is_abandoned
 
+        name = listed.group_id
         committed = self._client.committed(name)
         windows = self._windows.setdefault(name, {})
         for where in windows.keys() - committed.keys():
             del windows[where]
-        now_ms = self._clock.now_ms()
-        found: list[tuple[str, Evaluation, Window, Position]] = []
+        found = []
         for topic in sorted({topic for topic, _ in committed}):
             ends = self._client.list_offsets(topic, "latest")
             starts = self._client.list_offsets(topic, "earliest")
             for where in [where for where in committed if where[0] == topic]:
-                window = windows.setdefault(where, Window(_NO_TOPIC_ID, now_ms))
+                window = windows.setdefault(where, Window(_NO_TOPIC_ID, self._clock.now_ms()))
                 end, start = ends.get(where[1]), starts.get(where[1])
-                found.append(self._partition(where, committed[where], window, end, start))
-        summary = summary_of([evaluation for _, evaluation, _, _ in found])
-        if summary.worst is None:
-            return _row(name, summary.state.name, 0, "The group has no committed offsets.")
-        where_text, worst, _, _ = found[summary.worst]
-        return _row(
-            name,
-            summary.state.name,
-            len(found),
-            f"{where_text}: {worst.explanation}" if worst.lag else worst.explanation,
-            lag_records=summary.lag,
-            seconds_behind=summary.seconds_behind,
-            consumed_per_second=summary.consumed_per_second,
-            produced_per_second=summary.produced_per_second,
-            forecast=summary.forecast.outlook.value,
-            forecast_seconds=summary.forecast.seconds,
-        )
+                found.append(self._partition(where, committed[where].offset, window, end, start))
+        abandoned = is_abandoned(listed.state, listed.protocol_type)
+        return group_row(group_of(name, found, abandoned=abandoned))
 
     def _partition(
         self,
         where: tuple[str, int],
-        committed: Committed,
+        offset: int,
         window: Window,
         end: int | None,
         start: int | None,
-    ) -> tuple[str, Evaluation, Window, Position]:
+    ) -> EvaluatedPartition:
         from penstock.broker.lag.rules import Ends, Position, evaluate
+        from penstock.broker.lag.service import EvaluatedPartition
 
-        now_ms, offset = self._clock.now_ms(), committed.offset
+        now_ms = self._clock.now_ms()
         ends = self._ends.setdefault(where, Ends())
         if end is not None:
             ends.add(end, now_ms)
@@ -145,8 +138,9 @@ class LagWatch:
             unread_ms=None if not end or offset >= end else self._unread_ms(where, offset),
             produced_per_second=ends.per_second(),
         )
-        topic, partition = where
-        return f"{topic}-{partition}", evaluate(window, position), window, position
+        return EvaluatedPartition(
+            TopicPartition(*where), window, position, evaluate(window, position)
+        )
 
     def _unread_ms(self, where: tuple[str, int], offset: int) -> int | None:
         """Return the timestamp of the first record from an offset on; None if it is unknown."""
@@ -161,29 +155,24 @@ class LagWatch:
         return None
 
 
-def _row(name: str, state: str, partitions: int, explanation: str, **facts: Any) -> Row:
-    return {
-        "group_id": name,
-        "partition_count": partitions,
-        "state": state,
-        "lag_records": 0,
-        "seconds_behind": None,
-        "consumed_per_second": None,
-        "produced_per_second": None,
-        "forecast": "unknown",
-        "forecast_seconds": None,
-        **facts,
-        "explanation": explanation,
-    }
+def _not_found(name: str) -> Row:
+    from penstock.broker.admin.lag import group_row
+    from penstock.broker.lag.rules import State, Summary
+    from penstock.broker.lag.service import EvaluatedGroup
+
+    summary = Summary(state=State.NOTFOUND, lag=0)
+    group = EvaluatedGroup(group_id=name, summary=summary, partitions=(), abandoned=False)
+    return {**group_row(group), "explanation": "The group does not exist."}
 
 
 # The table.
 
 
 def table(rows: Sequence[Row], trouble: str = "") -> RenderableType:
-    """Return a table of groups, and below it one line for each group that is not OK.
+    """Return a table of groups, and below it the reasons of some of them.
 
-    `trouble` is a line about a failed look.
+    These are the groups that are not OK, and those with lag that all members have left. `trouble`
+    is a line about a failed look.
     """
     from rich import box
     from rich.console import Group
@@ -202,7 +191,7 @@ def table(rows: Sequence[Row], trouble: str = "") -> RenderableType:
         style = _STYLES.get(row["state"], _BAD)
         cells = [show(row) for show in _COLUMNS.values()]
         made.add_row(Text(row["group_id"]), Text(row["state"], style=style), *map(Text, cells))
-        if row["state"] != "OK":
+        if row["state"] != "OK" or (row["abandoned"] and row["lag_records"]):
             lines.append(f"{row['group_id']} ", style="bold")
             lines.append(f"{row['state']}: ", style=style)
             lines.append(f"{row['explanation']}\n")
@@ -210,22 +199,23 @@ def table(rows: Sequence[Row], trouble: str = "") -> RenderableType:
     return Group(made, lines) if lines.plain else made
 
 
-def columns_min(rows: Sequence[Row]) -> int:
-    """Return the width that the columns of numbers need, in characters."""
-    return sum(
+def write_groups(rows: Sequence[Row]) -> None:
+    """Write the table to stdout; only columns without numbers are folded."""
+    columns_min = sum(
         COLUMN_GAP + max([len(name), *(len(show(row)) for row in rows)])
         for name, show in _COLUMNS.items()
     )
+    write_rich(table(rows), columns_min=columns_min)
 
 
 def _seconds(row: Row) -> str:
     from penstock.broker.lag.rules import duration
 
-    return "" if row["seconds_behind"] is None else duration(row["seconds_behind"])
+    return UNKNOWN if row["seconds_behind"] is None else duration(row["seconds_behind"])
 
 
 def _rate(name: str) -> Callable[[Row], str]:
-    return lambda row: "" if row[name] is None else f"{row[name]:,.1f}"
+    return lambda row: UNKNOWN if row[name] is None else f"{row[name]:,.1f}"
 
 
 def _forecast(row: Row) -> str:
@@ -233,7 +223,7 @@ def _forecast(row: Row) -> str:
 
     outlook = str(row["forecast"]).replace("_", " ")
     if outlook == "unknown":
-        return ""
+        return UNKNOWN
     seconds = row["forecast_seconds"]
     return f"{outlook} in {duration(seconds)}" if seconds else outlook
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.metrics import Metrics, Sample, gauges
-from penstock.broker.lag.rules import Evaluation, State, Summary, explanation_of
-from penstock.broker.lag.service import EvaluatedGroup, EvaluatedPartition, group_of
+from penstock.broker.lag.rules import Evaluation, State, Summary
+from penstock.broker.lag.service import EvaluatedGroup, EvaluatedPartition
 from penstock.broker.requests.metrics import LogMetrics
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ GROUPS_MAX: Final = 1_000
 def visible(group: EvaluatedGroup, sees: Callable[[str], bool]) -> EvaluatedGroup:
     """Return a group without the topics that a caller may not describe."""
     partitions = [found for found in group.partitions if sees(found.where.topic)]
-    if len(partitions) == len(group.partitions):
-        return group
-    return group_of(group.group_id, partitions)
+    return group if len(partitions) == len(group.partitions) else group.with_partitions(partitions)
 
 
 def group_row(group: EvaluatedGroup) -> dict[str, Any]:
@@ -38,6 +36,7 @@ def group_row(group: EvaluatedGroup) -> dict[str, Any]:
         "group_id": group.group_id,
         "partition_count": len(group.partitions),
         **_facts(group.summary),
+        "abandoned": group.abandoned,
         "explanation": group.explanation,
     }
 
@@ -48,7 +47,7 @@ def partition_row(found: EvaluatedPartition) -> dict[str, Any]:
         "partition": found.where.partition,
         **_facts(found.evaluation),
         "commits_seen": len(found.window),
-        "explanation": explanation_of(found.evaluation, found.window, found.position),
+        "explanation": found.explanation,
     }
 
 

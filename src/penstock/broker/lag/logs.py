@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.records.extents import EARLIEST, LATEST, READ_COMMITTED
+from penstock.broker.net.errors import error_number
+from penstock.broker.transactions.link import ASK_SECONDS
+from penstock.records.extents import EARLIEST, READ_COMMITTED
 from penstock.records.header import HEADER_BYTES, decode_header
 from penstock.storage.files.values import Later
 
@@ -23,21 +25,17 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.net.peers import Peers
     from penstock.broker.partitions.registry import PartitionRegistry
+    from penstock.broker.transactions.link import EndOffsets
     from penstock.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
-ASK_SECONDS: Final = 3.0
-"""Timeout of a request to another leader. Without a response the facts are unknown."""
 FETCH_WAIT_MS: Final = 500
 """Time for a leader to load the first unread record from an object store or an archive."""
 FETCH_BYTES: Final = 1
 """Bytes to fetch of a partition: one batch, whatever its size."""
 CONTROL_BATCHES_MAX: Final = 16
 """Batches without records, such as transaction markers, that are skipped to find a record."""
-
-
-OFFSET_OUT_OF_RANGE: Final = 1
 
 
 class Unread(Struct, frozen=True, kw_only=True):
@@ -59,79 +57,26 @@ NOTHING_KNOWN: Final = Unread()
 class GroupLogs(Struct, frozen=True, kw_only=True):
     """Look-up of facts about partitions; belongs to the event loop."""
 
-    node_id: int
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     peers: Peers
+    end_offsets: EndOffsets
 
     def here(self, where: TopicPartition) -> Partition | None:
         """Return a partition whose offsets this broker knows; None for others."""
-        served = self.partitions.topics.get(where.topic)
-        if served is None or not 0 <= where.partition < len(served.partitions):
+        if self.partitions.high_watermark(where.topic, where.partition) is None:
             return None
-        partition = served.partitions[where.partition]
-        return None if partition is None or partition.high_watermark < 0 else partition
+        return self.partitions.topics[where.topic].partitions[where.partition]
 
     def end_here(self, where: TopicPartition) -> int | None:
         partition = self.here(where)
         return None if partition is None else partition.last_stable_offset
 
-    async def ends_elsewhere(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the ends of partitions that other brokers lead.
-
-        Partitions of leaders that do not respond within `ASK_SECONDS` are omitted.
-        """
-        led: dict[int, list[TopicPartition]] = {}
-        for where in places:
-            leader = self._leader(where)
-            if leader is not None and leader not in (-1, self.node_id):
-                led.setdefault(leader, []).append(where)
-        answers = await asyncio.gather(*[self._offsets(*asked) for asked in led.items()])
-        return {where: end for ends in answers for where, end in ends.items()}
-
-    def _leader(self, where: TopicPartition) -> int | None:
-        topic = self.cluster.image.topics.get(where.topic)
-        if topic is None or not 0 <= where.partition < len(topic.partitions):
-            return None
-        return self.cluster.shown(topic)[where.partition].leader
-
-    async def _offsets(
-        self, leader: int, places: Sequence[TopicPartition], timestamp: int = LATEST
+    async def ends_elsewhere(
+        self, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        by_topic: dict[str, dict[int, TopicPartition]] = {}
-        for where in places:
-            by_topic.setdefault(where.topic, {})[where.partition] = where
-        body = {
-            "replica_id": -1,
-            "isolation_level": READ_COMMITTED,
-            "topics": [
-                {
-                    "name": name,
-                    "partitions": [
-                        {"partition_index": index, "timestamp": timestamp} for index in indexes
-                    ],
-                }
-                for name, indexes in by_topic.items()
-            ],
-        }
-        answer = await self._call(leader, "ListOffsets", body)
-        if answer is None:
-            return {}
-        return {
-            by_topic[str(topic.name)][int(row.partition_index)]: int(row.offset)
-            for topic in answer.topics
-            for row in topic.partitions
-            if not row.error_code
-        }
-
-    async def _call(self, leader: int, name: str, body: Mapping[str, Any]) -> Any | None:
-        try:
-            async with asyncio.timeout(ASK_SECONDS):
-                return await self.peers.call(leader, name, body)
-        except (PenstockError, TimeoutError) as error:
-            logger.warning("broker %d did not answer %s for the lag of groups: %s", leader, name,
-                           error)  # fmt: skip
-            return None
+        """Return the ends of partitions that this broker does not know, if leaders respond."""
+        return await self.end_offsets.of(places, READ_COMMITTED)
 
     async def unread(self, where: TopicPartition, offset: int) -> Unread:
         """Return the first record of a partition that a group with a committed offset reads."""
@@ -166,8 +111,8 @@ class GroupLogs(Struct, frozen=True, kw_only=True):
         self, where: TopicPartition, offset: int
     ) -> tuple[memoryview, int, int] | None:
         """Return records from `offset`, the log's start and its end, as the leader sends them."""
-        leader, topic = self._leader(where), self.cluster.image.topics.get(where.topic)
-        if leader is None or leader < 0 or topic is None:
+        leader, topic = self.end_offsets.leader(where), self.cluster.image.topics.get(where.topic)
+        if leader is None or topic is None:
             return None
         partition = {
             "partition": where.partition,
@@ -191,12 +136,19 @@ class GroupLogs(Struct, frozen=True, kw_only=True):
             "forgotten_topics_data": (),
             "rack_id": "",
         }
-        answer = await self._call(leader, "Fetch", body)
-        if answer is None or answer.error_code:
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                answer: Any = await self.peers.call(leader, "Fetch", body)
+        except (PenstockError, TimeoutError) as error:
+            logger.warning("broker %d did not send the first unread record of %s: %s", leader,
+                           where, error)  # fmt: skip
+            return None
+        if answer.error_code:
             return None
         row = answer.responses[0].partitions[0]
-        if int(row.error_code) == OFFSET_OUT_OF_RANGE:
-            start = (await self._offsets(leader, [where], EARLIEST)).get(where, offset)
+        if int(row.error_code) == error_number("offset_out_of_range"):
+            starts = await self.end_offsets.ask(leader, [where], timestamp=EARLIEST)
+            start = starts.get(where, offset)
             return (memoryview(b""), start, start + 1) if offset < start else None
         if row.error_code:
             return None

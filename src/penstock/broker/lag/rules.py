@@ -124,8 +124,8 @@ class Window:
     def consumed_per_second(self, now_ms: int) -> float | None:
         """Return the records read per second since the last rewind; None for one commit.
 
-        If the last commit is older than the mean interval of commits, the time since then counts
-        too, so that the rate of a group that has stopped falls.
+        The time since the last commit counts once it exceeds the mean interval between commits, and
+        less this interval. So the rate falls when a group stops.
         """
         values = self._values
         offsets = list(values[::_FIELDS])
@@ -179,12 +179,6 @@ class Ends:
         if len(values) == ENDS_MAX * _FIELDS:
             del values[:_FIELDS]
         values.extend((end, at_ms, at_ms))
-
-    def caught_up_ms(self, offset: int) -> int:
-        """Return the last time at which the end was not above `offset`; -1 if it is unknown."""
-        values = self._values
-        times = [values[at + 2] for at in range(0, len(values), _FIELDS) if values[at] <= offset]
-        return max(times, default=UNKNOWN)
 
     def per_second(self) -> float | None:
         """Return the records appended per second; None if they are not known yet."""
@@ -241,8 +235,8 @@ class Forecast(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class Evaluation(Struct, kw_only=True):
-    """State of a group in a partition, with its reasons in one sentence. None means unknown."""
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """State of a group in a partition. None means unknown."""
 
     state: State
     lag: int | None
@@ -250,11 +244,10 @@ class Evaluation(Struct, kw_only=True):
     consumed_per_second: float | None
     produced_per_second: float | None
     forecast: Forecast
-    explanation: str = ""
 
 
-def evaluate(window: Window, position: Position, *, explained: bool = True) -> Evaluation:
-    """Return the evaluation of a group in a partition; without `explained` it has no sentence."""
+def evaluate(window: Window, position: Position) -> Evaluation:
+    """Return the evaluation of a group in a partition."""
     lag = position.lag
     commits = window.commits() if lag else []
     stopped = bool(lag) and has_stopped(
@@ -269,7 +262,7 @@ def evaluate(window: Window, position: Position, *, explained: bool = True) -> E
     )
     idle = state in (State.STOP, State.STALL)
     consumed = 0.0 if idle else window.consumed_per_second(position.now_ms)
-    evaluation = Evaluation(
+    return Evaluation(
         state=state,
         lag=lag,
         seconds_behind=position.seconds_behind,
@@ -277,9 +270,6 @@ def evaluate(window: Window, position: Position, *, explained: bool = True) -> E
         produced_per_second=position.produced_per_second,
         forecast=forecast_of(position, consumed),
     )
-    if explained:
-        evaluation.explanation = explanation_of(evaluation, window, position)
-    return evaluation
 
 
 def has_stopped(

@@ -24,6 +24,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Metrics, counter, gauge
 from penstock.base.pause import pause
+from penstock.broker.groups.classic.states import GroupState
 from penstock.broker.lag.logs import NOTHING_KNOWN, GroupLogs, Unread
 from penstock.broker.lag.rules import (
     Ends,
@@ -102,31 +103,52 @@ class EvaluatedPartition(NamedTuple):
     position: Position
     evaluation: Evaluation
 
+    @property
+    def explanation(self) -> str:
+        """Reasons of the state in one sentence."""
+        return explanation_of(self.evaluation, self.window, self.position)
+
 
 class EvaluatedGroup(Struct, frozen=True, kw_only=True):
-    """Evaluation of a group, and of its partitions."""
+    """Evaluation of a group, and of its partitions.
+
+    `abandoned` is true if the group had members and all of them have left.
+    """
 
     group_id: str
     summary: Summary
     partitions: Sequence[EvaluatedPartition]
-
-    def sorted(self) -> EvaluatedGroup:
-        """Return the group with its partitions in the order of topics and partitions."""
-        return group_of(self.group_id, sorted(self.partitions, key=lambda found: found.where))
+    abandoned: bool
 
     @property
     def explanation(self) -> str:
-        """Reasons of the state of the worst partition in one sentence."""
+        """Reasons of the state of the worst partition."""
         if self.summary.worst is None:
             return "The group has no committed offsets."
         worst = self.partitions[self.summary.worst]
-        sentence = explanation_of(worst.evaluation, worst.window, worst.position)
-        return f"{worst.where}: {sentence}" if worst.evaluation.lag else sentence
+        if not worst.evaluation.lag:
+            return worst.explanation
+        ending = " All members have left the group." if self.abandoned else ""
+        return f"{worst.where}: {worst.explanation}{ending}"
+
+    def with_partitions(self, partitions: Sequence[EvaluatedPartition]) -> EvaluatedGroup:
+        return group_of(self.group_id, partitions, abandoned=self.abandoned)
 
 
-def group_of(group_id: str, partitions: Sequence[EvaluatedPartition]) -> EvaluatedGroup:
-    summary = summary_of([found.evaluation for found in partitions])
-    return EvaluatedGroup(group_id=group_id, summary=summary, partitions=partitions)
+def group_of(
+    group_id: str, partitions: Sequence[EvaluatedPartition], *, abandoned: bool
+) -> EvaluatedGroup:
+    return EvaluatedGroup(
+        group_id=group_id,
+        summary=summary_of([found.evaluation for found in partitions]),
+        partitions=partitions,
+        abandoned=abandoned,
+    )
+
+
+def is_abandoned(state: str, protocol_type: str) -> bool:
+    """Return whether a group had members and all have left. Before the first, it has no type."""
+    return state == GroupState.EMPTY.value and bool(protocol_type)
 
 
 class LagService:
@@ -153,6 +175,8 @@ class LagService:
         """Groups whose stored offsets have been read since this broker coordinates them."""
         self._changed: set[str] = set()
         """Groups whose stored offsets may have changed, or change at the end of a transaction."""
+        self._abandoned: set[str] = set()
+        """Groups whose members had all left when groups were last listed."""
         self._task: asyncio.Task[None] | None = None
 
     # -- commits
@@ -199,7 +223,8 @@ class LagService:
         if not ends.windows:
             del self._ends[where]
 
-    def _forget(self, group_id: str) -> None:
+    def forget(self, group_id: str) -> None:
+        """Drop the windows of a group."""
         windows = self._groups.pop(group_id, {})
         for where in list(windows):
             self._drop(windows, where)
@@ -247,20 +272,21 @@ class LagService:
                 logger.warning("the lag of groups could not be sampled: %s", error)
 
     async def sample(self) -> None:
-        """Drop ended groups, read offsets that were stored by others, and sample end offsets.
+        """Drop ended groups, read changed offsets again, and sample end offsets.
 
         Raises:
             PenstockError: the groups or their offsets cannot be read now.
         """
         ids = set(await self.ids())
         for group_id in self._groups.keys() - ids:
-            self._forget(group_id)
+            self.forget(group_id)
         self._changed &= ids
-        await self._read_offsets([*self._changed, *sorted(ids - self._read - self._changed)])
+        unread = [*self._changed, *sorted(ids - self._read - self._changed)]
+        await self._read_offsets(unread[:GROUPS_READ_MAX])
         await self._sample_ends()
 
-    async def _read_offsets(self, ids: Sequence[str]) -> None:
-        for group_id in ids[:GROUPS_READ_MAX]:
+    async def _read_offsets(self, ids: Iterable[str]) -> None:
+        for group_id in ids:
             found = await self._control.stable_offsets(group_id, None)
             self.stored(group_id, found.committed)
             if not found.unstable:
@@ -280,11 +306,14 @@ class LagService:
             if found is not None:
                 found.add(end, now_ms)
         turn = Turns()
-        for windows in list(self._groups.values()):
+        topics = self.logs.cluster.image.topics
+        for group_id, windows in list(self._groups.items()):
             for where, window in windows.items():
                 last = self._ends[where].end
                 if last is not None and window.offset >= last:
                     window.caught_up_ms = now_ms
+                if where.topic not in topics:  # offsets are deleted with their topic
+                    self._changed.add(group_id)
             await turn.spent(len(windows))
 
     # -- evaluation
@@ -304,7 +333,8 @@ class LagService:
         for where, end in (await self.logs.ends_elsewhere(elsewhere)).items():
             if where in self._ends:
                 self._ends[where].add(end, now_ms)
-        return (await self._evaluated(group_id, unread_max, {})).sorted()
+        group = await self._evaluated(group_id, unread_max, {})
+        return group.with_partitions(sorted(group.partitions, key=lambda found: found.where))
 
     async def groups(self) -> list[EvaluatedGroup]:
         """Return the evaluations of this broker's groups, by id.
@@ -328,16 +358,35 @@ class LagService:
     async def ids(self) -> list[str]:
         """Return the ids of this broker's groups that commit offsets, sorted."""
         listed = await self._coordinator.list_groups(types=GROUP_TYPES)
+        self._abandoned = {
+            group.group_id for group in listed if is_abandoned(group.state, group.protocol_type)
+        }
         return [group.group_id for group in listed]
 
     async def _known_ids(self) -> list[str]:
         """Return the ids, after the offsets of all of these groups have been read."""
         ids = await self.ids()
-        if not self._read.issuperset(ids):
-            while missing := [group_id for group_id in ids if group_id not in self._read]:
-                await self._read_offsets(missing)
+        missing = [group_id for group_id in ids if group_id not in self._read]
+        if missing:
+            await self._read_offsets(missing)
             await self._sample_ends()
         return ids
+
+    async def offsets(self) -> dict[str, dict[TopicPartition, int]]:
+        """Return the committed offsets of this broker's groups; raises as `groups`.
+
+        Offsets that were stored without this broker are those of the last sample.
+        """
+        self.start()
+        found = {}
+        turn = Turns()
+        for group_id in await self._known_ids():
+            windows = self._groups.get(group_id, {})
+            found[group_id] = {
+                where: window.offset for where, window in windows.items() if window.offset >= 0
+            }
+            await turn.spent(len(windows))
+        return found
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the ids of groups with offsets in a topic, sorted; raises as `groups`."""
@@ -382,8 +431,7 @@ class LagService:
             retention_ms=log.retention_ms,
             retention_records=log.retention_records,
         )
-        evaluation = evaluate(window, position, explained=False)
-        return EvaluatedPartition(where, window, position, evaluation)
+        return EvaluatedPartition(where, window, position, evaluate(window, position))
 
     async def _evaluated(
         self, group_id: str, count: int, logs: dict[TopicPartition, LogFacts]
@@ -417,7 +465,7 @@ class LagService:
         for index, first in zip(chosen, unread, strict=True):
             where = partitions[index].where
             partitions[index] = self._partition(where, partitions[index].window, logs[where], first)
-        return group_of(group_id, partitions)
+        return group_of(group_id, partitions, abandoned=group_id in self._abandoned)
 
 
 def _may_be_empty(evaluation: Evaluation) -> bool:
