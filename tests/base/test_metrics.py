@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.base.metrics import (
+    Exemplar,
     Histogram,
     Metric,
     Metrics,
@@ -184,10 +185,11 @@ def test_openmetrics_names_counters_without_their_ending() -> None:
 def test_openmetrics_has_exemplars() -> None:
     histogram = Histogram(bounds=(0.1, 1.0))
     trace = bytes(range(16))
-    histogram.observe_traced(0.05, bytes(16), 1_700_000_000.25)
-    histogram.observe_traced(0.06, trace, 1_700_000_001.5)
-    histogram.observe(0.5)
-    histogram.observe_traced(5.0, trace, 1_700_000_002.0)
+    for value in (0.05, 0.06, 0.5, 5.0):
+        histogram.observe(value)
+    histogram.keep(Exemplar(0.05, bytes(16), 1_700_000_000.25))
+    histogram.keep(Exemplar(0.06, trace, 1_700_000_001.5))
+    histogram.keep(Exemplar(5.0, trace, 1_700_000_002.0))
     text = render([Sample(LATENCY, histogram)], openmetrics=True).decode()
     [family] = openmetrics(text)
     found = {

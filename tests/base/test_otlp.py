@@ -13,7 +13,7 @@ import pytest
 
 from penstock.base import otlp
 from penstock.base.errors import InvalidSetting
-from penstock.base.metrics import Histogram, Metric, Sample
+from penstock.base.metrics import Exemplar, Histogram, Metric, Sample
 from penstock.base.otlp import SPANS_MAX, Exporter
 from penstock.base.otlp_settings import OtlpSettings
 from penstock.base.settings import load
@@ -131,7 +131,8 @@ def test_queues_are_bounded_while_the_receiver_is_away() -> None:
 
 def test_metrics_are_copied_when_they_are_offered(receiver: Receiver) -> None:
     histogram = Histogram((1.0, 2.0))
-    histogram.observe_traced(1.5, CONTEXT.trace_id, 7.5)
+    histogram.observe(1.5)
+    histogram.keep(Exemplar(1.5, CONTEXT.trace_id, 7.5))
     latency = Metric(name="penstock_latency_seconds", kind="histogram", doc="Latency.")
     ratio = Metric(name="penstock_used_ratio", kind="gauge", doc="Use.")
     made = exporter(receiver.url)
@@ -193,7 +194,7 @@ def test_nothing_is_imported_while_the_export_is_off() -> None:
     code = (
         "import sys, penstock.apps.process.configuration, penstock.broker.server\n"
         "print([name for name in sys.modules if 'opentelemetry' in name or name in"
-        " ('penstock.base.otlp', 'penstock.base.traces', 'penstock.broker.export')])"
+        " ('penstock.base.otlp', 'penstock.base.traces', 'penstock.broker.requests.tracing')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from penstock.base.errors import UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.base.traces import Span, TraceContext, Tracer
+from penstock.broker.requests.metrics import RequestMetrics
 from penstock.broker.requests.tracing import FOUND_MAX, KEPT_MAX, BrokerTraces, TracedBatch
+from penstock.records.appends import AppendResult, Outcome
 from penstock.testing import Broker
 from tests.otlp import Receiver, attributes_of, otlp_receiver
+
+if TYPE_CHECKING:
+    from penstock.broker.net.connection import RequestContext
+    from penstock.partitions import Partition
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -176,6 +184,32 @@ def count_of(receiver: Receiver, name: str) -> int:
         for point in metric.histogram.data_points
         if attributes_of(point) == {"api": "Produce"}
     )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (AppendResult(-1, -1, -1, error="not_enough_replicas"), "not_enough_replicas"),
+        (AppendResult(-1, -1, -1, error="not_enough_replicas", message="1 of 2"), "1 of 2"),
+        (UnavailableError("the journal failed"), "the journal failed"),
+    ],
+)
+def test_a_failed_append_has_a_span_with_its_error_only(outcome: Outcome, error: str) -> None:
+    spans: list[Span] = []
+    tracer = Tracer(spans.append, clock=SYSTEM_CLOCK, randomness=SYSTEM_RANDOMNESS, ratio=1)
+    traces = BrokerTraces(tracer, node_id=1, clock=SYSTEM_CLOCK)
+    outcomes: list[Outcome] = []
+    context = cast("RequestContext", SimpleNamespace(
+        api=SimpleNamespace(name="Produce"), client_id=None, started=SYSTEM_CLOCK.monotonic(),
+    ))  # fmt: skip
+    partition = cast("Partition", SimpleNamespace(topic_partition=TopicPartition("t", 0)))
+    done = traces.producing(
+        outcomes.append, context, RequestMetrics(), memoryview(bytes(61)), partition
+    )
+    done(outcome)
+    assert outcomes == [outcome]
+    assert [(span.name, span.error) for span in spans] == [("produce", error)]
+    assert traces.kept == {}
 
 
 def kept(traces: BrokerTraces) -> int:

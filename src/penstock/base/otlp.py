@@ -1,27 +1,31 @@
 """Export of metrics and spans by OTLP/HTTP, in Protobuf, from a thread of its own.
 
-`record` and `offer` put spans and metrics into bounded queues and return at once; what does not fit
-is dropped and counted. The thread encodes and sends them. It repeats a request that failed for a
-passing reason, with growing pauses, and drops it after `ATTEMPTS_MAX` attempts.
+`record`, `offer` and `defer` put spans, metrics and calls into bounded queues and return at once;
+what does not fit is dropped and counted. The thread encodes and sends them. It repeats a request
+that failed for a passing reason, with growing pauses, and drops it after `ATTEMPTS_MAX` attempts.
 
 Source: the OpenTelemetry protocol (OTLP) 1.x, section OTLP/HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import __version__
 from penstock.base.metrics import Histogram, Metrics, Sample, counters, gauge
+from penstock.base.traces import Tracer
 
 if TYPE_CHECKING:
+    from penstock.base.metrics import Registry
     from penstock.base.otlp_settings import OtlpSettings
+    from penstock.base.system import Clock, Randomness
     from penstock.base.traces import Span
 
 SPANS_MAX: Final = 2_048
@@ -29,19 +33,25 @@ SPANS_MAX: Final = 2_048
 SPANS_PER_REQUEST: Final = 512
 METRICS_MAX: Final = 2
 """Sets of metrics that wait to be exported; an older one is dropped for a newer one."""
+DEFERRED_MAX: Final = 64
+"""Calls that wait for the thread; further ones are dropped."""
 PAUSE_SECONDS: Final = 1.0
 """Longest time for which a span waits before its first export."""
 REQUEST_SECONDS: Final = 10.0
 """Time limit of a request."""
+STOP_SECONDS: Final = 5.0
+"""Time for which an ending process waits for the last export."""
 ATTEMPTS_MAX: Final = 5
 BACKOFF_SECONDS: Final = 1.0
 """Pause before the second attempt; it doubles with each further one."""
 RETRIED: Final = frozenset({429, 502, 503, 504})
 """HTTP statuses after which a request is repeated, as OTLP demands."""
+RETRIED_STATUS: Final = 503
+"""Status that stands for a failed connection."""
 ATTRIBUTES_KEPT_MAX: Final = 4_096
-"""Encoded attributes that are kept for later spans and metrics."""
+"""Encoded texts of attributes that are kept for later spans and metrics."""
 _CONTENT: Final = "application/x-protobuf"
-_NAMELESS: Final = "penstock"
+_SCOPE: Final = "penstock"
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +73,7 @@ class OtlpMetrics(Metrics, prefix="penstock_otlp_"):
 
 
 class Exporter:
-    """Thread that exports spans and metrics. `record`, `offer` and `samples` never block."""
+    """Thread that exports spans and metrics. Only `stop` blocks."""
 
     def __init__(self, settings: OtlpSettings, resource: Mapping[str, str]) -> None:
         """`resource` has attributes that identify the process, such as `service.name`."""
@@ -71,6 +81,7 @@ class Exporter:
         self._resource = {"service.version": __version__, **resource}
         self._spans: deque[Span] = deque()
         self._offered: deque[tuple[int, Sequence[Sample]]] = deque()
+        self._deferred: deque[Callable[[], None]] = deque()
         self._began_ns = time.time_ns()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -103,6 +114,13 @@ class Exporter:
         self._offered.append((time.time_ns(), [_fixed(sample) for sample in samples]))
         self._wake.set()
 
+    def defer(self, call: Callable[[], None]) -> None:
+        """Call a function in the thread soon, such as one that records spans after requests."""
+        if len(self._deferred) >= DEFERRED_MAX:
+            self._metrics.dropped["traces"] += 1
+            return
+        self._deferred.append(call)
+
     def samples(self) -> Iterator[Sample]:
         self._metrics.waiting = len(self._spans)
         return self._metrics.samples()
@@ -117,6 +135,11 @@ class Exporter:
             self._wake.clear()
 
     def _export(self) -> None:
+        while self._deferred:
+            try:
+                self._deferred.popleft()()
+            except Exception:
+                logger.exception("a deferred call of the export failed")
         while self._offered:
             at_ns, samples = self._offered.popleft()
             body = encode_metrics(samples, self._resource, self._began_ns, at_ns)
@@ -175,8 +198,51 @@ class Exporter:
             logger.warning("could not export %s to %s, retrying: %s", signal, endpoint, cause)
 
 
-RETRIED_STATUS: Final = 503
-"""Status that stands for a failed connection."""
+class OtlpExport:
+    """Export of a process with an event loop: spans of `tracer`, and a registry's metrics.
+
+    Metrics are collected on the event loop, as for a scrape, and sent by the exporter's thread.
+    """
+
+    def __init__(
+        self,
+        settings: OtlpSettings,
+        resource: Mapping[str, str],
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        registry: Registry,
+    ) -> None:
+        exporter = self._exporter = Exporter(settings, resource)
+        self.tracer = Tracer(
+            exporter.record, clock=clock, randomness=randomness, ratio=settings.sample_ratio
+        )
+        self._seconds = settings.interval_ms / 1000
+        self._collecting: asyncio.Task[None] | None = None
+        self._registry = registry
+        registry.add(exporter.samples)
+
+    def start(self, more: Callable[[], Awaitable[Iterable[Sample]]] | None = None) -> None:
+        """Begin to export; `more` returns samples that the registry does not have."""
+        self._exporter.start()
+        self._collecting = asyncio.get_running_loop().create_task(self._collect(more))
+
+    async def stop(self) -> None:
+        """Export what waits, within `STOP_SECONDS`."""
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.wait([self._collecting])
+        self._exporter.offer(self._registry.collect())
+        await asyncio.to_thread(self._exporter.stop, STOP_SECONDS)
+
+    async def _collect(self, more: Callable[[], Awaitable[Iterable[Sample]]] | None) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                others = () if more is None else await more()
+                self._exporter.offer([*self._registry.collect(), *others])
+            except Exception:
+                logger.exception("could not collect metrics to export")
 
 
 def _fixed(sample: Sample) -> Sample:
@@ -190,20 +256,29 @@ def _fixed(sample: Sample) -> Sample:
 def _resource_of(attributes: Mapping[str, str]) -> Any:
     from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-    return Resource(attributes=_attributes(attributes))
+    return _with_attributes(Resource(), attributes)
 
 
-def _attributes(attributes: Mapping[str, str | int]) -> list[Any]:
-    return [_attribute(name, value) for name, value in attributes.items()]
+def _with_attributes(message: Any, attributes: Mapping[str, str | int]) -> Any:
+    """Add attributes to a message; texts in one step, as encodings of messages can be joined."""
+    kind: Any = type(message)
+    texts: list[bytes] = []
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            texts.append(_attribute(kind, name, value))
+        else:
+            attribute = message.attributes.add()
+            attribute.key, attribute.value.int_value = name, value
+    message.MergeFromString(b"".join(texts))
+    return message
 
 
 @lru_cache(maxsize=ATTRIBUTES_KEPT_MAX)
-def _attribute(name: str, value: str | int) -> Any:
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-
-    if isinstance(value, str):
-        return KeyValue(key=name, value=AnyValue(string_value=value))
-    return KeyValue(key=name, value=AnyValue(int_value=value))
+def _attribute(kind: Any, name: str, text: str) -> bytes:
+    """Return the encoding of a message of this type with one attribute and no other field."""
+    message = kind()
+    message.attributes.add(key=name).value.string_value = text
+    return bytes(message.SerializeToString())
 
 
 def encode_spans(spans: Sequence[Span], resource: Mapping[str, str]) -> bytes:
@@ -218,7 +293,7 @@ def encode_spans(spans: Sequence[Span], resource: Mapping[str, str]) -> bytes:
     request = ExportTraceServiceRequest()
     group = request.resource_spans.add(resource=_resource_of(resource))
     scope = group.scope_spans.add()
-    scope.scope.name, scope.scope.version = _NAMELESS, __version__
+    scope.scope.name, scope.scope.version = _SCOPE, __version__
     for span in spans:
         encoded = scope.spans.add(
             trace_id=span.context.trace_id,
@@ -229,8 +304,8 @@ def encode_spans(spans: Sequence[Span], resource: Mapping[str, str]) -> bytes:
             kind=kinds[span.kind],
             start_time_unix_nano=span.start_ns,
             end_time_unix_nano=span.end_ns,
-            attributes=_attributes(span.attributes),
         )
+        _with_attributes(encoded, span.attributes)
         for link in span.links:
             encoded.links.add(trace_id=link.trace_id, span_id=link.span_id, trace_state=link.state)
         if span.error:
@@ -252,7 +327,7 @@ def encode_metrics(
     request = ExportMetricsServiceRequest()
     group = request.resource_metrics.add(resource=_resource_of(resource))
     scope = group.scope_metrics.add()
-    scope.scope.name, scope.scope.version = _NAMELESS, __version__
+    scope.scope.name, scope.scope.version = _SCOPE, __version__
     families: dict[str, Any] = {}
     for sample in samples:
         metric, value = sample.metric, sample.value
@@ -265,8 +340,8 @@ def encode_metrics(
                 family.aggregation_temporality = cumulative
             if metric.kind == "counter":
                 family.is_monotonic = True
-        attributes = _attributes(dict(zip(metric.labels, sample.labels, strict=True)))
-        point = family.data_points.add(attributes=attributes, time_unix_nano=now_ns)
+        point = family.data_points.add(time_unix_nano=now_ns)
+        _with_attributes(point, dict(zip(metric.labels, sample.labels, strict=True)))
         if metric.kind != "gauge":
             point.start_time_unix_nano = began_ns
         if isinstance(value, Histogram):

@@ -12,6 +12,7 @@ Source: W3C Trace Context, level 1.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,8 +33,15 @@ _ID_MASK: Final = (1 << 64) - 1
 _ID_STEP: Final = 0x9E3779B97F4A7C15
 """Odd step between span ids of a process: they repeat after 2 ** 64 spans."""
 _NEVER: Final = 1 << 62
+EPOCH_SECONDS: Final = 60.0
+"""Time after which the difference between the monotonic and the wall clock is read again."""
 _NANOSECONDS: Final = 1_000_000_000
-_HEX: Final = frozenset("0123456789abcdef")
+_SAMPLED_PARENT: Final = re.compile(
+    r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]"
+    r"[13579bdf](?:-.*)?",
+    re.DOTALL,
+)
+"""Valid and sampled `traceparent`. Versions after 00 may be longer; version ff is invalid."""
 
 SpanKind = Literal["internal", "server", "client", "producer", "consumer"]
 
@@ -52,18 +60,11 @@ class TraceContext(NamedTuple):
 
 def parse_traceparent(text: str, state: str = "") -> TraceContext | None:
     """Return the context of a `traceparent`; None if it is invalid or not sampled."""
-    version, _, rest = text.partition("-")
-    longer = len(text) > TRACEPARENT_CHARS
-    if len(version) != 2 or version == "ff" or len(text) < TRACEPARENT_CHARS:
+    found = _SAMPLED_PARENT.fullmatch(text)
+    if found is None:
         return None
-    if longer and (version == "00" or text[TRACEPARENT_CHARS] != "-"):
-        return None
-    trace, span, flags = rest[:32], rest[33:49], rest[50:52]
-    if rest[32] != "-" or rest[49] != "-" or not _HEX.issuperset(version + trace + span + flags):
-        return None
-    if trace == "0" * 32 or span == "0" * 16 or not int(flags, 16) & _SAMPLED:
-        return None
-    return TraceContext(bytes.fromhex(trace), bytes.fromhex(span), state[:TRACESTATE_CHARS_MAX])
+    trace_id, span_id = map(bytes.fromhex, found.groups())
+    return TraceContext(trace_id, span_id, state[:TRACESTATE_CHARS_MAX])
 
 
 class Span(Struct, frozen=True, kw_only=True):
@@ -83,8 +84,8 @@ class Span(Struct, frozen=True, kw_only=True):
 class Tracer:
     """Creates contexts and completed spans, and passes the spans to `record`.
 
-    Spans with a parent are always recorded, because the parent is sampled. A share `ratio` of what
-    has no parent begins a new trace.
+    Spans with a parent are always recorded, because the parent is sampled. `begins` decides whether
+    an event without a parent starts a new trace.
     """
 
     def __init__(
@@ -98,12 +99,17 @@ class Tracer:
         self._clock = clock
         self._epoch_ns = 0
         self._epoch_until = 0.0
+        self._until_next = self._gap()
 
     def begins(self) -> bool:
         """Return whether a new trace begins here; true for the share `ratio` of calls."""
-        return self._uniform() < self._ratio
+        self._until_next -= 1
+        if self._until_next > 0:
+            return False
+        self._until_next = self._gap()
+        return True
 
-    def gap(self) -> int:
+    def _gap(self) -> int:
         """Return a random number of calls of `begins` up to the next true one."""
         if self._ratio <= 0:
             return _NEVER
@@ -121,10 +127,10 @@ class Tracer:
 
     def nanoseconds(self, monotonic: float) -> int:
         """Return the nanoseconds since the epoch of a monotonic time of the clock, in seconds."""
-        now = self._clock.monotonic()
-        if now >= self._epoch_until:
+        if monotonic >= self._epoch_until:
+            now = self._clock.monotonic()
             self._epoch_ns = self._clock.now_ms() * 1_000_000 - int(now * _NANOSECONDS)
-            self._epoch_until = now + 60.0
+            self._epoch_until = now + EPOCH_SECONDS
         return self._epoch_ns + int(monotonic * _NANOSECONDS)
 
     def record(
@@ -141,13 +147,14 @@ class Tracer:
         error: str = "",
     ) -> None:
         """Record a completed span; `start` and `end` are monotonic seconds of the clock."""
+        end_ns = self.nanoseconds(end)
         self._record(Span(
             name=name,
             context=context,
             parent_id=b"" if parent is None else parent.span_id,
             kind=kind,
-            start_ns=self.nanoseconds(start),
-            end_ns=self.nanoseconds(end),
+            start_ns=end_ns - int((end - start) * _NANOSECONDS),
+            end_ns=end_ns,
             attributes=attributes or {},
             links=links,
             error=error,

@@ -172,10 +172,9 @@ class LazyPart:
         await (await self._created() if below else self._app)(scope, receive, send)
 
     async def _created(self) -> ASGIApp:
-        if self._part is None:
-            async with self._creating:
-                if self._part is None:
-                    self._part = await self._create()
+        async with self._creating:
+            if self._part is None:
+                self._part = await self._create()
         return self._part
 
 
@@ -197,7 +196,6 @@ def _wants_page(scope: Scope) -> bool:
 
 def _broker_views(broker: Assembly) -> BrokerViews:
     return BrokerViews(
-        control=broker.control,
         coordinator=broker.coordinator,
         end_offsets=broker.end_offsets,
         settings=broker.settings,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.base.errors import PenstockError
     from penstock.base.metrics import Registry, Sample
     from penstock.base.system import Clock, Randomness
+    from penstock.base.traces import Tracer
     from penstock.broker.admin.health import Readiness
     from penstock.broker.admin.status import BrokerStatus
     from penstock.broker.batch_commits import SinkService
@@ -79,7 +80,7 @@ class Assembly:
         owner: ConnectionOwner,
         on_set_back: Callable[[PenstockError], None],
         schema_ids: SchemaIds | None = None,
-        traces: BrokerTraces | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`owner` handles authenticated connections; `schema_ids` are those of a schema registry.
 
@@ -98,7 +99,7 @@ class Assembly:
         self.audit = audit
         self.front_secret = front_secret
         self.owner = owner
-        self.traces = traces
+        self.traces = self._make_traces(tracer)
         self.stopping = asyncio.Event()
         self.security_service = SecurityService(
             security=security,
@@ -119,6 +120,13 @@ class Assembly:
         self._make_coordinators()
         self.sinks = self._sink_service()
         """Sink service; None without a directory for staged blobs."""
+
+    def _make_traces(self, tracer: Tracer | None) -> BrokerTraces | None:
+        if tracer is None:
+            return None
+        from penstock.broker.requests.tracing import BrokerTraces
+
+        return BrokerTraces(tracer, node_id=self.node_id, clock=self.clock)
 
     def _make_fetches(self) -> None:
         self.fetch_hub = FetchHub()
@@ -285,10 +293,10 @@ class Assembly:
             control=self.control,
             coordinator=self.coordinator,
             logs=GroupLogs(
-                node_id=self.node_id,
                 cluster=self.cluster,
                 partitions=self.partitions,
                 peers=self.peers,
+                end_offsets=self.end_offsets,
             ),
             config_of=self.store.config_of,
         )
@@ -305,7 +313,6 @@ class Assembly:
         from penstock.broker.admin.views import GroupMetricsSource
 
         source = GroupMetricsSource(
-            control=self.control,
             coordinator=self.coordinator,
             end_offsets=self.end_offsets,
             lag=lambda: self.lag,

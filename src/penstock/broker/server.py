@@ -48,11 +48,11 @@ from penstock.wire.kafka.encoder import encoder
 if TYPE_CHECKING:
     import ssl
 
+    from penstock.base.otlp import OtlpExport
     from penstock.base.system import Clock, Randomness
     from penstock.broker.admin_app import ConsoleFactory
     from penstock.broker.admin_server import AdminServer
     from penstock.broker.configuration.settings import BrokerSettings
-    from penstock.broker.export import OtlpExport
     from penstock.broker.net.security import SecurityService
     from penstock.broker.requests.schema_ids import SchemaIds
     from penstock.control import ControlPlane
@@ -237,7 +237,7 @@ class BrokerServer:
             owner=self,
             on_set_back=self._set_back,
             schema_ids=schema_ids,
-            traces=None if export is None else export.traces,
+            tracer=None if export is None else export.tracer,
         )
         self._export = export
         self._audit_topic = audit_topic

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.host import trace_context
+from penstock.spark.pipeline import late
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.runner import PipelineRunner
-from penstock.spark.pipeline.tracing import batch_traces, linked
+from penstock.spark.pipeline.spec import PipelineSpec
+from penstock.spark.pipeline.state import PipelinePaths
+from penstock.spark.pipeline.tracing import REQUEST_SECONDS, batch_traces, linked
 from penstock.testing import Agent, Broker
 from tests.otlp import Receiver, attributes_of, otlp_receiver
 
@@ -76,6 +82,7 @@ def test_one_trace_from_the_agent_to_the_table(
             runner.stop()
         assert len(list(linked(spec, tmp_path / "missing", 0))) == 0
         receiver.wait(lambda found: sum(span.name == "commit" for _, span in found.spans) == 5)
+        assert seconds_of_a_batch_beside_a_silent_broker(spec, runner) < REQUEST_SECONDS / 2
     for trace in TRACES:
         assert receiver.names(bytes.fromhex(trace)) == {
             "penstock-host-agent publish", "penstock-broker produce", "penstock-broker commit",
@@ -99,6 +106,21 @@ def test_one_trace_from_the_agent_to_the_table(
         if commit.trace_id != batch.trace_id:
             assert commit.parent_span_id == produced[commit.trace_id].span_id
             assert commit.links[0].span_id == batch.span_id
+
+
+def seconds_of_a_batch_beside_a_silent_broker(spec: PipelineSpec, runner: PipelineRunner) -> float:
+    """Report a committed batch while the broker accepts connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        asking = replace(spec, run=replace(spec.run, admin_url=admin))
+        [state] = runner.states()
+        checkpoint = PipelinePaths(spec).checkpoint(state.query)
+        assert late.bounds(checkpoint, 0) is not None, "there are records to ask for"
+        traces = batch_traces()
+        assert traces is not None
+        began = time.monotonic()
+        traces.committed(asking, state.query, batch_id=0, started=began, commits={})
+        return time.monotonic() - began
 
 
 def batch_query(span: Any) -> str:

@@ -104,15 +104,20 @@ def _traces(configuration: HostConfiguration, registry: Registry) -> AgentTraces
     """Return the export by OTLP; None if `otlp.endpoint` is empty."""
     if not configuration.otlp.endpoint:
         return None
+    from penstock.base.otlp import OtlpExport
     from penstock.host.server.tracing import AgentTraces
 
-    return AgentTraces(
+    export = OtlpExport(
         configuration.otlp,
-        identity=configuration.host.socket_path,
+        {
+            "service.name": "penstock-host-agent",
+            "service.instance.id": configuration.host.socket_path,
+        },
         clock=SYSTEM_CLOCK,
         randomness=SYSTEM_RANDOMNESS,
         registry=registry,
     )
+    return AgentTraces(export, SYSTEM_CLOCK)
 
 
 def _null(configuration: HostConfiguration) -> ChunkSink:

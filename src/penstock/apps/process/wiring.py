@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from penstock.apps.process.configuration import Configuration, LocationSettings
     from penstock.base.ids import TopicPartition
+    from penstock.base.otlp import OtlpExport
     from penstock.broker.admin_app import ConsoleFactory
     from penstock.broker.configuration.settings import BrokerSettings
-    from penstock.broker.export import OtlpExport
     from penstock.broker.server import BrokerServer
     from penstock.broker.topics.audit_topic import AuditTopic
     from penstock.control import ControlPlane, SqliteControlPlane
@@ -163,7 +163,7 @@ def build(
     archive, registry = _diskless(configuration, control, topics.config_of), Registry()
     audit = configuration.audit
     topic = _audit_topic(audit)
-    schemas = _schemas(configuration, control, registry)
+    schemas, schema_ids = _schemas(configuration, control, registry)
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
@@ -178,12 +178,12 @@ def build(
         front_secret=configuration.front_secret,
         audit=audit_log(audit, registry, {"broker": configuration.broker.node_id}, topic),
         audit_topic=topic,
-        schema_ids=None if schemas is None else schemas[1],
+        schema_ids=schema_ids,
         export=_export(configuration, registry),
-        console=None if console is None else console(schemas and schemas[0], directory / CONSOLE),
+        console=None if console is None else console(schemas, directory / CONSOLE),
     )
     topics.bind(lambda: server.cluster.loaded)
-    return server, None if schemas is None else schemas[0]
+    return server, schemas
 
 
 def _store(
@@ -211,11 +211,12 @@ def _export(configuration: Configuration, registry: Registry) -> OtlpExport | No
     """Return the export by OTLP; None if `otlp.endpoint` is empty."""
     if not configuration.otlp.endpoint:
         return None
-    from penstock.broker.export import OtlpExport
+    from penstock.base.otlp import OtlpExport
 
+    node_id = str(configuration.broker.node_id)
     return OtlpExport(
         configuration.otlp,
-        node_id=configuration.broker.node_id,
+        {"service.name": "penstock-broker", "service.instance.id": node_id},
         clock=SYSTEM_CLOCK,
         randomness=SYSTEM_RANDOMNESS,
         registry=registry,
@@ -224,10 +225,10 @@ def _export(configuration: Configuration, registry: Registry) -> OtlpExport | No
 
 def _schemas(
     configuration: Configuration, control: ControlPlane, metrics: Registry
-) -> tuple[SchemaRegistry, RegisteredIds] | None:
-    """Return the schema registry of a broker and its ids; None if it serves none."""
+) -> tuple[SchemaRegistry | None, RegisteredIds | None]:
+    """Return the schema registry of a broker and its ids; both are None if it serves none."""
     if not configuration.schemas.registry_enable:
-        return None
+        return None, None
     from penstock.registry.ids import RegisteredIds
     from penstock.registry.service import SchemaRegistry
 

@@ -246,8 +246,8 @@ class ExtentViews(Struct, frozen=True, kw_only=True):
     def _trace(self, partition: TopicPartition, start: int, end: int, started: float) -> None:
         """Record a span for each traced batch at offsets [start, end)."""
         if self.traces is not None:
-            for batch in self.traces.within(partition, start, end):
-                self.traces.fetched(batch, started=started, client_id="extents")
+            batches = self.traces.within(partition, start, end)
+            self.traces.fetched(batches, started=started, client_id="extents")
 
     @routes.add(
         "GET /v1/topics/{topic}/traces",
@@ -261,14 +261,15 @@ class ExtentViews(Struct, frozen=True, kw_only=True):
         """
         topic = request.path_params["topic"]
         found: list[str] = []
-        ranges = request.query_params.get("ranges", "")
-        for text in ranges.split(",") if self.traces is not None and ranges else ():
+        traces, ranges = self.traces, request.query_params.get("ranges", "")
+        if traces is None or not ranges:
+            return {"topic": topic, "traces": found}
+        for text in ranges.split(","):
             index, _, offsets = text.partition(":")
             start, _, end = offsets.partition("-")
             where = TopicPartition(topic, number("partition", index, INT_MAX))
             first, last = number("start", start, LONG_MAX), number("end", end, LONG_MAX)
-            batches = self.traces.within(where, first, last) if self.traces else ()
-            found += [batch.context.traceparent for batch in batches]
+            found += [batch.context.traceparent for batch in traces.within(where, first, last)]
         return {"topic": topic, "traces": found}
 
     def _in_store(self, extents: Sequence[Extent], start: int, end: int) -> dict[str, Any]:

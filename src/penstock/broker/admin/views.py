@@ -372,15 +372,15 @@ def _tiered(partition: LocalPartition, part: TieredPart) -> dict[str, Any]:
 
 # Metrics of consumer groups, under the names that kafka_exporter uses, for existing dashboards.
 #
-# Committed offsets are read from the control plane at scrape time, for up to `GROUPS_MAX` groups.
-# If it is unavailable, a scrape has `penstock_group_metrics_missing` = 1 and all metrics but those
-# of groups.
+# Committed offsets are those that the evaluation of lag keeps in memory. If the groups of this
+# broker are unknown, a scrape has `penstock_group_metrics_missing` = 1 and all metrics but those of
+# groups.
 
 
 logger = logging.getLogger(__name__)
 
 GROUPS_MAX: Final = 1_000
-"""Largest number of groups whose offsets one scrape reads."""
+"""Largest number of groups whose members and offsets one scrape returns."""
 
 GROUPS_SECONDS: Final = 5.0
 """Time limit of a scrape to read all groups. Prometheus' limit for a scrape is ten seconds."""
@@ -412,7 +412,6 @@ class GroupMetrics(Metrics):
 
 
 class GroupMetricsSource(Struct, frozen=True, kw_only=True):
-    control: ControlPlane
     coordinator: GroupCoordinator
     end_offsets: EndOffsets
     lag: Callable[[], LagService]
@@ -451,24 +450,19 @@ class GroupMetricsSource(Struct, frozen=True, kw_only=True):
 
     async def _groups(self) -> GroupMetrics:
         metrics = GroupMetrics()
-        committed: list[tuple[str, CommittedOffset]] = []
-        coordinator = self.coordinator
-        for group in (await coordinator.list_groups())[:GROUPS_MAX]:
-            name = group.group_id
-            described = await coordinator.describe(name)
-            metrics.members[name] = len(described.members) if described is not None else 0
-            committed += [
-                (name, found) for found in await self.control.committed_offsets(name, None)
-            ]
+        committed = await self.lag().offsets()
+        names = [group.group_id for group in (await self.coordinator.list_groups())[:GROUPS_MAX]]
         ends = await self.end_offsets.recent(
-            [TopicPartition(offset.topic, offset.partition) for _, offset in committed]
+            where for name in names for where in committed.get(name, ())
         )
-        for name, offset in committed:
-            labels = (name, offset.topic, str(offset.partition))
-            metrics.offsets[labels] = offset.offset
-            end = ends.get(TopicPartition(offset.topic, offset.partition))
-            if end is not None:
-                metrics.lags[labels] = max(0, end - offset.offset)
+        for name in names:
+            described = await self.coordinator.describe(name)
+            metrics.members[name] = len(described.members) if described is not None else 0
+            for where, offset in committed.get(name, {}).items():
+                labels = (name, where.topic, str(where.partition))
+                metrics.offsets[labels] = offset
+                if where in ends:
+                    metrics.lags[labels] = max(0, ends[where] - offset)
         return metrics
 
 
@@ -476,6 +470,7 @@ class LagViews(GroupMetricsSource, frozen=True, kw_only=True):
     """Evaluated lag of groups: own JSON, Burrow's answers, and kafka_exporter's metrics."""
 
     node_id: int
+    control: ControlPlane
     cluster: ClusterMetadata
     partitions: PartitionRegistry
 

@@ -283,7 +283,7 @@ class FetchOperation:
         self._sources: list[object] = []
         self._timer: Any = None
         self._later: list[Later] = []
-        self._traced: list[TracedBatch] = []
+        self._traced: Sequence[TracedBatch] = ()
 
     def _authorise(self) -> None:
         """Record the topics that the caller may not read; `_source` raises their errors."""
@@ -355,7 +355,7 @@ class FetchOperation:
         waits = self._timer is not None
         found = self._found = {}
         self._size = 0
-        self._traced = []
+        self._traced = ()
         news = False
         budget = self._max_bytes
         sources: list[object] = []
@@ -473,7 +473,8 @@ class FetchOperation:
             answer.aborted = [transaction[:2] for transaction in aborted]
         traces = self._fetch.traces
         if traces is not None and traces.kept:
-            self._traced += traces.within(source.topic_partition, offset, read.next_offset)
+            batches = traces.within(source.topic_partition, offset, read.next_offset)
+            self._traced = (*self._traced, *batches)
         return answer
 
     def _found_at(
@@ -533,8 +534,6 @@ class FetchOperation:
 
     def _answer(self) -> None:
         context, plan = self._context, self._plan
-        if self._traced:
-            self._trace()
         if context.refused:
             RequestAudit(self._fetch.audit).refused(context)
         topics: dict[bytes, list[PartitionAnswer]] = {}
@@ -563,15 +562,17 @@ class FetchOperation:
         if self._fetch.quotas.active:
             throttled(pieces, self._fetch.quotas.fetched(context, writer.size_bytes))
         self._fetch.reply(context, pieces, writer.size_bytes)
+        if self._traced:
+            self._trace()
 
     def _trace(self) -> None:
         """Record a span for each traced batch of the response."""
         context, traces = self._context, self._fetch.traces
-        if traces is None:
-            return
-        for batch in self._traced:
-            traces.fetched(batch, started=context.started, client_id=context.client_id or "")
-            context.trace = traces.exemplar(batch.context)
+        if traces is not None:
+            started = context.started
+            traces.fetched(self._traced, started=started, client_id=context.client_id or "")
+            exemplar = traces.exemplar(self._traced[-1].context, started, traces.monotonic())
+            self._fetch.metrics.traced(context, exemplar)
 
     def _leaders(self, topics: dict[bytes, list[PartitionAnswer]]) -> list[Endpoint]:
         named = [answer.leader for answers in topics.values() for answer in answers]

@@ -48,6 +48,7 @@ from penstock.broker.groups.runtime.kinds import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
     CommitCheck,
+    DeleteGroup,
     DescribedGroup,
     DescribeGroup,
     FetchCheck,
@@ -402,6 +403,10 @@ class CommitObserver(Protocol):
         """Handle offsets that were deleted, or that the end of a transaction may store."""
         ...
 
+    def forget(self, group_id: str) -> None:
+        """Handle the deletion of a group."""
+        ...
+
 
 def _unanswered(response: object) -> PenstockError:
     if isinstance(response, Refused):
@@ -440,7 +445,7 @@ class GroupCoordinator(Coordinator):
         cluster: Cluster,
         lag: Callable[[], CommitObserver] | None = None,
     ) -> None:
-        """`lag` returns the observer of commits; it is called at the first commit."""
+        """`lag` returns the observer of commits; it is called when offsets first change."""
         self._settings = settings
         self._cluster = cluster
         self._lag = lag
@@ -567,6 +572,15 @@ class GroupCoordinator(Coordinator):
             return None
         raise _unanswered(response)
 
+    async def delete(self, group_id: str) -> Refused | None:
+        """Delete a group; return the error if it may not be deleted. Raises as `call`."""
+        response = await self.call(DeleteGroup(group_id=group_id))
+        if isinstance(response, Refused):
+            return response
+        if self._lag is not None:
+            self._lag().forget(group_id)
+        return None
+
     async def check_commit(self, check: CommitCheck) -> Refused | None:
         """Return the error of an offset commit; None if the offsets may be stored."""
         self.check_owner(check.group_id)
@@ -622,11 +636,10 @@ class GroupCoordinator(Coordinator):
                 f"offsets of {group_id!r} were not stored within offsets.commit.timeout.ms ="
                 f" {limit_ms}"
             ) from None
-        if self._lag is not None:
-            if transaction is None:
-                self._lag().committed(group_id, offsets)
-            else:
-                self._lag().changed(group_id)
+        if transaction is not None:
+            self._offsets_changed(group_id)
+        elif self._lag is not None:
+            self._lag().committed(group_id, offsets)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
         """Delete offsets of a group of this broker; raises as `commit`."""
@@ -635,8 +648,7 @@ class GroupCoordinator(Coordinator):
                 group_id=group_id, partitions=partitions, cluster_epoch=self.ownership.cluster_epoch
             )
         )
-        if self._lag is not None:
-            self._lag().changed(group_id)
+        self._offsets_changed(group_id)
 
     async def expire_offsets_of(self, group_id: str, *, committed_by_ms: int, limit: int) -> int:
         """Delete offsets of a group that were committed at a time or before; return the count.
@@ -652,9 +664,13 @@ class GroupCoordinator(Coordinator):
                 cluster_epoch=self.ownership.cluster_epoch,
             )
         )
-        if deleted and self._lag is not None:
-            self._lag().changed(group_id)
+        if deleted:
+            self._offsets_changed(group_id)
         return deleted
+
+    def _offsets_changed(self, group_id: str) -> None:
+        if self._lag is not None:
+            self._lag().changed(group_id)
 
     async def _fenced(self, write: Awaitable[T]) -> T:
         try:

@@ -39,7 +39,7 @@ from penstock.broker.groups.coordinator import DEAD, GroupCoordinator, GroupIdNo
 from penstock.broker.groups.modern.core import HeartbeatResponse
 from penstock.broker.groups.runtime.assignors import Partitions
 from penstock.broker.groups.runtime.core import Refused
-from penstock.broker.groups.runtime.kinds import Accepted, DeleteGroup, DescribedGroup
+from penstock.broker.groups.runtime.kinds import Accepted, DescribedGroup
 from penstock.broker.groups.runtime.saving import owner_of
 from penstock.broker.groups.share import DescribedShareGroup, DescribedShareMember, ShareHeartbeat
 from penstock.broker.net.connection import RequestContext
@@ -299,11 +299,11 @@ class Groups(Struct, frozen=True, kw_only=True):
             group = await coordinator.describe(group_id)
             if isinstance(group, DescribedShareGroup) and not group.members:
                 await self.share.offsets.delete(group_id)
-            response = await coordinator.call(DeleteGroup(group_id=group_id))
+            refused = await coordinator.delete(group_id)
         except PenstockError as error:
             number, _ = error_of(error)
             return number
-        return error_number(response.error) if isinstance(response, Refused) else 0
+        return 0 if refused is None else error_number(refused.error)
 
 
 def unexpected(response: object) -> BugError:

@@ -46,7 +46,7 @@ from penstock.broker.requests.schema_ids import Candidate, SchemaChecks, TopicId
 from penstock.partitions import look_up_watermarks
 from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, InvalidRecord, decode_header, says_transactional
-from penstock.records.appends import AppendResult, IdReader, NeedsOpening, Opening, Outcome
+from penstock.records.appends import AppendResult, Done, IdReader, NeedsOpening, Opening, Outcome
 from penstock.records.errors import InvalidTxnState
 from penstock.records.transactions import ONGOING, UNGUARDED, Guard
 from penstock.security import EVERYTHING
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.requests.metrics import RequestMetrics
-    from penstock.broker.requests.tracing import BrokerTraces, Producing
+    from penstock.broker.requests.tracing import BrokerTraces
     from penstock.broker.transactions.link import Verifier
     from penstock.partitions import GroupCommits, Partition
 
@@ -418,12 +418,12 @@ class Produce(Struct, frozen=True, kw_only=True):
                         raise _empty(topic, index)
                     guard = None if guards is None else guard_of(guards, (key, index))
                     ids = self._id_reader(context, topic, partition)
-                    result.trace = (
-                        None if traces is None else traces.producing(context, records, partition)
-                    )
+                    done: Done = result
+                    if traces is not None:
+                        done = traces.producing(result, context, self.metrics, records, partition)
                     try:
                         partition.append(
-                            records, now_ms=now_ms, acks=acks, lease=lease, done=result,
+                            records, now_ms=now_ms, acks=acks, lease=lease, done=done,
                             guard=guard, opening=Opening.BESIDE, ids=ids,
                         )  # fmt: skip
                         result.takes = partition.append_takes
@@ -431,7 +431,7 @@ class Produce(Struct, frozen=True, kw_only=True):
                         result.takes = "the batch's validation"
                         transactional = guard is not None
                         batch = Sealed(records, partition.config, transactional, ids is not None)
-                        sealed.append(_Sealed(result, topic, partition, batch, guard))
+                        sealed.append(_Sealed(result, done, topic, partition, batch, guard))
                     pending.outstanding += 1
                 except Exception as error:
                     _fail(result, topic, error)
@@ -583,6 +583,7 @@ def _continue(context: RequestContext, rest: Coroutine[Any, Any, None] | None) -
 
 class _Sealed(NamedTuple):
     result: _Appended
+    done: Done
     topic: ServedTopic
     partition: Partition
     batch: Sealed
@@ -643,7 +644,7 @@ class _Appended(PartitionResult):
     `takes` names the step that the append waits for, for the error message of a timeout.
     """
 
-    __slots__ = ("_pending", "takes", "trace")
+    __slots__ = ("_pending", "takes")
     takes: str
 
     def __init__(self, index: int, pending: _Pending) -> None:
@@ -653,7 +654,6 @@ class _Appended(PartitionResult):
         self.message = None
         self.record_errors = ()
         self.leader = None
-        self.trace: Producing | None = None
         self._pending = pending
 
     def __call__(self, outcome: Outcome) -> None:
@@ -664,9 +664,6 @@ class _Appended(PartitionResult):
         else:
             self.base_offset, self.log_append_time_ms, self.log_start_offset, _, _, _ = outcome
         pending = self._pending
-        if self.trace is not None:
-            self.trace.acknowledged(self.base_offset, self.message or "" if self.error else "")
-            pending.traced(self.trace)
         pending.outstanding -= 1
         if not pending.outstanding:
             pending.answer()
@@ -693,9 +690,6 @@ class _Pending:
         self.outstanding = 0
         self.deadline = context.started + request.timeout_ms / 1000
 
-    def traced(self, trace: Producing) -> None:
-        self._context.trace = trace.exemplar
-
     def append_opened(
         self, sealed: _Sealed, ready: OpenResult, now_ms: int, lease: Lease | None
     ) -> None:
@@ -704,8 +698,8 @@ class _Pending:
         if self._results is not None and not isinstance(ready, Exception):
             try:
                 sealed.partition.append(
-                    ready.records, now_ms=now_ms, acks=self._request.acks, lease=lease, done=result,
-                    guard=sealed.guard, opening=Opening.DONE,
+                    ready.records, now_ms=now_ms, acks=self._request.acks, lease=lease,
+                    done=sealed.done, guard=sealed.guard, opening=Opening.DONE,
                 )  # fmt: skip
                 result.takes = sealed.partition.append_takes
                 return

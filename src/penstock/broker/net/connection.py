@@ -76,13 +76,12 @@ class RequestContext:
     `started` is the arrival in monotonic seconds. `abandon` is called if the client disconnects
     before the response. `rights` are the caller's permissions. `granted` are the changes to the
     response for elements that the caller may not use (`access.Granted`). `refused` are the
-    authorisation errors to audit. `trace` are the trace id of a traced batch of the request, and a
-    time in seconds since the epoch; None without one.
+    authorisation errors to audit.
     """
 
     __slots__ = (
         "abandon", "answer", "api", "client_id", "connection", "correlation_id", "granted",
-        "no_answer", "refused", "rights", "started", "trace", "version",
+        "no_answer", "refused", "rights", "started", "version",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +106,6 @@ class RequestContext:
         self.refused: list[AuthorisationFailed] = []
         self.granted: Any = None
         self.abandon: Callable[[], None] | None = None
-        self.trace: tuple[bytes, float] | None = None
 
     def reply(self, buffers: Buffers) -> None:
         """Send a whole response frame, given in pieces, after all earlier responses."""

@@ -18,6 +18,7 @@ from penstock.base.metrics import (
 from penstock.broker.net.errors import error_name
 
 if TYPE_CHECKING:
+    from penstock.base.metrics import Exemplar
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.net.connection import RequestContext
     from penstock.broker.partitions.registry import PartitionRegistry
@@ -58,10 +59,10 @@ class RequestMetrics(Metrics, prefix="penstock_"):
         histogram = self.latency.get(context.api.name)
         if histogram is None:
             histogram = self.latency[context.api.name] = Histogram()
-        if context.trace is None:
-            histogram.observe(now - context.started)
-        else:
-            histogram.observe_traced(now - context.started, *context.trace)
+        histogram.observe(now - context.started)
+
+    def traced(self, context: RequestContext, exemplar: Exemplar) -> None:
+        self.latency.setdefault(context.api.name, Histogram()).keep(exemplar)
 
     def failed(self, context: RequestContext, number: int) -> None:
         self.errors[context.api.name, error_name(number)] += 1

@@ -19,17 +19,21 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from penstock.base.metrics import Exemplar
 from penstock.base.traces import TraceContext, Tracer
+from penstock.records.appends import AppendResult
 from penstock.records.header import HEADER_BYTES
 from penstock.records.trace_headers import SEARCHED_BYTES, find_parent, first_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.base.ids import TopicPartition
     from penstock.base.system import Clock
     from penstock.broker.net.connection import RequestContext
+    from penstock.broker.requests.metrics import RequestMetrics
     from penstock.partitions import Partition
+    from penstock.records.appends import Done, Outcome
 
 KEPT_MAX: Final = 1_024
 """Traced batches whose contexts a broker keeps."""
@@ -47,55 +51,50 @@ class TracedBatch(Struct, frozen=True):
     context: TraceContext
 
 
-class Producing:
-    """Traced batch that waits for its acknowledgement."""
+class Producing(Struct, frozen=True, kw_only=True):
+    """Callback of a traced batch's append: calls `done`, then records the spans of the batch."""
 
-    __slots__ = ("_appended", "_context", "_delta", "_parent", "_partition", "_started", "_traces",
-                 "_who")  # fmt: skip
+    done: Done
+    traces: BrokerTraces
+    request: RequestContext
+    metrics: RequestMetrics
+    partition: TopicPartition
+    last_offset_delta: int
+    parent: TraceContext | None
+    context: TraceContext
+    appended: float
 
-    def __init__(
-        self,
-        traces: BrokerTraces,
-        request: RequestContext,
-        parent: TraceContext | None,
-        partition: TopicPartition,
-        delta: int,
-    ) -> None:
-        self._traces = traces
-        self._parent = parent
-        self._context = traces.tracer.context(parent)
-        self._partition = partition
-        self._delta = delta
-        self._who = request.client_id or ""
-        self._started = request.started
-        self._appended = traces.monotonic()
-
-    @property
-    def exemplar(self) -> tuple[bytes, float]:
-        return self._traces.exemplar(self._context)
-
-    def acknowledged(self, base_offset: int, error: str) -> None:
-        """Record the spans of the batch, and keep its context unless the append failed."""
-        traces, tracer = self._traces, self._traces.tracer
+    def __call__(self, outcome: Outcome) -> None:
+        traces, request, context = self.traces, self.request, self.context
         now = traces.monotonic()
-        attributes = {
-            **traces.attributes(self._partition),
-            "messaging.client.id": self._who,
-            "messaging.batch.message_count": self._delta + 1,
-            "messaging.kafka.offset": base_offset,
-        }
+        self.done(outcome)
+        base_offset, error = -1, ""
+        if not isinstance(outcome, AppendResult):
+            error = str(outcome) or outcome.code
+        elif outcome.error is not None:
+            error = outcome.message or outcome.error
+        else:
+            base_offset = outcome.base_offset
+        tracer, attributes = traces.tracer, traces.attributes(self.partition)
         tracer.record(
-            "produce", self._context, self._parent, start=self._started, end=now, kind="server",
-            attributes=attributes, error=error,
+            "produce", context, self.parent, start=request.started, end=now, kind="server",
+            attributes={
+                **attributes,
+                "messaging.client.id": request.client_id or "",
+                "messaging.batch.message_count": self.last_offset_delta + 1,
+                "messaging.kafka.offset": base_offset,
+            },
+            error=error,
         )  # fmt: skip
+        self.metrics.traced(request, traces.exemplar(context, request.started, now))
         if error:
             return
         tracer.record(
-            "commit", tracer.context(self._context), self._context, start=self._appended, end=now,
-            attributes=traces.attributes(self._partition),
+            "commit", tracer.context(context), context, start=self.appended, end=now,
+            attributes=attributes,
         )  # fmt: skip
-        last = base_offset + self._delta
-        traces.keep(TracedBatch(self._partition, base_offset, last, self._context))
+        last = base_offset + self.last_offset_delta
+        traces.keep(TracedBatch(self.partition, base_offset, last, context))
 
 
 class BrokerTraces:
@@ -105,8 +104,6 @@ class BrokerTraces:
         self.tracer = tracer
         self.monotonic = clock.monotonic
         self._node_id = node_id
-        self._until_next = tracer.gap()
-        """Batches without a context until a new trace begins."""
         self._order: deque[TracedBatch] = deque()
         self.kept: dict[TopicPartition, deque[TracedBatch]] = {}
         """Traced batches by partition, oldest first."""
@@ -119,23 +116,34 @@ class BrokerTraces:
             "penstock.broker": self._node_id,
         }
 
-    def exemplar(self, context: TraceContext) -> tuple[bytes, float]:
-        """Return a trace id and the current time in seconds since the epoch."""
-        return context.trace_id, self.tracer.nanoseconds(self.monotonic()) / 1e9
+    def exemplar(self, context: TraceContext, started: float, now: float) -> Exemplar:
+        """Return the exemplar of a request that arrived at `started` and is answered now."""
+        return Exemplar(now - started, context.trace_id, self.tracer.nanoseconds(now) / 1e9)
 
     def producing(
-        self, request: RequestContext, records: memoryview, partition: Partition
-    ) -> Producing | None:
-        """Return the trace of a batch that is about to be appended; None if it has none."""
+        self,
+        done: Done,
+        request: RequestContext,
+        metrics: RequestMetrics,
+        records: memoryview,
+        partition: Partition,
+    ) -> Done:
+        """Return the callback for the append of a batch: `done`, or `Producing` if it is traced."""
         searched = len(records) > SEARCHED_BYTES or find_parent(records, HEADER_BYTES)
         parent = first_trace(records) if searched else None
-        if parent is None:
-            self._until_next -= 1
-            if self._until_next > 0:
-                return None
-            self._until_next = self.tracer.gap()
-        delta = int.from_bytes(records[_LAST_OFFSET_DELTA], "big", signed=True)
-        return Producing(self, request, parent, partition.topic_partition, delta)
+        if parent is None and not self.tracer.begins():
+            return done
+        return Producing(
+            done=done,
+            traces=self,
+            request=request,
+            metrics=metrics,
+            partition=partition.topic_partition,
+            last_offset_delta=int.from_bytes(records[_LAST_OFFSET_DELTA], "big", signed=True),
+            parent=parent,
+            context=self.tracer.context(parent),
+            appended=self.monotonic(),
+        )
 
     def keep(self, batch: TracedBatch) -> None:
         if len(self._order) == KEPT_MAX:
@@ -157,13 +165,12 @@ class BrokerTraces:
                 if count == FOUND_MAX:
                     return
 
-    def fetched(
-        self, batch: TracedBatch, *, started: float, name: str = "fetch", client_id: str = ""
-    ) -> None:
-        """Record that a request, which arrived at `started`, returns a batch now."""
-        tracer = self.tracer
-        tracer.record(
-            name, tracer.context(batch.context), batch.context, start=started,
-            end=self.monotonic(), kind="server",
-            attributes={**self.attributes(batch.partition), "messaging.client.id": client_id},
-        )  # fmt: skip
+    def fetched(self, batches: Iterable[TracedBatch], *, started: float, client_id: str) -> None:
+        """Record that a request, which arrived at `started`, returns these batches now."""
+        tracer, now = self.tracer, self.monotonic()
+        for batch in batches:
+            tracer.record(
+                "fetch", tracer.context(batch.context), batch.context, start=started, end=now,
+                kind="server",
+                attributes={**self.attributes(batch.partition), "messaging.client.id": client_id},
+            )  # fmt: skip

@@ -28,7 +28,7 @@ from penstock.broker.transactions import (
     VerifyPartitions,
 )
 from penstock.client.errors import MalformedResponse, broker_error
-from penstock.records.extents import LATEST
+from penstock.records.extents import LATEST, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
@@ -331,14 +331,20 @@ class EndOffsets:
             if topic_partition in elsewhere
         }
 
-    async def of(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the present end offsets, without those of leaders silent for `ASK_SECONDS`."""
+    async def of(
+        self, topic_partitions: Iterable[TopicPartition], isolation_level: int = READ_UNCOMMITTED
+    ) -> Mapping[TopicPartition, int]:
+        """Return the present end offsets, without those of leaders silent for `ASK_SECONDS`.
+
+        Those from other leaders are last stable offsets if `isolation_level` is READ_COMMITTED.
+        """
         requested = frozenset(topic_partitions)
         found = self._here(requested)
         led: dict[int, list[TopicPartition]] = {}
         for topic_partition, leader in self._elsewhere(requested).items():
             led.setdefault(leader, []).append(topic_partition)
-        for ends in await asyncio.gather(*[self._ask(*asked) for asked in led.items()]):
+        asked = [self.ask(*asked, isolation_level=isolation_level) for asked in led.items()]
+        for ends in await asyncio.gather(*asked):
             found |= ends
         return found
 
@@ -351,7 +357,7 @@ class EndOffsets:
     def _elsewhere(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return, for each partition whose end offset only another broker has, its leader."""
         leaders = [
-            (topic_partition, self._leader(topic_partition))
+            (topic_partition, self.leader(topic_partition))
             for topic_partition in topic_partitions
             if self._end(topic_partition) is None
         ]
@@ -364,23 +370,34 @@ class EndOffsets:
     def _end(self, topic_partition: TopicPartition) -> int | None:
         return self._partitions.high_watermark(topic_partition.topic, topic_partition.partition)
 
-    def _leader(self, topic_partition: TopicPartition) -> int | None:
+    def leader(self, topic_partition: TopicPartition) -> int | None:
+        """Return the leader of a partition as clients see it; None if it is unknown."""
         topic = self._cluster.image.topics.get(topic_partition.topic)
         if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
             return None
-        return topic.partitions[topic_partition.partition].leader
+        leader = self._cluster.shown(topic)[topic_partition.partition].leader
+        return leader if leader >= 0 else None
 
-    async def _ask(
-        self, leader: int, topic_partitions: list[TopicPartition]
+    async def ask(
+        self,
+        leader: int,
+        topic_partitions: Iterable[TopicPartition],
+        *,
+        timestamp: int = LATEST,
+        isolation_level: int = READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
+        """Return the offsets at `timestamp` that a leader reports by ListOffsets.
+
+        Empty if the leader does not respond within `ASK_SECONDS`.
+        """
         body = {
             "replica_id": -1,
-            "isolation_level": 0,
+            "isolation_level": isolation_level,
             "topics": [
                 {
                     "name": name,
                     "partitions": [
-                        {"partition_index": index, "timestamp": LATEST} for index in indexes
+                        {"partition_index": index, "timestamp": timestamp} for index in indexes
                     ],
                 }
                 for name, indexes in by_topic(topic_partitions).items()
@@ -391,7 +408,7 @@ class EndOffsets:
                 answer: Any = await self._peers.call(leader, "ListOffsets", body)
         except (PenstockError, TimeoutError) as error:
             logger.warning(
-                "broker %d did not report the end offsets of its partitions: %s", leader, error
+                "broker %d did not report the offsets of its partitions: %s", leader, error
             )
             return {}
         return {

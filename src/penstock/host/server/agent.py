@@ -110,7 +110,7 @@ class HostAgent:
         self._listen()
         self.connections.start()
         if self.traces is not None:
-            self.traces.start()
+            self.traces.export.start()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     async def stop(self) -> None:
@@ -137,7 +137,7 @@ class HostAgent:
             connection.abort(REASON_DRAIN)
         await self._stop_http()
         if self.traces is not None:
-            await self.traces.stop()
+            await self.traces.export.stop()
         self.connections.access.audit.close()
         self._tick_timer.cancel()
         self._tick_timer = None

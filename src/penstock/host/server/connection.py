@@ -555,9 +555,9 @@ class HostConnection:
                 chunks.lease = lease
             else:
                 chunks.on_keep = self._keep
-        complete: Completion = partial(self._completed, chunks)
-        if self._owner.traces is not None:
-            complete = self._owner.traces.publishing(chunks, complete)
+        own: Completion = partial(self._completed, chunks)
+        traces = self._owner.traces
+        complete = own if traces is None else traces.publishing(chunks, own)
         try:
             verdict = self._owner.sink.accept(chunks, complete)
         except Exception:
@@ -565,10 +565,10 @@ class HostConnection:
             verdict = _BROKEN
         if isinstance(verdict, Pending):
             return
-        if self._owner.traces is not None:
-            complete(verdict)
-        else:
+        if complete is own:
             self.machine.completed(chunks, verdict)
+        else:
+            complete(verdict)
 
     def _keep(self, chunks: Chunks) -> None:
         """Copy a payload from the shared receive buffer: a sink keeps it beyond `accept`."""

@@ -166,9 +166,8 @@ class BatchJob(ABC):
         if traces is not None:
             traces.committed(
                 self.spec,
-                self.plan,
+                self.plan.name,
                 batch_id=batch_id,
-                checkpoint=self.paths.checkpoint(self.plan.name),
                 started=started,
                 commits=work.commit_times,
             )

@@ -14,11 +14,12 @@ import atexit
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from penstock.base.otlp import Exporter
+from penstock.base.otlp import STOP_SECONDS, Exporter
 from penstock.base.otlp_settings import OtlpSettings
 from penstock.base.settings import by_name, load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
@@ -28,19 +29,17 @@ from penstock.client.security import admin_security, environment_options
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import NotPenstock
 from penstock.spark.pipeline import late
+from penstock.spark.pipeline.state import PipelinePaths
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.spark.pipeline.graph import QueryPlan
     from penstock.spark.pipeline.spec import PipelineSpec
 
 LINKS_MAX: Final = 32
 """Traced records whose traces one batch continues."""
 REQUEST_SECONDS: Final = 2.0
 """Time limit of the request for the contexts of one topic to one broker."""
-STOP_SECONDS: Final = 5.0
-"""Time for which an ending process waits for the last export."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ CommitTimes = Mapping[str, tuple[float, float]]
 
 
 class BatchTraces:
-    """Spans of batches. They are exported by a thread, and never delay or fail a batch."""
+    """Spans of batches. A thread asks for their links and exports them, so batches never wait."""
 
     def __init__(self, settings: OtlpSettings) -> None:
         self._exporter = Exporter(settings, {"service.name": "penstock-pipeline"})
@@ -65,10 +64,9 @@ class BatchTraces:
     def committed(
         self,
         spec: PipelineSpec,
-        plan: QueryPlan,
+        query: str,
         *,
         batch_id: int,
-        checkpoint: Path,
         started: float,
         commits: CommitTimes,
     ) -> None:
@@ -77,12 +75,24 @@ class BatchTraces:
         A batch without traced records is recorded for the share `otlp.sample.ratio` of batches.
         """
         ended = SYSTEM_CLOCK.monotonic()
-        links = tuple(linked(spec, checkpoint, batch_id))
+        self._exporter.defer(partial(self._record, spec, query, batch_id, started, ended, commits))
+
+    def _record(
+        self,
+        spec: PipelineSpec,
+        query: str,
+        batch_id: int,
+        started: float,
+        ended: float,
+        commits: CommitTimes,
+    ) -> None:
+        found = linked(spec, PipelinePaths(spec).checkpoint(query), batch_id)
+        links = tuple(islice(found, LINKS_MAX))
         if not links and not self._tracer.begins():
             return
         tracer = self._tracer
         attributes: dict[str, str | int] = {
-            "penstock.pipeline": spec.name, "penstock.query": plan.name, "penstock.batch": batch_id,
+            "penstock.pipeline": spec.name, "penstock.query": query, "penstock.batch": batch_id,
         }  # fmt: skip
         context = tracer.context(None)
         tracer.record(
@@ -115,7 +125,7 @@ def batch_traces() -> BatchTraces | None:
 
 
 def linked(spec: PipelineSpec, checkpoint: Path, batch_id: int) -> Iterator[TraceContext]:
-    """Yield the contexts of the traced records of a batch, up to `LINKS_MAX`.
+    """Yield the contexts of the traced records of a batch.
 
     Brokers that do not respond are left out.
     """
@@ -126,16 +136,11 @@ def linked(spec: PipelineSpec, checkpoint: Path, batch_id: int) -> Iterator[Trac
     except late.CheckpointUnreadable:
         return
     admins = BrokerAdmins(spec.run.admin_url, security=admin_security(environment_options()))
-    count = 0
     try:
         for topic, ranges in bounds.ranges.items() if bounds is not None else ():
             asked = ",".join(f"{index}:{low}-{high}" for index, (low, high) in ranges.items())
             path = f"/v1/topics/{quote(topic, safe='')}/traces?ranges={asked}"
-            for context in _contexts(admins, path):
-                yield context
-                count += 1
-                if count == LINKS_MAX:
-                    return
+            yield from _contexts(admins, path)
     finally:
         admins.close()
 
