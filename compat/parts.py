@@ -163,38 +163,20 @@ def debian(package: str) -> Path:
 def s3_gateway() -> Path:
     """The program of the Versity gateway, an S3 server over a directory, built from its source."""
     declared = [HERE / "s3" / name for name in ("go.mod", "go.sum", "tools.go")]
-
-    def build(directory: Path) -> None:
-        for path in declared:
-            shutil.copy(path, directory / path.name)
-        _go_build("versitygw", "github.com/versity/versitygw/cmd/versitygw", directory)
-
-    return _part("s3-gateway", declared, build) / "versitygw"
+    package = "github.com/versity/versitygw/cmd/versitygw"
+    return _go_program("s3-gateway", declared, "versitygw", package)
 
 
 def franz_go() -> Path:
     """The program of `franz/`, with the Go client franz-go in it."""
     names = ("go.mod", "go.sum", "driver.go", "admin.go", "connecting.go", "transform.go")
-    declared = [HERE / "franz" / name for name in names]
-
-    def build(directory: Path) -> None:
-        for path in declared:
-            shutil.copy(path, directory / path.name)
-        _go_build("driver", ".", directory)
-
-    return _part("franz-go", declared, build) / "driver"
+    return _go_program("franz-go", [HERE / "franz" / name for name in names], "driver")
 
 
 def compose_config() -> Path:
     """The program of `compose/`, with the library in it that `docker compose` loads files with."""
     declared = [HERE / "compose" / name for name in ("go.mod", "go.sum", "main.go")]
-
-    def build(directory: Path) -> None:
-        for path in declared:
-            shutil.copy(path, directory / path.name)
-        _go_build("compose", ".", directory)
-
-    return _part("compose", declared, build) / "compose"
+    return _go_program("compose", declared, "compose")
 
 
 def helm() -> Path:
@@ -218,13 +200,7 @@ def otel_collector() -> Path:
     """
     place = HERE / "otel"
     declared = sorted([*place.glob("*.go"), place / "go.mod", place / "go.sum"])
-
-    def build(directory: Path) -> None:
-        for path in declared:
-            shutil.copy(path, directory / path.name)
-        _go_build("otelcol", ".", directory)
-
-    return _part("otel-collector", declared, build) / "otelcol"
+    return _go_program("otel-collector", declared, "otelcol")
 
 
 def registry_go() -> Path:
@@ -234,13 +210,7 @@ def registry_go() -> Path:
     """
     place = HERE / "registry" / "go"
     declared = sorted([*place.glob("*.go"), place / "go.mod", place / "go.sum"])
-
-    def build(directory: Path) -> None:
-        for path in declared:
-            shutil.copy(path, directory / path.name)
-        _go_build("driver", ".", directory, c=True)
-
-    return _part("registry-go", declared, build) / "driver"
+    return _go_program("registry-go", declared, "driver", c=True)
 
 
 def registry_javascript() -> Path:
@@ -260,9 +230,22 @@ def _node_modules(name: str, place: Path) -> Path:
     return _part(name, declared, install)
 
 
-def _go_build(name: str, package: str, directory: Path, *, c: bool = False) -> None:
-    small = ["-trimpath", "-ldflags=-s -w"]
-    _run(["env", f"CGO_ENABLED={int(c)}", "go", "build", *small, "-o", name, package], directory)
+def _go_program(
+    name: str, declared: list[Path], program: str, package: str = ".", *, c: bool = False
+) -> Path:
+    """Return the path of a Go program that is built from the declared files.
+
+    Args:
+        c: whether the program links code in C.
+    """
+    words = ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, package]
+
+    def build(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        _run(["env", f"CGO_ENABLED={int(c)}", *words], directory)
+
+    return _part(name, declared, build) / program
 
 
 def _part(name: str, declared: list[Path], build: Callable[[Path], None]) -> Path:
@@ -316,9 +299,8 @@ def _run(command: list[str], directory: Path, seconds: float = FETCH_TIMEOUT_SEC
     except FileNotFoundError as error:
         raise PartMissing(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:
-        raise PartMissing(
-            f"{command[0]} took more than {seconds} s: {' '.join(command)}"
-        ) from error
+        limit = f"took more than {seconds} s"
+        raise PartMissing(f"{command[0]} {limit}: {' '.join(command)}") from error
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])
         raise PartMissing(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")

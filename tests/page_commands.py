@@ -22,13 +22,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from tests.ports import free_port
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-BLOCK: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+BLOCK: Final = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 PORTS: Final = ("9092", "9093", "9094", "9292", "9293", "9294", "9644", "9645", "9646", "8081")
 INSTALL: Final = "Install"
 TERMINAL: Final = "Terminal"
@@ -134,12 +133,7 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for terminal in reversed(self._terminals.values()):
             terminal.stop()
 

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.apps.cli import root
 from penstock.testing import Agent, Broker
+from tests import page_commands
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "penstock"
@@ -34,10 +35,9 @@ PERFORMED = sorted(
     for page in (ROOT / "docs" / folder).glob("*.md")
 )
 """Pages whose commands `test_pages_run.py` runs."""
-RUNNABLE = ("quick-start.md", "columns.md", "host-ingest.md", "share-groups.md")
+RUNNABLE = ("shell-and-tests.md", "columns.md", "host-ingest.md", "share-groups.md")
 TOPICS = ("readings",)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
-FENCE = re.compile(r"^```(\w*)(?: title=[^\n]*)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REGISTRIES = re.compile(
     "|".join(
         re.escape(host) + r"\b"
@@ -50,17 +50,21 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def blocks(path: Path, *languages: str) -> Iterator[str]:
-    for language, text in FENCE.findall(path.read_text(encoding="utf-8")):
-        if language in languages:
-            yield text
+def blocks(page: Path, language: str) -> Iterator[str]:
+    return (block.text for block in page_commands.blocks(page) if block.language == language)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = page_commands.BLOCK.sub("", page.read_text(encoding="utf-8"))
     targets = [target for target in LINK.findall(text) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_fenced_blocks_end(page: Path) -> None:
+    text = page_commands.BLOCK.sub("", page.read_text(encoding="utf-8"))
+    assert [line for line in text.splitlines() if line.startswith("```")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -176,6 +180,13 @@ def test_pages_say_of_nothing_else_that_it_is_missing() -> None:
     ]
     assert claims == []
     assert MISSING.search("There is no encryption yet")
+
+
+def test_the_list_of_pages_is_whole() -> None:
+    folder = ROOT / "docs"
+    listed = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
+    pages = {str(page.relative_to(folder)) for page in [*GUIDES, *PERFORMED]}
+    assert pages - listed == set()
 
 
 def test_the_readme_comes_to_its_first_command_on_two_screens() -> None:

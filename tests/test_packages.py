@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import click
 import pytest
 from scripts import dist
 
+from penstock import __version__
 from penstock.apps.cli import root
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,9 +109,9 @@ def test_wheels_of_one_archive_are_equal(built: tuple[Path, Path], tmp_path: Pat
 
 
 class Installed:
-    """Environment with the wheel and the packages that it requires."""
+    """Environment in which pip has installed a wheel or a source tree, and what that requires."""
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    def __init__(self, folder: Path, source: Path) -> None:
         self.folder = folder
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         known = re.findall(
@@ -119,7 +121,7 @@ class Installed:
         constraints.write_text("\n".join(known))
         subprocess.run(
             [str(folder / "bin/python"), "-m", "pip", "install", "--quiet",
-             "--disable-pip-version-check", "--constraint", str(constraints), str(wheel)],
+             "--disable-pip-version-check", "--constraint", str(constraints), str(source)],
             check=True, timeout=INSTALL_SECONDS_MAX,
         )  # fmt: skip
 
@@ -161,6 +163,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     _, wheel = dist.build(folder / "dist")
     assert wheel.name.endswith(f"-cp311-abi3-linux_{os.uname().machine}.whl")
     return Installed(folder / "environment", wheel)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_pip_installs_a_clone_with_its_machine_code(tmp_path: Path) -> None:
+    """In pip's isolated build environment, as the guide to installing says."""
+    words = ["git", "-C", str(ROOT), "archive", "HEAD"]
+    packed = subprocess.run(words, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(tmp_path / "clone", filter="data")
+    made = Installed(tmp_path / "environment", tmp_path / "clone")
+    assert made.run("--version").split()[-1] == __version__
+    assert "_native" in made.run("kernels")
+    assert not [*made.folder.glob("lib/python*/site-packages/numba")]
 
 
 @pytest.mark.long

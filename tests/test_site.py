@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 import subprocess
 import sys
@@ -14,6 +12,9 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+
+from tests.deploy.files import documents
+from tests.test_reference import loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 LOADED = re.compile(
@@ -26,12 +27,7 @@ BUILD_SECONDS = 110
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_script", ROOT / "scripts" / "site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("site")
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +59,7 @@ def entries(navigation: Any) -> Iterator[str]:
 
 
 def test_every_page_is_in_the_navigation_once(site: ModuleType) -> None:
-    yaml = importlib.import_module("yaml")  # has no types
-    configuration = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    (configuration,) = documents(ROOT / "mkdocs.yml")
     listed = sorted(entries(configuration["nav"]))
     assert listed == sorted(str(place) for place in site.places().values())
 

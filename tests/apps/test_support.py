@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.apps.support import collecting, command
+from penstock.apps.support.collecting import LOG_BYTES_MAX, logs
+from penstock.apps.support.command import BUNDLE_BYTES_MAX, FILE_BYTES_MAX, Bundle
 from penstock.apps.support.redaction import Redactor, names_secret
 from penstock.testing import Broker
 from tests.apps.conftest import Run
@@ -95,8 +96,24 @@ def test_no_planted_secret_is_in_a_bundle(bare: Run, planted: Path) -> None:
     assert '"token": "[hidden]", "ok": true}' in files["log-0-broker.log.txt"]
 
 
+def test_no_secret_is_in_a_bundle_of_invalid_settings(bare: Run, planted: Path) -> None:
+    """The environment has a secret, which the log repeats without its name."""
+    (planted / "broker.toml").write_text("log.dirs = ")
+    (planted / "broker.log").write_text(PLANTED["listener"])
+    target = planted / "bundle.tar.gz"
+    done = bare(
+        "-b", "127.0.0.1:1", "support", "bundle", "--output-file", str(target), "--config",
+        str(planted / "broker.toml"), "--log", str(planted / "broker.log"), "-X",
+        "default.api.timeout.ms=200",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "missing: settings: configuration file" in done.out
+    assert PLANTED["listener"] not in "".join(opened(target).values())
+
+
 def test_a_bundle_of_a_running_broker_describes_it(bare: Run, tmp_path: Path) -> None:
     target = tmp_path / "bundle.tar.gz"
+    target.touch(0o644)
     with Broker(directory=tmp_path / "data") as broker, broker.client() as client:
         broker.create_topic("orders")
         client.write_arrow("orders", pa.table({"key": [b"k" + PAYLOAD], "value": [PAYLOAD]}))
@@ -127,34 +144,41 @@ def test_a_bundle_of_a_running_broker_describes_it(bare: Run, tmp_path: Path) ->
 
 def test_a_bundle_without_a_broker_lists_what_is_missing(bare: Run, tmp_path: Path) -> None:
     target = tmp_path / "bundle.tar.gz"
+    (tmp_path / "there.log").write_text("a line\n")
     done = bare(
         "-b", "127.0.0.1:1", "support", "bundle", "--output-file", str(target), "--log",
-        str(tmp_path / "none.log"), "--data-dir", str(tmp_path / "none"), "-X",
+        str(tmp_path / "none.log"), "--log", str(tmp_path / "there.log"), "--data-dir",
+        str(tmp_path / "none"), "--admin", "127.0.0.1:1,127.0.0.1:2", "-X",
         "default.api.timeout.ms=200",
     )  # fmt: skip
     assert done.status == 0, done.err
-    listed = json.loads(opened(target)["manifest.json"])
-    subjects = {item["subject"] for item in listed["missing"]}
-    assert subjects == {"cluster", "metrics", "logs", "formats"}
-    assert all(f"missing: {subject}: " in done.out for subject in subjects)
-
-
-def test_large_logs_are_cut(bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "LOG_BYTES_MAX", 1_000)
-    monkeypatch.setattr(command, "FILE_BYTES_MAX", 900)
-    log = tmp_path / "broker.log"
-    log.write_text("".join(f"line {number}\n" for number in range(1_000)))
-    target = tmp_path / "bundle.tar.gz"
-    bare(
-        "-b", "127.0.0.1:1", "support", "bundle", "--output-file", str(target), "--log", str(log),
-        "-X", "default.api.timeout.ms=200",
-    )  # fmt: skip
     files = opened(target)
-    text = files["log-0-broker.log.txt"]
-    assert len(text.encode()) == 900
-    assert text.startswith("line 889\n")
-    cut = [item["name"] for item in json.loads(files["manifest.json"])["files"] if item["cut"]]
-    assert "log-0-broker.log.txt" in cut
+    missing = {
+        item["subject"]: item["cause"] for item in json.loads(files["manifest.json"])["missing"]
+    }
+    assert missing.keys() == {"cluster", "metrics", "logs", "formats"}
+    assert all(f"missing: {subject}: " in done.out for subject in missing)
+    assert files["log-1-there.log.txt"] == "a line\n"
+    assert "127.0.0.1:1" in missing["metrics"]
+    assert "127.0.0.1:2" in missing["metrics"]
+
+
+def test_the_newest_lines_of_a_large_log_are_taken(tmp_path: Path) -> None:
+    log = tmp_path / "broker.log"
+    log.write_text("first\n" + "x" * LOG_BYTES_MAX + "\nlast\n")
+    assert [*logs([log])] == [("log-0-broker.log.txt", "last\n")]
+    log.write_text("\n" * 6_000 + "last\n")
+    ((_, text),) = logs([log])
+    assert text == "\n" * 4_999 + "last\n"
+
+
+def test_a_large_file_is_cut() -> None:
+    made = Bundle(Redactor(), {"earlier": bytes(BUNDLE_BYTES_MAX - FILE_BYTES_MAX)})
+    made.add("large", "x\n" * (FILE_BYTES_MAX // 2) + "y")
+    made.add("late", "x\n")
+    assert [item["cut"] for item in made.files] == [True, True]
+    assert len(made.contents["large"]) == FILE_BYTES_MAX
+    assert made.contents["late"].decode().startswith("\n… the rest is left out")
 
 
 @settings(max_examples=300, deadline=None)
@@ -174,6 +198,12 @@ def test_a_named_secret_is_removed(secret: str, name: str) -> None:
 def test_a_known_secret_is_removed_everywhere(secret: str, before: str, after: str) -> None:
     shown = Redactor([secret])(f"{before}{secret}{after}")
     assert secret not in shown or secret in "[hidden]" or secret in before + after
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("word", ["x", "x.y-", "a:", "password "])
+def test_long_words_take_linear_time(word: str) -> None:
+    assert Redactor(["secret"])(word * (1 << 17))
 
 
 def test_names_of_secrets() -> None:

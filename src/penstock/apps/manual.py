@@ -19,9 +19,7 @@ from penstock import __version__
 
 SHELLS: Final = ("bash", "zsh", "fish")
 COMPLETION_VARIABLE: Final = "_PENSTOCK_COMPLETE"
-PAGE_SUFFIX: Final = ".1"
 _VERBATIM: Final = "\b"
-_SEE_ALSO: Final = "penstock"
 
 
 @click.command("completion")
@@ -54,21 +52,22 @@ def completion_script(root: click.Command, shell: str) -> str:
 @click.pass_context
 def man(context: click.Context, directory: Path) -> None:
     """Write the manual pages of all commands: penstock.1, penstock-topic.1 and so on."""
-    root = context.find_root().command
     directory.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for name, text in manual_pages(root):
-        (directory / f"{name}{PAGE_SUFFIX}").write_text(text)
-        count += 1
-    click.echo(f"{count} manual pages are in {directory}")
+    pages = dict(manual_pages(context.find_root().command))
+    for name, text in pages.items():
+        (directory / f"{name}.1").write_text(text)
+    click.echo(f"{len(pages)} manual pages are in {directory}")
 
 
 def manual_pages(root: click.Command) -> Iterator[tuple[str, str]]:
     """Yield the name and the roff text of each manual page."""
     context = click.Context(root, info_name="penstock")
-    yield "penstock", _page(root, context, inner=False)
-    for command, inside in _subcommands(root, context):
-        yield inside.command_path.replace(" ", "-"), _page(command, inside, inner=True)
+    for command, inside in (root, context), *_subcommands(root, context):
+        yield _name(inside), _page(command, inside)
+
+
+def _name(context: click.Context) -> str:
+    return context.command_path.replace(" ", "-")
 
 
 def _subcommands(
@@ -81,8 +80,8 @@ def _subcommands(
                 yield found, click.Context(found, info_name=name, parent=context)
 
 
-def _page(command: click.Command, context: click.Context, *, inner: bool) -> str:
-    name = context.command_path.replace(" ", "-")
+def _page(command: click.Command, context: click.Context) -> str:
+    name = _name(context)
     lines = [
         f'.TH {_escaped(name.upper())} 1 "" "Penstock {__version__}" "Penstock"',
         ".ad l",
@@ -94,25 +93,24 @@ def _page(command: click.Command, context: click.Context, *, inner: bool) -> str
         *_text(command.help or ""),
         *_options(command, context, ".SH OPTIONS"),
     ]
-    if inner:
-        for path, found, inside in _descendants(command, context):
-            lines += [f".SH {_quoted(path.upper())}", *_usage(found, inside), ".PP"]
+    if context.parent is not None:
+        for found, inside in _descendants(command, context):
+            lines += [f".SH {_quoted(inside.command_path.upper())}", *_usage(found, inside), ".PP"]
             lines += [*_text(found.help or ""), *_options(found, inside, ".SS Options")]
-        lines += [".SH SEE ALSO", f".BR {_SEE_ALSO} (1)"]
+        lines += [".SH SEE ALSO", ".BR penstock (1)"]
     else:
         lines.append(".SH COMMANDS")
         for found, inside in _subcommands(command, context):
-            page = inside.command_path.replace(" ", "-")
-            lines += [".TP", f".BR {_escaped(page)} (1)"]
+            lines += [".TP", f".BR {_escaped(_name(inside))} (1)"]
             lines.append(_escaped(found.get_short_help_str(1000)))
     return "\n".join(lines) + "\n"
 
 
 def _descendants(
     command: click.Command, context: click.Context
-) -> Iterator[tuple[str, click.Command, click.Context]]:
+) -> Iterator[tuple[click.Command, click.Context]]:
     for found, inside in _subcommands(command, context):
-        yield inside.command_path, found, inside
+        yield found, inside
         yield from _descendants(found, inside)
 
 

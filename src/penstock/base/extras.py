@@ -1,18 +1,20 @@
-"""Packages that a plain installation lacks, and the extras of Penstock that install them.
-
-compile   Numba, which compiles kernels that a wheel does not have for this platform
-spark     PySpark, Delta tables and the parser of SQL
-plots     Matplotlib
-"""
+"""Packages that a plain installation lacks, and the extras of Penstock that install them."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidError
+
+PACKAGES: Final = {
+    "compile": ("numba",),
+    "spark": ("pyspark", "deltalake", "pandas", "sqlglot"),
+    "plots": ("matplotlib",),
+}
+"""Packages that each extra installs, as in `pyproject.toml`."""
 
 
 class MissingExtra(InvalidError):
@@ -44,11 +46,12 @@ def required(module: str, extra: str) -> ModuleType:
         raise MissingExtra(package, extra) from error
 
 
-def check_installed(package: str, extra: str) -> None:
-    """Check that a package is installed, without importing it.
+def check_installed(extra: str) -> None:
+    """Check that the packages of an extra are installed, without importing them.
 
     Raises:
-        MissingExtra: it is not.
+        MissingExtra: one of them is not.
     """
-    if find_spec(package) is None:
-        raise MissingExtra(package, extra)
+    for package in PACKAGES[extra]:
+        if find_spec(package) is None:
+            raise MissingExtra(package, extra)

@@ -46,21 +46,20 @@ def kernel(signature: str, *, inlined: bool = False) -> Callable[[Function], Fun
     def chosen(function: Function) -> Function:
         if NATIVE is not None:
             return getattr(NATIVE, symbol(function), function)
-        made: Function = _compiler().compiled(function, signature, inlined=inlined)
-        return made
+        from penstock.kernels.jit import compiled
+
+        return compiled(function, signature, inlined=inlined)
 
     return chosen
-
-
-def _compiler() -> ModuleType:
-    return import_module("penstock.kernels.jit")
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
     """Return a function that generates machine code for kernels, as Numba's `intrinsic`."""
     if NATIVE is not None:
         return function
-    return import_module("numba.extending").intrinsic(function)
+    from numba import extending
+
+    return extending.intrinsic(function)
 
 
 def symbol(function: Callable[..., Any]) -> str:
@@ -78,5 +77,6 @@ def compile_all() -> Path:
         import_module(f"{__package__}.{name}")
     if NATIVE is not None:
         return Path(str(NATIVE.__file__))
-    folder: Path = _compiler().stored()
-    return folder
+    from penstock.kernels.jit import stored
+
+    return stored()

@@ -79,15 +79,11 @@ _KINDS: Final = {
     "uint8": "B", "uint16": "H", "int32": "il", "int64": "lq", "uint64": "LQ", "float64": "d",
 }  # fmt: skip
 _NUMBERS: Final = {
-    "int64": ("int64_t", "PyLong_AsLongLong"),
-    "uint64": ("uint64_t", "unsigned_number"),
-    "boolean": ("uint8_t", "PyObject_IsTrue"),
+    "int64": ("int64_t", "PyLong_AsLongLong", "PyLong_FromLongLong"),
+    "uint64": ("uint64_t", "unsigned_number", "PyLong_FromUnsignedLongLong"),
+    "boolean": ("uint8_t", "PyObject_IsTrue", "PyBool_FromLong"),
 }
-_RESULTS: Final = {
-    "int64": ("int64_t", "PyLong_FromLongLong(result{0})"),
-    "uint64": ("uint64_t", "PyLong_FromUnsignedLongLong(result{0})"),
-    "boolean": ("uint8_t", "PyBool_FromLong(result{0})"),
-}
+"""Numba's types of numbers: the type in C, and the functions from and to Python's objects."""
 
 
 class Wrapper:
@@ -144,7 +140,7 @@ class Wrapper:
             for number, item in enumerate(items):
                 self._add(item, f"PyTuple_GetItem({given}, {number})")
         else:
-            written, reader = _NUMBERS[_name(kind)]
+            written, reader, _ = _NUMBERS[_name(kind)]
             value = f"value{len(self._reads)}"
             self._reads.append(
                 f"{written} {value} = ({written}){reader}({given});"
@@ -167,22 +163,21 @@ class Wrapper:
             self._kinds += ["int64_t"] * kind.ndim
             self._passed += [f"{view}->{field}[{axis}]" for axis in range(kind.ndim)]
 
-    def _fields(self) -> Sequence[str]:
-        return [_name(item) for item in self._result]
-
     def _result_type(self) -> str:
         if isinstance(self._result, types.BaseTuple):
-            fields = (f"{_RESULTS[kind][0]} f{at};" for at, kind in enumerate(self._fields()))
+            fields = (f"{_NUMBERS[_name(kind)][0]} f{at};" for at, kind in enumerate(self._result))
             return f"struct {{ {' '.join(fields)} }}"
-        return "void *" if self._result is types.none else _RESULTS[_name(self._result)][0]
+        return "void *" if self._result is types.none else _NUMBERS[_name(self._result)][0]
 
     def _returned(self) -> str:
         if isinstance(self._result, types.BaseTuple):
-            made = [_RESULTS[kind][1].format(f".f{at}") for at, kind in enumerate(self._fields())]
+            made = [
+                f"{_NUMBERS[_name(kind)][2]}(result.f{at})" for at, kind in enumerate(self._result)
+            ]
             return f'Py_BuildValue("({"N" * len(made)})", {", ".join(made)})'
         if self._result is types.none:
             return "Py_NewRef(Py_None)"
-        return _RESULTS[_name(self._result)][1].format("")
+        return f"{_NUMBERS[_name(self._result)][2]}(result)"
 
 
 def _name(kind: Any) -> str:

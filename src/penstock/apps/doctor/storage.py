@@ -13,13 +13,13 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Coroutine
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.apps.checks.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding, Status
 from penstock.apps.host_reading import existing, quantile, sync_times_ms
 from penstock.base.errors import PenstockError
+from penstock.base.extras import MissingExtra, check_installed
 from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -50,7 +50,7 @@ def data_directory(directory: Path) -> list[Check]:
 
 
 def programs() -> list[Check]:
-    """Return the checks of the limit of open files, of Java and of PySpark."""
+    """Return the checks of the limit of open files, of Java and of the packages for Spark."""
     return [
         Check("open files", lambda: [_files()]),
         Check("Java", lambda: [_java()]),
@@ -142,9 +142,11 @@ def _java_version(line: str) -> int:
 
 
 def _spark() -> Finding:
-    if find_spec("pyspark") is None:
+    try:
+        check_installed("spark")
+    except MissingExtra as error:
         return Finding(
-            "Spark", "warn", "pyspark is not installed",
+            "Spark", "warn", f"{error.package} is not installed",
             "for Spark pipelines, run pip install 'penstock[spark]'",
         )  # fmt: skip
     from importlib.metadata import version

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.spec import PipelineSpec
 
 STATUS_PROBLEMS: Final = 1
-_PACKAGES: Final = ("pyspark", "deltalake", "sqlglot")
 
 _COMMANDS: Final = {
     "run": ("pipeline.run", "run", "Run a pipeline."),
@@ -56,8 +55,7 @@ _COMMANDS: Final = {
 )
 def pipeline() -> None:
     """Run Spark pipelines, each defined by a file: sources, steps in SQL and Python, and sinks."""
-    for package in _PACKAGES:
-        check_installed(package, "spark")
+    check_installed("spark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

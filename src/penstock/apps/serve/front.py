@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.apps.serve.passing import ConsolePasser
+from penstock.apps.serve.passing import ConsolePasser, Exchange
 from penstock.base.http_listener import HttpListener
 from penstock.base.http_routes import error_response, json_response
 from penstock.base.metrics import Metrics, Sample, gauges, render
@@ -143,7 +142,6 @@ HEALTH_SECONDS: Final = 5.0
 """Longest wait for each broker, if a request is sent to all brokers."""
 ANSWER_SECONDS: Final = 120.0
 """Longest wait for the answer to a request that is sent to one broker."""
-READ_BYTES: Final = 256 << 10
 _ASK_ANOTHER: Final = frozenset(
     {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE}
 )
@@ -416,35 +414,20 @@ async def exchange(
     own = [(b"host", b"localhost"), (b"connection", b"close"), *headers]
     if body is not None and not any([name == b"content-length" for name, _ in headers]):
         own.append((b"transfer-encoding", b"chunked"))
-    machine = h11.Connection(h11.CLIENT)
+    head = h11.Request(method=method, target=target, headers=own)
     async with asyncio.timeout(seconds):
-        reader, writer = await asyncio.open_connection(*address)
+        sent = await Exchange.sent(address, head, body)
         try:
-            writer.write(machine.send(h11.Request(method=method, target=target, headers=own)))
-            with suppress(ConnectionError):  # rejected early: the response has the reason
-                await _send(machine, writer, body or _nothing())
-            return await _receive(machine, reader)
+            return await _received(sent)
         finally:
-            writer.close()
+            sent.close()
 
 
-async def _send(
-    machine: h11.Connection, writer: asyncio.StreamWriter, body: AsyncIterator[bytes]
-) -> None:
-    async for piece in body:
-        if piece:
-            writer.write(machine.send(h11.Data(data=piece)))
-            await writer.drain()
-    writer.write(machine.send(h11.EndOfMessage()))
-
-
-async def _receive(machine: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+async def _received(sent: Exchange) -> Answer:
     status, kept, content = 0, list[tuple[bytes, bytes]](), bytearray()
     while True:
-        event = machine.next_event()
-        if event is h11.NEED_DATA:
-            machine.receive_data(await reader.read(READ_BYTES))
-        elif isinstance(event, h11.Response):
+        event = await sent.next()
+        if isinstance(event, h11.Response):
             status = event.status_code
             kept = [header for header in event.headers if header[0] in _KEPT_HEADERS]
         elif isinstance(event, h11.Data):
@@ -453,11 +436,6 @@ async def _receive(machine: h11.Connection, reader: asyncio.StreamReader) -> Ans
                 raise OSError(f"its response is larger than {ADMIN_ANSWER_BYTES_MAX} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return Answer(status, kept, bytes(content))
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
 
 
 def _target(request: Request) -> str:

@@ -1,14 +1,15 @@
-"""Requests for the console at a shared admin address, passed to one broker with all their headers.
+"""Requests that the shared admin address sends to brokers, each over a connection of its own.
 
-The first broker that accepts a connection serves them; its pages show the whole cluster. Responses
-are streamed, because live figures have no end. The front has checked the Host and Origin headers,
-so it sends none of the client's.
+Requests for the console are passed with all their headers to the first broker that accepts a
+connection; its pages show the whole cluster. Responses are streamed, because live figures have no
+end. The front has checked the Host and Origin headers, so it sends none of the client's.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -26,9 +27,56 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 120.0
 """Longest wait for the beginning of a response, and for each further part of it."""
-READ_BYTES: Final = 64 << 10
+READ_BYTES: Final = 256 << 10
 OWN_REQUEST_HEADERS: Final = frozenset({b"host", b"origin", b"connection", b"transfer-encoding"})
 OWN_RESPONSE_HEADERS: Final = frozenset({b"connection", b"transfer-encoding"})
+
+
+class Exchange:
+    """Request that was sent to a broker, and the events of its response."""
+
+    def __init__(
+        self,
+        machine: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._machine = machine
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def sent(
+        cls, address: Address, head: h11.Request, body: AsyncIterator[bytes] | None
+    ) -> Exchange:
+        """Send a request; raises OSError, h11.ProtocolError."""
+        machine = h11.Connection(h11.CLIENT)
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            writer.write(machine.send(head) or b"")
+            with suppress(ConnectionError):  # rejected early: the response has the reason
+                async for piece in body or _nothing():
+                    writer.write(machine.send(h11.Data(data=piece)) or b"")
+                    await writer.drain()
+                writer.write(machine.send(h11.EndOfMessage()) or b"")
+        except BaseException:
+            writer.close()
+            raise
+        return cls(machine, reader, writer)
+
+    async def next(self) -> object:
+        """Return the next event of the response; raises OSError, h11.ProtocolError."""
+        while (event := self._machine.next_event()) is h11.NEED_DATA:
+            self._machine.receive_data(await self._reader.read(READ_BYTES))
+        return event
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
 
 
 class ConsolePasser:
@@ -50,7 +98,7 @@ class ConsolePasser:
         trouble = ""
         for broker, address in self._brokers.items():
             try:
-                return await _sent(address, head, request)
+                return await _streamed(address, head, request)
             except ConnectionRefusedError as error:
                 trouble = f"broker {broker}: {error}"
             except (OSError, TimeoutError, h11.ProtocolError, ClientDisconnect) as error:
@@ -59,42 +107,31 @@ class ConsolePasser:
         return error_response(HTTPStatus.SERVICE_UNAVAILABLE, "broker_not_available", trouble)
 
 
-async def _sent(address: Address, head: h11.Request, request: Request) -> Response:
-    machine = h11.Connection(h11.CLIENT)
-    reader, writer = await asyncio.open_connection(*address)
+async def _streamed(address: Address, head: h11.Request, request: Request) -> Response:
+    exchange = await Exchange.sent(address, head, request.stream())
     try:
-        writer.write(machine.send(head) or b"")
-        async for piece in request.stream():
-            writer.write(machine.send(h11.Data(data=piece)) or b"")
-            await writer.drain()
-        writer.write(machine.send(h11.EndOfMessage()) or b"")
-        event = await _next(machine, reader)
+        event = await _next(exchange)
         if not isinstance(event, h11.Response):
             raise OSError("the connection was closed before a response")
     except BaseException:
-        writer.close()
+        exchange.close()
         raise
-    response = StreamingResponse(_content(machine, reader, writer), event.status_code)
+    response = StreamingResponse(_content(exchange), event.status_code)
     response.raw_headers = _without(event.headers, OWN_RESPONSE_HEADERS)
     return response
 
 
-async def _content(
-    machine: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> AsyncIterator[bytes]:
+async def _content(exchange: Exchange) -> AsyncIterator[bytes]:
     try:
-        while isinstance(event := await _next(machine, reader), h11.Data):
+        while isinstance(event := await _next(exchange), h11.Data):
             yield bytes(event.data)
     finally:
-        writer.close()
+        exchange.close()
 
 
-async def _next(machine: h11.Connection, reader: asyncio.StreamReader) -> object:
-    """Return the next event of a response; raises OSError, TimeoutError, h11.ProtocolError."""
+async def _next(exchange: Exchange) -> object:
     async with asyncio.timeout(SECONDS):
-        while (event := machine.next_event()) is h11.NEED_DATA:
-            machine.receive_data(await reader.read(READ_BYTES))
-    return event
+        return await exchange.next()
 
 
 def _without(

@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from penstock.apps.process.daemon import COLLECT_AFTER_OBJECTS, notify_stopping
@@ -14,7 +15,6 @@ from penstock.apps.process.wiring import Ready, address, opened, start
 from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
     from pathlib import Path
 
     from starlette.types import ASGIApp
@@ -90,16 +90,11 @@ def console_of(schemas: SchemaRegistry | None, directory: Path) -> ConsoleFactor
     `schemas` is the broker's schema registry, `directory` has what the console stores.
     """
 
-    def imported() -> Callable[
-        [Assembly, AdminAccess, SchemaRegistry | None, Path], Awaitable[ASGIApp]
-    ]:
+    async def create(broker: Assembly, access: AdminAccess) -> ASGIApp:
+        await asyncio.to_thread(import_module, "penstock.apps.console.pages.application")
         from penstock.apps.console.pages.application import build_console
 
-        return build_console
-
-    async def create(broker: Assembly, access: AdminAccess) -> ASGIApp:
-        build = await asyncio.to_thread(imported)
-        return await build(broker, access, schemas, directory)
+        return await build_console(broker, access, schemas, directory)
 
     return create
 

@@ -11,20 +11,27 @@ import platform
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.apps.bench.machine import host_facts
+from penstock.apps.checks.brokers import known_admins, reach
 from penstock.apps.client.admin import ask_admin
+from penstock.apps.doctor.command import examine
 from penstock.apps.host_reading import existing
-from penstock.apps.process.configuration import Given, all_settings
+from penstock.apps.process.configuration import (
+    DEFAULT_DIRECTORY,
+    Given,
+    all_settings,
+    gathered,
+    read_environment,
+)
 from penstock.apps.support.redaction import names_secret
-from penstock.base.errors import UnavailableError
+from penstock.apps.upgrade.formats import survey
+from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.settings import HIDDEN
 
 if TYPE_CHECKING:
@@ -43,6 +50,10 @@ _LIMITS: Final = ("NOFILE", "NPROC", "MEMLOCK", "AS", "CORE")
 _FILES: Final = ("/proc/meminfo", "/proc/loadavg", "/proc/version", "/proc/pressure/io")
 _KERNEL_FILE_BYTES: Final = 64 << 10
 
+Item = TypeVar("Item")
+Files = Iterator[tuple[str, Any]]
+"""Names of files, and their contents: a text, or a value that is written as JSON."""
+
 
 class NotCollected(UnavailableError):
     """Subject of a bundle that could not be collected."""
@@ -53,12 +64,19 @@ class Settings:
     """Settings of a broker and options of the client, by name.
 
     Attributes:
-        given: values from the command line, the environment and the file, with their origins.
+        given: values from the environment and the file, with their origins.
         options: security options of the client.
+        problems: causes why some of them are missing.
     """
 
-    given: Mapping[str, Given] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Given]
+    options: Mapping[str, str]
+    problems: Sequence[str]
+
+    @property
+    def directory(self) -> str:
+        named = self.given.get("log.dirs")
+        return str(named.value) if named else DEFAULT_DIRECTORY
 
     def secrets(self) -> Iterator[str]:
         """Yield all values that are secret."""
@@ -80,6 +98,22 @@ class Settings:
         return {"broker": settings, "client": options}
 
 
+def read_settings(state: State, file: Path | None) -> Settings:
+    """Read the settings and options; a source that is invalid does not hide the other ones."""
+    problems = []
+    options: Mapping[str, str] = {}
+    try:
+        given = gathered(file, os.environ)
+    except PenstockError as error:
+        given = read_environment(os.environ)
+        problems.append(str(error))
+    try:
+        options = state.security() or {}
+    except PenstockError as error:
+        problems.append(str(error))
+    return Settings(given, options, problems)
+
+
 def _hidden(name: str) -> bool:
     """Return whether a value is hidden: it is secret, or its setting is unknown."""
     info = all_settings().get(name)
@@ -88,7 +122,7 @@ def _hidden(name: str) -> bool:
     return info is None or info.secret or names_secret(name)
 
 
-def host(directory: Path) -> Iterator[tuple[str, Any]]:
+def host(directory: Path) -> Files:
     """Yield facts about this machine: processors, memory, disk, kernel, limits and packages."""
     usage = shutil.disk_usage(existing(directory))
     limits = {
@@ -114,7 +148,7 @@ def host(directory: Path) -> Iterator[tuple[str, Any]]:
             yield f"host{name.replace('/', '-')}.txt", text
 
 
-def cluster(state: State) -> Iterator[tuple[str, Any]]:
+def cluster(state: State) -> Files:
     """Yield the brokers, topics with their settings, and groups with their offsets."""
     with state.client() as client:
         metadata = client.metadata()
@@ -152,10 +186,11 @@ def cluster(state: State) -> Iterator[tuple[str, Any]]:
                 "count": len(groups),
                 "groups": {
                     name: {
-                        "description": _without_protocol(
-                            msgspec.to_builtins(client.describe_group(name))
-                        ),
-                        "offsets": _offsets(client.committed(name)),
+                        "description": client.describe_group(name),
+                        "offsets": [
+                            {"topic": topic, "partition": partition, "offset": found.offset}
+                            for (topic, partition), found in sorted(client.committed(name).items())
+                        ],
                     }
                     for name in groups[:GROUPS_MAX]
                 },
@@ -163,59 +198,60 @@ def cluster(state: State) -> Iterator[tuple[str, Any]]:
         )
 
 
-def _without_protocol(described: Any) -> Any:
-    """Remove the bytes that members exchange, because applications decide what they contain."""
-    if isinstance(described, dict):
-        return {
-            name: _without_protocol(value)
-            for name, value in described.items()
-            if name not in ("metadata", "user_data")
-        }
-    if isinstance(described, list):
-        return [_without_protocol(item) for item in described]
-    return described
-
-
-def _offsets(committed: Mapping[tuple[str, int], Any]) -> list[dict[str, Any]]:
-    return [
-        {"topic": topic, "partition": partition, "offset": int(getattr(found, "offset", -1))}
-        for (topic, partition), found in sorted(committed.items())
-    ]
-
-
-def metrics(state: State, addresses: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def metrics(state: State, admin: str | None) -> Files:
     """Yield the metrics and the health of each admin interface.
 
     Raises:
-        NotCollected: no address of an admin interface is known.
+        NotCollected: no interface is known, or some do not answer.
     """
-    listed = list(addresses)
-    if not listed:
+    _, states, _ = reach(state)
+    addresses = known_admins(state, states, admin)
+    if not addresses:
         raise NotCollected("no admin interface is known: name one with --admin HOST:PORT")
-    for number, address in enumerate(listed):
+
+    def answers(number: int, address: str) -> Files:
         answer = ask_admin(state, address, "/metrics", timeout_seconds=_METRICS_SECONDS)
         yield f"metrics-{number}.txt", answer.content.decode("utf-8", "replace")
         yield f"health-{number}.json", dict(ask_admin(state, address, "/readyz").body)
 
+    yield from _of_each(addresses, answers)
 
-def formats(directory: Path) -> Iterator[tuple[str, Any]]:
+
+def _of_each(items: Iterable[Item], collector: Callable[[int, Item], Files]) -> Files:
+    """Yield the files of all items; then raise NotCollected with the causes of those that fail."""
+    causes = []
+    for number, item in enumerate(items):
+        try:
+            yield from collector(number, item)
+        except (PenstockError, OSError) as error:
+            causes.append(str(error))
+    if causes:
+        raise NotCollected("; ".join(causes))
+
+
+def formats(directory: Path) -> Files:
     """Yield the versions of the formats in a data directory."""
-    from penstock.apps.upgrade.formats import survey
-
-    yield "formats.json", asdict(survey(directory))
+    yield "formats.json", survey(directory)
 
 
-def logs(paths: Iterable[Path]) -> Iterator[tuple[str, Any]]:
+def doctor(state: State, file: Path | None, directory: Path, admin: str | None) -> Files:
+    """Yield the findings of `penstock doctor`."""
+    yield "doctor.json", examine(state, file, str(directory), admin)
+
+
+def logs(paths: Sequence[Path]) -> Files:
     """Yield the newest lines of log files, or of the system's journal if no file is named.
 
     Raises:
-        NotCollected: no file is named, and there is no journal.
+        NotCollected: files cannot be read, or no file is named and there is no journal.
     """
-    listed = list(paths)
-    for number, path in enumerate(listed):
-        yield f"log-{number}-{path.name}.txt", _newest_lines(path)
-    if not listed:
+    if not paths:
         yield "log-journal.txt", _journal()
+
+    def newest(number: int, path: Path) -> Files:
+        yield f"log-{number}-{path.name}.txt", _newest_lines(path)
+
+    yield from _of_each(paths, newest)
 
 
 def _newest_lines(path: Path) -> str:

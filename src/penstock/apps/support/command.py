@@ -14,11 +14,9 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 import msgspec
@@ -36,6 +34,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
+    from penstock.apps.support.collecting import Files
     from penstock.apps.support.redaction import Redactor
 
 FILE_BYTES_MAX: Final = 4 << 20
@@ -45,60 +44,41 @@ _FOLDER: Final = "penstock-support"
 _MODE: Final = 0o600
 _CUT: Final = "\n… the rest is left out: the file has reached its largest size\n"
 
-Files = Iterator[tuple[str, Any]]
-
 
 @dataclass(slots=True)
 class Bundle:
-    """Archive that is being filled, and the list of what it has and lacks."""
+    """Files of a bundle without secrets, and the list of what it has and lacks."""
 
-    archive: tarfile.TarFile
     redact: Redactor
-    moment: int
-    """Seconds since 1970 that all files get as their time."""
+    contents: dict[str, bytes] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)
     missing: list[dict[str, str]] = field(default_factory=list)
-    size_bytes: int = 0
 
-    def collect(self, subject: str, collector: Callable[[], Files]) -> None:
+    def collect(self, subject: str, files: Files) -> None:
         """Add the files of a subject; if that fails, list the subject as missing."""
         try:
-            for name, content in collector():
+            for name, content in files:
                 self.add(name, content)
         except (PenstockError, OSError, ValueError) as error:
-            self.missing.append({"subject": subject, "cause": self.redact(str(error))})
+            self.lack(subject, str(error))
+
+    def lack(self, subject: str, cause: str) -> None:
+        self.missing.append({"subject": subject, "cause": self.redact(cause)})
 
     def add(self, name: str, content: Any) -> None:
-        """Add a file: a text, or a value as JSON. A text over the limit is cut."""
+        """Add a file: a text, or a value as JSON. A file over the limit is cut."""
         if isinstance(content, str):
             text = self.redact(content)
         else:
-            text = json.dumps(self.redact.value(_plain(content)), indent=1)
+            plain = msgspec.to_builtins(content, str_keys=True, enc_hook=str)
+            text = json.dumps(self.redact.value(plain), indent=1)
         data = text.encode("utf-8", "replace")
-        room = min(FILE_BYTES_MAX, BUNDLE_BYTES_MAX - self.size_bytes)
+        room = min(FILE_BYTES_MAX, BUNDLE_BYTES_MAX - sum(map(len, self.contents.values())))
         cut = len(data) > room
         if cut:
             data = data[: max(0, room - len(_CUT.encode()))] + _CUT.encode()
         self.files.append({"name": name, "bytes": len(data), "cut": cut})
-        self.size_bytes += len(data)
-        self._write(name, data)
-
-    def close(self) -> None:
-        manifest = {
-            "penstock": __version__, "created_ms": self.moment * 1000,
-            "files": self.files, "missing": self.missing,
-        }  # fmt: skip
-        self._write("manifest.json", json.dumps(manifest, indent=1).encode())
-
-    def _write(self, name: str, data: bytes) -> None:
-        member = tarfile.TarInfo(f"{_FOLDER}/{name}")
-        member.size, member.mode, member.mtime = len(data), _MODE, self.moment
-        self.archive.addfile(member, io.BytesIO(data))
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; other types become texts."""
-    return json.loads(msgspec.json.encode(value, enc_hook=str))
+        self.contents[name] = data
 
 
 @click.group("support", short_help="Collect facts for a support request.")
@@ -147,57 +127,50 @@ def bundle(
     moment = SYSTEM_CLOCK.now_ms() // 1000
     path = target or Path(f"penstock-support-{moment}.tar.gz")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-    with open(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
-        made = _fill(archive, moment, state, file, data_dir, admin, logs)
+    with open(descriptor, "wb") as raw:
+        os.fchmod(descriptor, _MODE)  # the file may exist
+        made = _collected(state, file, data_dir, admin, logs)
+        _write(raw, made, moment)
     _report(state, path, made)
 
 
-def _fill(
-    archive: tarfile.TarFile,
-    moment: int,
+def _collected(
     state: State,
     file: Path | None,
     data_dir: str | None,
     admin: str | None,
     logs: tuple[Path, ...],
 ) -> Bundle:
-    from penstock.apps.checks.brokers import known_admins
-    from penstock.apps.doctor.command import examine
-    from penstock.apps.process.configuration import DEFAULT_DIRECTORY, gathered
     from penstock.apps.support import collecting
     from penstock.apps.support.redaction import Redactor
 
-    settings = collecting.Settings()
-    trouble: PenstockError | None = None
-    try:
-        given = gathered(file, os.environ)
-        settings = collecting.Settings(given, state.security() or {})
-    except PenstockError as error:
-        trouble = error
-    named = settings.given.get("log.dirs")
-    directory = Path(data_dir or (str(named.value) if named else DEFAULT_DIRECTORY)).expanduser()
-    made = Bundle(archive, Redactor(settings.secrets()), moment)
-    if trouble is not None:
-        made.missing.append({"subject": "settings", "cause": made.redact(str(trouble))})
-
-    def admins() -> list[str]:
-        with suppress(PenstockError), state.client() as client:
-            return known_admins(state, client.broker_states(), admin)
-        return known_admins(state, {}, admin)
-
-    def doctor() -> Files:
-        findings = examine(state, file, str(directory), admin)
-        yield "doctor.json", [asdict(finding) for finding in findings]
-
-    made.collect("settings", lambda: iter([("settings.json", settings.shown())]))
-    made.collect("host", lambda: collecting.host(directory))
-    made.collect("formats", lambda: collecting.formats(directory))
-    made.collect("logs", lambda: collecting.logs(logs))
-    made.collect("cluster", lambda: collecting.cluster(state))
-    made.collect("metrics", lambda: collecting.metrics(state, admins()))
-    made.collect("doctor", doctor)
-    made.close()
+    settings = collecting.read_settings(state, file)
+    directory = Path(data_dir or settings.directory).expanduser()
+    made = Bundle(Redactor(settings.secrets()))
+    made.add("settings.json", settings.shown())
+    for problem in settings.problems:
+        made.lack("settings", problem)
+    made.collect("host", collecting.host(directory))
+    made.collect("formats", collecting.formats(directory))
+    made.collect("logs", collecting.logs(logs))
+    made.collect("cluster", collecting.cluster(state))
+    made.collect("metrics", collecting.metrics(state, admin))
+    made.collect("doctor", collecting.doctor(state, file, directory, admin))
     return made
+
+
+def _write(target: BinaryIO, made: Bundle, moment: int) -> None:
+    """Write the archive; all of its files get the same time, in seconds since 1970."""
+    manifest = {
+        "penstock": __version__, "created_ms": moment * 1000,
+        "files": made.files, "missing": made.missing,
+    }  # fmt: skip
+    contents = made.contents | {"manifest.json": json.dumps(manifest, indent=1).encode()}
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        for name, data in contents.items():
+            member = tarfile.TarInfo(f"{_FOLDER}/{name}")
+            member.size, member.mode, member.mtime = len(data), _MODE, moment
+            archive.addfile(member, io.BytesIO(data))
 
 
 def _report(state: State, path: Path, made: Bundle) -> None:

@@ -28,7 +28,7 @@ _WORDS: Final = (
 _NAME: Final = re.compile(rf"(?i)(?:^|[-_. ])(?:{_WORDS})(?:$|[-_. ])")
 _PAIR: Final = re.compile(
     rf"""(?ix)
-    (?P<name> ["']? (?: [\w.-]* [-_.] )? (?:{_WORDS}) ["']? \s* [:=] \s* )
+    (?P<name> (?:{_WORDS}) ["']? \s* [:=] \s* )
     (?: "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' | ["'][^\n]*
       | (?:basic|bearer|digest) \s+ \S+ | \$\{{[^}}\n]*\}} | [^\s,;"'}}\]]+ )
     """
@@ -39,7 +39,7 @@ _PEM: Final = re.compile(
 )
 _JWT: Final = re.compile(r"\beyJ[\w-]{5,}\.[\w-]+\.?[\w-]*")
 _AWS: Final = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
-_USER_INFO: Final = re.compile(r"(?<=://)[^\s/@\"']+:[^\s@\"']*@")
+_USER_INFO: Final = re.compile(r"(?<=://)[^\s/@:\"']{1,4096}:[^\s@\"']{0,4096}@")
 
 
 def names_secret(name: str) -> bool:

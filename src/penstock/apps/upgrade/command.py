@@ -1,4 +1,4 @@
-"""Command `penstock upgrade check`: says whether this version reads stored data.
+"""Command `penstock upgrade check`: shows whether this version reads stored data.
 
 It only reads, so it works on a copy, and on a directory that a broker of any version is using.
 """
@@ -20,11 +20,6 @@ from penstock.apps.process.configuration import Given, configure
 if TYPE_CHECKING:
     from penstock.apps.upgrade.formats import Found
 
-_STOP = "stop the broker before this version is started"
-_BACKUP = (
-    "a downgrade is not possible after the first start: copy the data first to keep a way back"
-)
-
 
 @click.group("upgrade", short_help="Check whether this version reads stored data.")
 def upgrade() -> None:
@@ -43,7 +38,7 @@ def upgrade() -> None:
 def check(state: State, file: Path | None, data_dir: str | None, control_url: str | None) -> None:
     """Show the formats of a data directory, and what the first start of this version changes.
 
-    Nothing is changed or locked, so a broker may be running, and DIR may be a copy. Exits with
+    Nothing is changed, so a broker may be running, and the directory may be a copy. Exits with
     status 1 if this version cannot read the data; the last line names the cause.
     """
     from penstock.apps.upgrade.formats import survey
@@ -77,7 +72,7 @@ async def _postgres(url: str) -> Found:
         )
     finally:
         await database.close()
-    return schema(database.where, version or 0, postgres=True)
+    return schema("postgres", database.where, version or 0)
 
 
 def _show(state: State, found: list[Found], *, in_use: bool) -> None:
@@ -99,7 +94,7 @@ def _show(state: State, found: list[Found], *, in_use: bool) -> None:
     ]
     write_table(("format", "where", "version", "first start"), rows)
     if in_use:
-        click.echo(f"A process is using the directory: {_STOP}.")
+        click.echo("A process is using the directory. Stop it before you start this version.")
     click.echo(verdict)
 
 
@@ -107,5 +102,8 @@ def _verdict(problems: list[str], *, changed: bool) -> str:
     if problems:
         return f"Penstock {__version__} cannot read this data: {problems[0]}"
     if changed:
-        return f"Penstock {__version__} reads this data; {_BACKUP}."
-    return f"Penstock {__version__} reads this data and changes no format; a downgrade is possible."
+        return (
+            f"Penstock {__version__} reads this data. After the first start a downgrade is not"
+            " possible: copy the data before it, if you may want to go back."
+        )
+    return f"Penstock {__version__} reads this data and changes no format. A downgrade is possible."

@@ -1,4 +1,4 @@
-"""Versions of the formats in a data directory, read without changing or locking anything.
+"""Versions of the formats in a data directory, read without changing anything.
 
     control.sqlite, -wal     number of the last migration (SQLite's user_version)
     partitions.checkpoint    magic PCP1 or PCP2
@@ -21,11 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, Literal
 
+from penstock.apps.doctor.storage import SQLITE_MAGIC
 from penstock.apps.process.wiring import CONTROL
 from penstock.base.errors import CorruptError, InvalidError
-from penstock.control.migrations import migrations, missing
+from penstock.control.migrations import missing
+from penstock.records import header
 from penstock.storage.files import checkpoint, journal
 from penstock.storage.files.producers import BATCHES_VERSION, SNAPSHOT_VERSION
 from penstock.storage.files.values import (
@@ -41,7 +43,6 @@ from penstock.storage.files.values import (
 )
 from penstock.storage.inspection.directories import PartitionFiles, find_roots, partitions_of
 
-_SQLITE: Final = b"SQLite format 3\0"
 _PAGES_AT: Final = 28
 _USER_VERSION_AT: Final = 60
 _HEADER_BYTES: Final = 100
@@ -49,12 +50,7 @@ _WAL_MAGICS: Final = (0x377F0682, 0x377F0683)
 _WAL_HEAD: Final = Struct(">II II 8s 8s")
 _WAL_FRAME: Final = Struct(">II 8s 8s")
 _BATCH_MAGIC_AT: Final = 16
-_BATCH_MAGIC: Final = 2
-_SNAPSHOT_HEAD: Final = Struct(">h")
-
-
-class UnreadableFormat(CorruptError):
-    """File of a format that this version of Penstock does not read."""
+_SNAPSHOT_VERSION_BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,28 +106,28 @@ def survey(directory: Path) -> Survey:
     return made
 
 
-def schema(where: str, version: int, *, postgres: bool = False) -> Found:
+def schema(database: Literal["sqlite", "postgres"], where: str, version: int) -> Found:
     """Return the format of a database with the given number of its last migration; 0 if empty."""
-    name = "postgres" if postgres else "sqlite"
-    what = "control database"
+    found = Found(what="control database", where=where, version=str(version))
     try:
-        lacking = missing("postgres" if postgres else "sqlite", version, where=where)
+        numbers = [number for number, _ in missing(database, version, where=where)]
     except InvalidError as error:
-        return Found(what=what, where=where, version=str(version), problem=str(error))
-    last = migrations("postgres" if postgres else "sqlite")[-1][0]
-    numbers = ", ".join(str(number) for number, _ in lacking)
-    change = f"runs the {name} migrations {numbers}, to schema version {last}" if lacking else ""
-    return Found(what=what, where=where, version=str(version), change=change)
+        return replace(found, problem=str(error))
+    if not numbers:
+        return found
+    listed = ", ".join(map(str, numbers))
+    change = f"runs the {database} migrations {listed}, to schema version {numbers[-1]}"
+    return replace(found, change=change)
 
 
 def sqlite_schema(path: Path) -> Found:
     """Read the schema version of a SQLite file."""
     head = _first(path, _HEADER_BYTES)
-    if head and not head.startswith(_SQLITE):
+    if head and not head.startswith(SQLITE_MAGIC):
         problem = f"{path} is not a SQLite database"
         return Found(what="control database", where=str(path), version="?", problem=problem)
     newest = _newest_page(path) or head
-    found = schema(str(path), _number(newest, _USER_VERSION_AT))
+    found = schema("sqlite", str(path), _number(newest, _USER_VERSION_AT))
     if found.version == "0" and _number(newest, _PAGES_AT) > 1:
         return replace(found, problem=f"{path} is a SQLite database of another program")
     return found
@@ -150,9 +146,9 @@ def _newest_page(path: Path) -> bytes:
     if len(content) < _WAL_HEAD.size:
         return b""
     magic, _, page_bytes, _, salts, _ = _WAL_HEAD.unpack_from(content)
-    newest = pending = b""
     if magic not in _WAL_MAGICS:
         return b""
+    newest = pending = b""
     for at in range(_WAL_HEAD.size, len(content) - page_bytes, _WAL_FRAME.size + page_bytes):
         page, committed, frame_salts, _ = _WAL_FRAME.unpack_from(content, at)
         if frame_salts != salts:
@@ -184,59 +180,59 @@ def _worst(what: str, found: list[Found]) -> Iterator[Found]:
 
 
 def _checkpoint(path: Path) -> Found:
-    magic = _first(path, len(checkpoint.MAGIC))
-    version = magic.decode("latin-1")
-    change = problem = ""
-    if magic and magic not in checkpoint.MAGICS:
-        known = ", ".join(item.decode() for item in checkpoint.MAGICS)
-        problem = _unknown(path, version, known)
-    elif magic and magic != checkpoint.MAGIC:
-        change = f"rewrites it as {checkpoint.MAGIC.decode()}"
-    return Found(
-        what="checkpoint", where=str(path), version=version, change=change, problem=problem
-    )
+    magic = _first(path, len(checkpoint.MAGIC)) or checkpoint.MAGIC
+    found = _magic("checkpoint", path, magic, *checkpoint.MAGICS)
+    if found.problem or magic == checkpoint.MAGIC:
+        return found
+    return replace(found, change=f"rewrites it as {checkpoint.MAGIC.decode()}")
 
 
 def _journal(path: Path) -> Found:
     magic = _first(path, len(journal.MAGIC))
-    known = not magic.strip(b"\0") or magic == journal.MAGIC
-    version = journal.MAGIC.decode() if known else magic.decode("latin-1")
-    problem = "" if known else _unknown(path, version, journal.MAGIC.decode())
-    return Found(what="journal", where=str(path), version=version, problem=problem)
+    if not magic.strip(b"\0"):  # the file is allocated, but has no entry
+        magic = journal.MAGIC
+    return _magic("journal", path, magic, journal.MAGIC)
+
+
+def _magic(what: str, path: Path, magic: bytes, *known: bytes) -> Found:
+    version = magic.decode("latin-1")
+    problem = _problem(path, version, *(item.decode() for item in known))
+    return Found(what=what, where=str(path), version=version, problem=problem)
 
 
 def _partition(files: PartitionFiles) -> Found:
-    """Check the versions of a partition: its id, first and last segment, and its snapshots."""
-    problem = ""
-    try:
-        metadata = Path(files.path) / METADATA_FILE
-        if metadata.exists():
-            decode_partition_metadata(metadata.read_bytes())
-        for offset in {*files.segments[:1], *files.segments[-1:]}:
-            _check_segment(Path(files.file(offset, LOG)))
-        for offset, suffix in files.snapshots:
-            _check_snapshot(Path(files.file(offset, suffix)), suffix)
-    except CorruptError as error:
-        problem = str(error)
-    version = f"record batches {_BATCH_MAGIC}"
+    version = f"record batches {header.MAGIC}"
+    problem = next(filter(None, _problems(files)), "")
     return Found(what="log", where=files.path, version=version, problem=problem)
 
 
-def _check_segment(path: Path) -> None:
-    head = _first(path, _BATCH_MAGIC_AT + 1)
-    if len(head) > _BATCH_MAGIC_AT and head.strip(b"\0") and head[-1] != _BATCH_MAGIC:
-        raise UnreadableFormat(_unknown(path, str(head[-1]), str(_BATCH_MAGIC)))
+def _problems(files: PartitionFiles) -> Iterator[str]:
+    """Check the versions of a partition: its id, first and last segment, and its snapshots."""
+    metadata = Path(files.path) / METADATA_FILE
+    try:
+        decode_partition_metadata(metadata.read_bytes())
+    except FileNotFoundError:
+        pass
+    except CorruptError as error:
+        yield f"{metadata}: {error}"
+    for offset in {*files.segments[:1], *files.segments[-1:]}:
+        path = Path(files.file(offset, LOG))
+        head = _first(path, _BATCH_MAGIC_AT + 1)
+        if len(head) > _BATCH_MAGIC_AT and head.strip(b"\0"):
+            yield _problem(path, head[-1], header.MAGIC)
+    for offset, suffix in files.snapshots:
+        path = Path(files.file(offset, suffix))
+        known = BATCHES_VERSION if suffix == RECENT_BATCHES else SNAPSHOT_VERSION
+        head = _first(path, _SNAPSHOT_VERSION_BYTES)
+        if len(head) == _SNAPSHOT_VERSION_BYTES:
+            yield _problem(path, int.from_bytes(head, "big", signed=True), known)
 
 
-def _check_snapshot(path: Path, suffix: str) -> None:
-    head = _first(path, _SNAPSHOT_HEAD.size)
-    known = BATCHES_VERSION if suffix == RECENT_BATCHES else SNAPSHOT_VERSION
-    if len(head) == _SNAPSHOT_HEAD.size and _SNAPSHOT_HEAD.unpack(head)[0] != known:
-        raise UnreadableFormat(_unknown(path, str(_SNAPSHOT_HEAD.unpack(head)[0]), str(known)))
-
-
-def _unknown(path: Path, version: str, known: str) -> str:
-    return f"{path} has format version {version!r}; this version of Penstock reads {known}"
+def _problem(path: Path, version: object, *known: object) -> str:
+    if version in known:
+        return ""
+    listed = ", ".join(map(str, known))
+    return f"{path} has format version {version!r}; this version of Penstock reads {listed}"
 
 
 def _first(path: Path, size: int) -> bytes:
