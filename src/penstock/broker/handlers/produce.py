@@ -418,9 +418,9 @@ class Produce(Struct, frozen=True, kw_only=True):
                         raise _empty(topic, index)
                     guard = None if guards is None else guard_of(guards, (key, index))
                     ids = self._id_reader(context, topic, partition)
-                    done: Done = result
-                    if traces is not None:
-                        done = traces.producing(result, context, self.metrics, records, partition)
+                    done: Done = result if traces is None else traces.producing(
+                        result, context, self.metrics, records, partition
+                    )  # fmt: skip
                     try:
                         partition.append(
                             records, now_ms=now_ms, acks=acks, lease=lease, done=done,
