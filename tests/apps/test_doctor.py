@@ -141,6 +141,9 @@ def test_without_a_configuration_nothing_is_said_of_one(
             state, cause, fix = found[check]
             assert (state, fix) == ("skip", "give the broker's TOML file with --config"), check
             assert cause == "not checked: no broker's configuration is given"
+        shown = bare("-b", broker.bootstrap, "doctor").out
+        [line] = [line for line in shown.splitlines() if cause in line]
+        assert all(check in line for check in checks), "they share a line"
         named = examined(bare, "-b", broker.bootstrap, "--data-dir", str(broker.directory))[1]
     assert (named["database"][0], named["ACLs"][1]) == ("ok", cause)
 

@@ -108,4 +108,9 @@ async def test_copies_of_a_broker_that_does_not_run_are_not_called_current(
         shown = await asked(made, "cluster", "status", status=1)
         assert "3 brokers, 2 ready" in shown
         assert "unknown" in shown
+        image = made.brokers[leader].cluster
+        await until(lambda: killed not in image.image.topics["t"].partitions[0].isr)
+        finding = await diagnosis(made, status=1)
+        assert finding["cause"] == (f"t-0: not fully replicated; brokers {killed} do not respond")
+        assert finding["fix"].startswith(f"start broker {killed}, ")
         await silent.stop()

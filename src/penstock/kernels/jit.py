@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -115,6 +115,11 @@ def _warn_once(cause: str) -> None:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1)
+def _announce() -> None:
+    logger.warning("compiling kernels for this machine, which takes about half a minute")
+
+
 class _Place(_CacheLocator):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file
@@ -144,10 +149,12 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     _impl_class = _Kept
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        try:
-            return super().load_overload(signature, target)
-        except OSError:
-            return None
+        found = None
+        with suppress(OSError):
+            found = super().load_overload(signature, target)
+        if found is None:
+            _announce()
+        return found
 
     def save_overload(self, signature: Any, data: Any) -> None:
         try:

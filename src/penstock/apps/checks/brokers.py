@@ -70,6 +70,15 @@ def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState],
     return cluster, states, [found, *_shared(cluster)]
 
 
+def silent(states: Mapping[int, BrokerState]) -> frozenset[int]:
+    """Return the registered brokers that do not respond."""
+    return frozenset(
+        broker_id
+        for broker_id, found in states.items()
+        if found.error is not None and not isinstance(found.error, BrokerRefused)
+    )
+
+
 def cure(error: PenstockError, broker: str) -> str:
     """Return the fix for the error of an unreachable broker; empty if the error suffices."""
     cause = error.__cause__ if isinstance(error.__cause__, PenstockError) else error
@@ -132,7 +141,7 @@ def _shared(cluster: ClusterMetadata) -> list[Finding]:
 
 def _way(state: State, node: Node, asked: BrokerState | None) -> Check:
     name = f"broker {node.node_id} at {node.address}"
-    failure = None if asked is None or isinstance(asked.error, BrokerRefused) else asked.error
+    failure = asked.error if asked is not None and silent({node.node_id: asked}) else None
     return Check(name, lambda: [_went(state, node, name, failure)])
 
 

@@ -7,6 +7,7 @@ A finding is `ok`, `warn`, `fail`, or `skip` (not checked). The exit status is 1
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.checks.brokers import broker_checks, known_admins, reach
+from penstock.apps.checks.brokers import broker_checks, known_admins, reach, silent
 from penstock.apps.checks.interfaces import ADMIN_CHECKS
 from penstock.apps.client.session import State, client_options, path_option, write_json, write_table
 from penstock.apps.doctor import Check, Finding, look
@@ -100,10 +101,22 @@ def doctor(
     if state.json:
         write_json([asdict(finding) for finding in findings])
     else:
-        rows = [(item.status, item.check, item.cause, item.fix) for item in findings]
-        write_table(("", "check", "found", "fix"), rows)
+        write_table(("", "check", "found", "fix"), _rows(findings))
     if any(item.status == "fail" for item in findings):
         raise click.exceptions.Exit(1)
+
+
+def _rows(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of the table; checks that were skipped for the same reason share a row."""
+    checks: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
+    for index, item in enumerate(findings):
+        apart = None if item.status == "skip" else index
+        checks[item.status, item.cause, item.fix, apart].append(item)
+    return [
+        (first.status, ", ".join(item.check for item in alike), first.cause, first.fix)
+        for alike in checks.values()
+        for first in alike[:1]
+    ]
 
 
 def examine(
@@ -140,7 +153,7 @@ def _of_brokers(state: State, admin: str | None) -> list[Finding]:
     checks = broker_checks(state, cluster, states, named)
     if cluster is not None:
         checks += [
-            partitions(state),
+            partitions(state, silent(states)),
             *[check(state, addresses) for check in ADMIN_CHECKS],
             consumers(state),
         ]

@@ -8,7 +8,7 @@ are checked. If a batch cannot be read, the finding has the command that moves t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.apps.checks.findings import Check, Finding, Status, listed
@@ -32,25 +32,34 @@ class Trouble(NamedTuple):
     state: str
     gone: tuple[int, ...]
     """Brokers with an assigned replica that are not registered."""
+    silent: tuple[int, ...]
+    """Registered brokers with an assigned replica that do not respond."""
     behind: tuple[int, ...]
-    """Registered brokers whose replicas are out of sync."""
+    """Other brokers whose replicas are out of sync."""
     needed: int
 
 
-def partitions(state: State) -> Check:
-    """Return the check that every partition has a leader and all of its replicas in sync."""
-    return Check(NAME, lambda: _look(state))
+def partitions(state: State, silent: Collection[int]) -> Check:
+    """Return the check that every partition has a leader and all of its replicas in sync.
+
+    `silent` are the registered brokers that do not respond.
+    """
+    return Check(NAME, lambda: _look(state, silent))
 
 
-def _look(state: State) -> list[Finding]:
+def _look(state: State, silent: Collection[int]) -> list[Finding]:
     alike: dict[Trouble, list[str]] = defaultdict(list)
     with state.client(**SHORT_CALLS) as client:
         found = client.metadata()
         others = _roles(client, found)
         for row in troubled(client, found):
-            gone = tuple(sorted({*row["replicas"]} - found.nodes.keys()))
-            behind = tuple(sorted({*row["replicas"]} - {*row["isr"], *gone}))
-            trouble = Trouble(row["state"], gone, behind, row["needed"])
+            replicas = sorted(row["replicas"])
+            gone = tuple(broker for broker in replicas if broker not in found.nodes)
+            away = tuple(broker for broker in replicas if broker in silent)
+            behind = tuple(
+                broker for broker in replicas if broker not in {*row["isr"], *gone, *away}
+            )
+            trouble = Trouble(row["state"], gone, away, behind, row["needed"])
             alike[trouble].append(f"{row['topic']}-{row['partition']}")
     if alike:
         return [_finding(trouble, names) for trouble, names in sorted(alike.items())] + others
@@ -109,14 +118,17 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
     reasons = []
     if trouble.gone:
         reasons.append(f"brokers {_listed(trouble.gone)} are not registered")
+    if trouble.silent:
+        reasons.append(f"brokers {_listed(trouble.silent)} do not respond")
     if trouble.behind:
         reasons.append(f"the replicas on brokers {_listed(trouble.behind)} are out of sync")
+    stopped = sorted({*trouble.gone, *trouble.silent})
     cure = (
         (
-            f"start broker {' and '.join(map(str, trouble.gone))}, each with its own data"
+            f"start broker {' and '.join(map(str, stopped))}, each with its own data"
             " directory; with an empty directory it copies the log from the other replicas"
         )
-        if trouble.gone
+        if stopped
         else (
             "wait until they catch up. If they do not, check that their brokers can connect to"
             " the leader's replication.listener, and read their logs"
