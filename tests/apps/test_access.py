@@ -33,7 +33,7 @@ def test_acls_are_added_listed_and_removed(run: Run) -> None:
         "acl", "add", "--topic", "orders", "--topic", "bills", "--principal", "User:alice",
         "--operation", "read", "--operation", "alter-configs",
     )  # fmt: skip
-    assert (added.status, added.out) == (0, "4 entries are in force\n")
+    assert (added.status, added.out) == (0, "4 entries in force\n")
     words = ("--group", "g", "--prefix", "--principal", "User:*", "--operation", "all", "--deny")
     assert run("acl", "add", *words, "--host", "10.0.0.1").status == 0
     listed = run("acl", "list", "--topic", "orders").out

@@ -80,7 +80,11 @@ def test_every_command_of_the_guide_runs(tmp_path: Path) -> None:
         doctor = said["penstock doctor --local --config broker.toml"]
         assert "ACLs are enforced, and all clients are authenticated" in doctor
         assert "warn" not in [line.split()[0] for line in doctor.splitlines() if "ACLs" in line]
-        shell.run("penstock topic create others", status=1)  # who is app now, and may not
+        refused = shell.run("penstock topic create payments", status=1)  # who is app now
+        assert refused in GUIDE.read_text()
+        client = shell.text(blocks("python")[0])
+        (tmp_path / "client.py").write_text(client)
+        assert shell.run(f"{sys.executable} client.py").split() == ["order-1", "order-2"]
         shell.run("penstock acl list", status=1)
         stored = "no damage found by 1 broker"
         assert stored not in " ".join(shell.run("penstock doctor").split())

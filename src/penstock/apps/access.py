@@ -17,6 +17,7 @@ from penstock.apps.client.session import (
     BadInput,
     State,
     client_options,
+    counted,
     default_option,
     path_option,
     say,
@@ -211,7 +212,7 @@ def add_acls(
         client.create_acls(bindings)
     say(
         state,
-        f"{len(bindings)} entries are in force",
+        f"{counted(len(bindings), 'entry')} in force",
         added=[asdict(binding) for binding in bindings],
     )
 

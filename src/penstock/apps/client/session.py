@@ -456,9 +456,12 @@ def show_facts(
 
 
 def counted(count: int, thing: str) -> str:
-    """Return a count with its noun: `1 partition`, `3 partitions` or `3 batches`."""
-    ending = "" if count == 1 else "es" if thing.endswith("ch") else "s"
-    return f"{count} {thing}{ending}"
+    """Return a count with its noun: `1 partition`, `3 partitions`, `3 batches` or `3 entries`."""
+    if count == 1:
+        return f"{count} {thing}"
+    if thing.endswith("ry"):
+        return f"{count} {thing[:-1]}ies"
+    return f"{count} {thing}{'es' if thing.endswith('ch') else 's'}"
 
 
 def say(state: State, text: str, **facts: object) -> None:
