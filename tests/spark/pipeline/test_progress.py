@@ -21,6 +21,7 @@ from penstock.spark.pipeline.progress import (
     duration,
     lines,
     size,
+    summary,
     table,
 )
 from penstock.spark.pipeline.state import Phase, QueryState
@@ -142,12 +143,27 @@ def shown(*states: QueryState, width: int = 160) -> list[str]:
     return [" ".join(line.split()) for line in out.getvalue().splitlines() if line.strip()]
 
 
+def test_a_table_of_a_plain_query_fits_into_80_characters() -> None:
+    busy = {**ORDERS.counts, "rows": 1_234_567}
+    found = shown(replace(ORDERS, held=0, counts=busy, batch_id=123, lag_records=99_999), width=80)
+    assert found[1] == "query phase batch rows/s lag batch time rows rejected"
+    assert found[3] == "orders running 123 5,556 99,999 180 ms 1,234,567 7"
+
+
+def test_a_summary() -> None:
+    assert summary(ORDERS) == (
+        "orders: 8,000 records read in 8 batches, 7,993 written to lake, 7 rejected,"
+        " 7 sent to dead letters"
+    )
+    assert summary(WINDOWS) == "per_minute: 0 records read in 0 batches"
+
+
 def test_a_table() -> None:
     found = shown(ORDERS, WINDOWS)
     assert found[0] == "pipeline shop"
     assert found[1] == ("query phase batch rows/s lag batch time rows state held rejected restarts")
     assert found[3] == "orders running 7 5,556 12 180 ms 8,000 2 7"
-    assert found[4] == "per_minute restarting 0 0 40,000 / 5.0 MiB 0 0 2"
+    assert found[4] == "per_minute restarting 0 0 40,000 / 5.0 MiB 0 2"
     assert found[5:] == ["per_minute: topic x: at most 3"]
 
 
@@ -224,7 +240,6 @@ def test_a_live_table_on_a_terminal() -> None:
         script.now = (replace(ORDERS, batch_rows=77, batch_ms=1_000),)
         until(lambda: " 77 " in out.getvalue())
         script.now = (replace(ORDERS, phase="failed", error="no such table"),)
-    # The cursor is shown again, below the last look.
     last = out.getvalue().rpartition("pipeline shop")[2]
     assert "orders: no such table" in last
-    assert last.rstrip().endswith("\x1b[?25h")
+    assert last.endswith(f"\x1b[?25h{summary(ORDERS)}\n"), "the cursor is shown again before it"

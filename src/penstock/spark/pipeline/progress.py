@@ -118,7 +118,10 @@ def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[st
 
 
 def table(states: Sequence[dict[str, Any]], *, title: str | None = None) -> Table:
-    """Return a table of queries, each a result of `described`, with their errors below it."""
+    """Return a table of queries, each a result of `described`, with their errors below it.
+
+    Columns of `_OPTIONAL` without a value are left out, so that the table fits into 80 characters.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -126,15 +129,17 @@ def table(states: Sequence[dict[str, Any]], *, title: str | None = None) -> Tabl
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("query", "phase"):
         made.add_column(name, overflow="fold")
-    for name in _NUMBERS:
+    columns = {name: [show(state) for state in states] for name, show in _NUMBERS.items()}
+    columns = {
+        name: cells for name, cells in columns.items() if name not in _OPTIONAL or any(cells)
+    }
+    for name in columns:
         made.add_column(name, justify="right", no_wrap=True)
     errors = Text()
-    for state in states:
+    for index, state in enumerate(states):
         phase: Phase = state["phase"]
-        cells = [show(state) for show in _NUMBERS.values()]
-        made.add_row(
-            Text(state["query"]), Text(phase, style=_STYLES.get(phase, "")), *map(Text, cells)
-        )
+        cells = [Text(cells[index]) for cells in columns.values()]
+        made.add_row(Text(state["query"]), Text(phase, style=_STYLES.get(phase, "")), *cells)
         if state["error"]:
             errors.append(f"{state['query']}: {state['error']}\n", style="red")
     made.caption = errors if errors.plain else None
@@ -156,10 +161,27 @@ _NUMBERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "batch time": lambda state: duration(state["batch_ms"]) if state["batches"] else "",
     "rows": lambda state: f"{state['rows']:,}",
     "state": _state_cell,
-    "held": lambda state: f"{state['held_records']:,}",
+    "held": lambda state: f"{state['held_records']:,}" if state["held_records"] else "",
     "rejected": lambda state: f"{sum(state['rejected'].values()):,}",
     "restarts": lambda state: f"{state['restarts']:,}" if state["restarts"] else "",
 }
+
+
+_OPTIONAL: Final = ("state", "held", "restarts")
+
+
+def summary(state: QueryState) -> str:
+    """Return the totals of a query since its start as a sentence."""
+    counts = state.counts
+    parts = [f"{counts.get(ROWS, 0):,} records read in {counts.get(BATCHES, 0):,} batches"]
+    parts += [f"{number:,} written to {name}" for name, number in counts_of(state, WRITTEN).items()]
+    for name, number in (
+        ("rejected", sum(counts_of(state, REJECTED).values())),
+        ("sent to dead letters", counts.get(DEAD_LETTERS, 0)),
+        ("too late", counts.get(LATE, 0)),
+    ):
+        parts += [f"{number:,} {name}"] if number else []
+    return f"{state.query}: {', '.join(parts)}"
 
 
 def duration(milliseconds: int) -> str:
@@ -207,12 +229,12 @@ class LineDisplay:
 
 
 class TableDisplay:
-    """Progress output as a table at the foot of a terminal, below all other output."""
+    """Progress output as a table at the foot of a terminal, and the totals at the end."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
         self._title = title
-        self._before: States | None = None
+        self._before: States = ()
         self._live: Live | None = None
 
     def show(self, states: States) -> None:
@@ -232,6 +254,8 @@ class TableDisplay:
         if self._live is not None:
             self._live.stop()
             self._live = None
+            for state in self._before:
+                self._console.print(summary(state), highlight=False, markup=False)
 
 
 class Watcher:
