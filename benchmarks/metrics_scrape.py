@@ -22,6 +22,7 @@ from penstock.testing import Broker
 
 TOPICS = 100
 PARTITIONS = 100
+LOADED_TOPIC = "topic-0"
 LIMIT_MS = 50.0
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 PRODUCER = """
@@ -32,7 +33,7 @@ table = pa.table({"value": [b"x" * 100] * 100})
 with Client(sys.argv[1]) as client:
     print("ready", flush=True)
     while True:
-        client.write_arrow("topic-0", table)
+        client.write_arrow(sys.argv[2], table)
 """
 
 
@@ -48,7 +49,8 @@ def scrape_ms(url: str) -> float:
 
 @contextmanager
 def producer(bootstrap: str) -> Iterator[None]:
-    command = [sys.executable, "-c", PRODUCER, bootstrap]
+    """Write to `LOADED_TOPIC` at full speed, from a process of its own."""
+    command = [sys.executable, "-c", PRODUCER, bootstrap, LOADED_TOPIC]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
