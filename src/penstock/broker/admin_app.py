@@ -179,19 +179,14 @@ class LazyPart:
 
 
 def _with_front_page(app: ASGIApp) -> ASGIApp:
-    """Return an application that redirects browsers from `/` to the console."""
+    """Return an application that redirects `/` to the console."""
 
     async def with_front_page(scope: Scope, receive: Receive, send: Send) -> None:
-        front = scope.get("path") == "/" and scope["method"] == "GET" and _wants_page(scope)
+        front = scope.get("path") == "/" and scope["method"] == "GET"
         shown = RedirectResponse(CONSOLE, HTTPStatus.SEE_OTHER) if front else app
         await shown(scope, receive, send)
 
     return with_front_page
-
-
-def _wants_page(scope: Scope) -> bool:
-    accepted = [value for name, value in scope["headers"] if name == b"accept"]
-    return any(b"text/html" in value for value in accepted)
 
 
 def _broker_views(broker: Assembly) -> BrokerViews:
