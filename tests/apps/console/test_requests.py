@@ -223,10 +223,10 @@ def test_a_disabled_console_has_no_pages() -> None:
 # Responses
 
 
-def test_browsers_are_redirected_from_the_root(url: str) -> None:
-    answer = ask(url, "/")
+@pytest.mark.parametrize("accept", ["text/html", "*/*"])
+def test_the_root_leads_to_the_console(url: str, accept: str) -> None:
+    answer = ask(url, "/", headers={"accept": accept})
     assert (answer.status, answer.headers["location"]) == (303, "/console")
-    assert ask(url, "/", headers={"accept": "application/json"}).status == 404
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/topics/missing", "/console/nothing"])
