@@ -8,5 +8,6 @@ options=(--generate-hashes --no-emit-index-url --no-emit-find-links --universal 
     --quiet --no-header --no-annotate)
 printf 'setuptools\nwheel\n' | "$uv" pip compile - "${options[@]}" -o requirements/build.txt
 "$uv" pip compile pyproject.toml --extra demo --group dev --group compat "${options[@]}" -o requirements/dev.txt
-# The container's lock: what running needs, with the versions and hashes of the development lock.
-"$uv" pip compile pyproject.toml --extra compile --constraint requirements/dev.txt "${options[@]}" -o deploy/requirements.txt
+# The lock of the image: a broker with all pages of its console, and Numba for the build of the wheel, with the
+# versions and hashes of the development lock.
+"$uv" pip compile pyproject.toml --extra client --extra compile --constraint requirements/dev.txt "${options[@]}" -o deploy/requirements.txt

@@ -22,12 +22,33 @@ from penstock import __version__
 from penstock.apps.cli import root
 
 ROOT = Path(__file__).resolve().parent.parent
-INSTALLED_BYTES_MAX = 460 << 20
+INSTALLED_BYTES_MAX = 350 << 20
 """Largest size of an environment with a plain installation, with pip and compiled files."""
 INSTALL_SECONDS_MAX = 600
 COMMAND_SECONDS_MAX = 120
 DATA = ("*.sql", "*.toml", "*.css", "*.js", "*.html", "*.svg", "*.properties", "py.typed", "*.txt",
         "*.jsonl", "*.md")  # fmt: skip
+FOREIGN = """
+import sys
+from confluent_kafka import Consumer, Producer
+
+producer = Producer({"bootstrap.servers": sys.argv[1]})
+for value in ("one", "two"):
+    producer.produce("orders", value)
+assert producer.flush(60) == 0
+consumer = Consumer({
+    "bootstrap.servers": sys.argv[1], "group.id": "readers", "auto.offset.reset": "earliest",
+})
+consumer.subscribe(["orders"])
+found = []
+while len(found) < 2:
+    message = consumer.poll(60)
+    assert message is not None and message.error() is None, message
+    found.append(message.value().decode())
+consumer.commit(asynchronous=False)
+print(*found)
+"""
+"""Program of a foreign Kafka client that writes records and reads them in a group."""
 SCHEMA = '{"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]}'
 
 
@@ -76,10 +97,10 @@ def test_the_wheel_says_what_it_needs(built: tuple[Path, Path]) -> None:
         (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         text = archive.read(metadata).decode()
     needed = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", text, re.MULTILINE)
-    assert {"click", "msgspec", "pyarrow"} <= set(needed)
-    assert {"numba", "pyspark", "matplotlib", "sqlglot"} & set(needed) == set()
+    assert {"click", "msgspec", "numpy"} <= set(needed)
+    assert {"numba", "pyarrow", "pyspark", "matplotlib", "sqlglot"} & set(needed) == set()
     extras = set(re.findall(r"^Provides-Extra: (\w+)$", text, re.MULTILINE))
-    assert extras == {"compile", "spark", "pipelines", "demo", "plots"}
+    assert extras == {"client", "compile", "spark", "pipelines", "demo", "plots"}
 
 
 def test_the_source_archive_is_normalized(built: tuple[Path, Path]) -> None:
@@ -109,9 +130,12 @@ def test_wheels_of_one_archive_are_equal(built: tuple[Path, Path], tmp_path: Pat
 
 
 class Installed:
-    """Environment in which pip has installed a wheel or a source tree, and what that requires."""
+    """Environment in which pip has installed a wheel or a source tree, and what that requires.
 
-    def __init__(self, folder: Path, source: Path) -> None:
+    `extra` is one of Penstock, and `others` are other packages.
+    """
+
+    def __init__(self, folder: Path, source: Path, *others: str, extra: str | None = None) -> None:
         self.folder = folder
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         known = re.findall(
@@ -121,7 +145,8 @@ class Installed:
         constraints.write_text("\n".join(known))
         subprocess.run(
             [str(folder / "bin/python"), "-m", "pip", "install", "--quiet",
-             "--disable-pip-version-check", "--constraint", str(constraints), str(source)],
+             "--disable-pip-version-check", "--constraint", str(constraints), *others,
+             f"{source}[{extra}]" if extra else str(source)],
             check=True, timeout=INSTALL_SECONDS_MAX,
         )  # fmt: skip
 
@@ -158,11 +183,21 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("installed")
-    _, wheel = dist.build(folder / "dist")
+def platform_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    _, wheel = dist.build(tmp_path_factory.mktemp("platform"))
     assert wheel.name.endswith(f"-cp311-abi3-linux_{os.uname().machine}.whl")
-    return Installed(folder / "environment", wheel)
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, platform_wheel: Path) -> Installed:
+    """The plain installation beside a foreign Kafka client."""
+    return Installed(tmp_path_factory.mktemp("plain"), platform_wheel, "confluent-kafka")
+
+
+@pytest.fixture(scope="module")
+def with_client(tmp_path_factory: pytest.TempPathFactory, platform_wheel: Path) -> Installed:
+    return Installed(tmp_path_factory.mktemp("client"), platform_wheel, extra="client")
 
 
 @pytest.mark.long
@@ -187,7 +222,7 @@ def test_an_installation_is_small(installed: Installed) -> None:
     print(f"{size / (1 << 20):.0f} MiB")
     assert size <= INSTALLED_BYTES_MAX
     packages = {path.name for path in installed.folder.glob("lib/python*/site-packages/*")}
-    assert {"numba", "llvmlite", "pyspark", "sqlglot"} & packages == set()
+    assert {"numba", "llvmlite", "pyarrow", "pyspark", "sqlglot"} & packages == set()
     assert (installed.folder / "share/man/man1/penstock-serve.1").is_file()
 
 
@@ -201,7 +236,32 @@ def test_every_command_shows_its_help(installed: Installed) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_an_installation_serves_and_uses_a_broker(installed: Installed, tmp_path: Path) -> None:
+def test_a_plain_installation_is_a_complete_broker(installed: Installed, tmp_path: Path) -> None:
+    run = installed.run
+    with installed.broker(tmp_path / "data") as listeners:
+        at = ("-b", listeners["kafka"])
+        run(*at, "topic", "create", "orders")
+        command = [str(installed.folder / "bin/python"), "-c", FOREIGN, listeners["kafka"]]
+        found = subprocess.run(
+            command, env=installed.environment(), capture_output=True, text=True, check=True,
+            timeout=COMMAND_SECONDS_MAX,
+        )  # fmt: skip
+        assert found.stdout.split() == ["one", "two"]
+        assert "readers" in run(*at, "group", "list")
+        run(*at, "doctor", "--data-dir", str(tmp_path / "data"))
+        refused = subprocess.run(
+            installed.words(*at, "consume", "orders", "-e"), env=installed.environment(),
+            capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS_MAX,
+        )  # fmt: skip
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "pip install 'penstock[client]'" in refused.stderr
+        run(*at, "topic", "delete", "orders", "--yes")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_an_installation_serves_and_uses_a_broker(with_client: Installed, tmp_path: Path) -> None:
+    installed = with_client
     run, data = installed.run, tmp_path / "data"
     schema = tmp_path / "order.avsc"
     schema.write_text(SCHEMA)
@@ -235,8 +295,8 @@ def test_an_installation_serves_and_uses_a_broker(installed: Installed, tmp_path
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_files_of_a_stopped_broker_are_read(installed: Installed, tmp_path: Path) -> None:
-    data = tmp_path / "data"
+def test_files_of_a_stopped_broker_are_read(with_client: Installed, tmp_path: Path) -> None:
+    installed, data = with_client, tmp_path / "data"
     with installed.broker(data) as listeners:
         at = ("-b", listeners["kafka"])
         installed.run(*at, "topic", "create", "orders")

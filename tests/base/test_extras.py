@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base.extras import PACKAGES, MissingExtra, check_installed, required
+from penstock.base.extras import (
+    PACKAGES,
+    MissingExtra,
+    check_installed,
+    missing_extra,
+    required,
+)
 
 BLOCK = """
 import sys
@@ -30,6 +36,8 @@ def without(packages: set[str], *words: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("package", "extra", "words"),
     [
+        ("pyarrow", "client", ("produce", "orders")),
+        ("pyarrow", "client", ("consume", "orders")),
         ("numba", "compile", ("kernels",)),
         ("llvmlite", "compile", ("kernels",)),
         ("pyspark", "spark", ("pipeline", "status", "none.toml")),
@@ -56,7 +64,38 @@ def test_extras_are_those_of_the_project() -> None:
     path = Path(__file__).resolve().parents[2] / "pyproject.toml"
     extras = tomllib.loads(path.read_text())["project"]["optional-dependencies"]
     for extra, packages in PACKAGES.items():
-        assert {re.split(r"[^\w-]", item)[0] for item in extras[extra]} == {*packages}
+        assert {re.split(r"[^\w-]", item)[0] for item in extras[extra]} - {"penstock"} == {
+            *packages
+        }
+    assert "penstock[client]" in extras["spark"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("penstock.client", "ValueSchema"),
+        ("penstock.outbox", "OutboxConsumer"),
+        ("penstock.security.data", "FieldEncoder"),
+        ("penstock.records.columnar", "decode_batches"),
+    ],
+)
+def test_a_public_name_that_needs_pyarrow_names_the_extra(module: str, name: str) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from penstock.base.extras import MissingExtra\n"
+        f"import {module} as module\n"
+        f"try: module.{name}\n"
+        "except MissingExtra as error: print(error.package, error.extra)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["pyarrow", "client"]
+
+
+def test_a_missing_package_of_no_extra_stays_an_error() -> None:
+    assert missing_extra(ModuleNotFoundError(name="no_such_package")) is None
+    error = missing_extra(ModuleNotFoundError(name="pyarrow.compute"))
+    assert error is not None
+    assert (error.package, error.extra) == ("pyarrow", "client")
 
 
 def test_a_module_that_is_there_is_returned() -> None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.client import Client
-from penstock.client.columns import Isolation
+from penstock.client.arguments import Isolation
 from penstock.testing import Broker
 from tests.client.test_queue import EARLIEST
 from tests.compacted_topics import (

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.records import columnar
-from penstock.records.columnar.fitting import Pointer, WithoutHeaders, fit, fitting, record_sizes
+from penstock.records.columnar.fitting import fitting
+from penstock.records.columnar.inputs import read_input
+from penstock.records.columnar.shortening import Pointer, WithoutHeaders, fit, record_sizes
 from tests.records import reference
 
 LIMIT = 2_000
@@ -68,7 +70,7 @@ def encoded(table: pa.Table) -> list[dict[str, Any]]:
 @settings(max_examples=EXAMPLES)
 def test_every_record_is_written_whole_or_as_a_pointer(given_rows: list[dict[str, Any]]) -> None:
     table = pa.Table.from_pylist(given_rows, schema=SCHEMA)
-    fits = fit(table, limit_bytes=LIMIT)
+    fits = fit(read_input(table, 0), limit_bytes=LIMIT)
     shortened = fitting(table, limit_bytes=LIMIT, shorten=Pointer(prefix=OWN))
     assert shortened.column("other").to_pylist() == list(range(len(given_rows)))
     written = encoded(shortened)
@@ -93,7 +95,8 @@ def test_every_record_is_written_whole_or_as_a_pointer(given_rows: list[dict[str
 def test_whether_a_record_fits_is_so_by_another_encoder(given_rows: list[dict[str, Any]]) -> None:
     """The oracle writes records one by one, by the text of the protocol."""
     table = pa.Table.from_pylist(given_rows, schema=SCHEMA)
-    fits, sizes = fit(table, limit_bytes=LIMIT), record_sizes(table)
+    columns = read_input(table, 0)
+    fits, sizes = fit(columns, limit_bytes=LIMIT), record_sizes(columns)
     for row, whole, size in zip(given_rows, fits, sizes, strict=True):
         plain = reference_size(row)
         assert plain <= size
@@ -112,7 +115,7 @@ def test_headers_of_the_way_back_are_left_out_where_only_they_are_too_much() -> 
     stamp = {"key": "way.back", "value": np.random.default_rng(2).bytes(90)}
     headers = [*plain["headers"], stamp]  # type: ignore[misc]
     table = pa.Table.from_pylist([{**plain, "headers": headers}], schema=SCHEMA)
-    assert fit(table, limit_bytes=LIMIT).tolist() == [False]
+    assert fit(read_input(table, 0), limit_bytes=LIMIT).tolist() == [False]
     fitted = fitting(table, limit_bytes=LIMIT, shorten=WithoutHeaders(prefix="way."))
     assert fitted.to_pylist() == [plain]
-    assert fit(fitted, limit_bytes=LIMIT).tolist() == [True]
+    assert fit(read_input(fitted, 0), limit_bytes=LIMIT).tolist() == [True]

@@ -152,13 +152,25 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         _silence_stdout()
         sys.exit(STATUS_FAILED)
-    except (PenstockError, OSError) as error:
+    except (PenstockError, OSError, ModuleNotFoundError) as error:
         if "--debug" in words:
             raise
-        click.echo(f"penstock: {describe(error)}", err=True)
+        click.echo(f"penstock: {describe(_named(error))}", err=True)
         unreachable = isinstance(error, PenstockError) and error.code == "broker_not_available"
         sys.exit(STATUS_UNREACHABLE if unreachable else STATUS_FAILED)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _named(error: Exception) -> Exception:
+    """Return the error that names the extra of a missing package, or else the same error."""
+    if not isinstance(error, ModuleNotFoundError):
+        return error
+    from penstock.base.extras import missing_extra
+
+    missing = missing_extra(error)
+    if missing is None:
+        raise error
+    return missing
 
 
 def describe(error: Exception) -> str:

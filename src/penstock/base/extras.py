@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 from penstock.base.errors import InvalidError
 
 PACKAGES: Final = {
+    "client": ("pyarrow",),
     "compile": ("numba",),
     "spark": ("pyspark", "deltalake", "pandas", "sqlglot"),
     "plots": ("matplotlib",),
@@ -44,6 +45,14 @@ def required(module: str, extra: str) -> ModuleType:
         if package == "penstock":
             raise
         raise MissingExtra(package, extra) from error
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
+    """Return the error that names the extra with a missing package; None if no extra has it."""
+    package = (error.name or "").partition(".")[0]
+    extras = (extra for extra, packages in PACKAGES.items() if package in packages)
+    extra = next(extras, None)
+    return None if extra is None else MissingExtra(package, extra)
 
 
 def check_installed(extra: str) -> None:

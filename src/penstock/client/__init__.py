@@ -3,7 +3,6 @@
 Its names are imported on first use, because PyArrow and NumPy are slow to import.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -102,4 +101,6 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"penstock.client.{home}"), name)
+    from penstock.base.extras import required
+
+    return getattr(required(f"penstock.client.{home}", "client"), name)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client.errors import InvalidArgument
+from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
 
 REPLICAS_MAX: Final = 32_767
 POSITIONS: Final = ("earliest", "latest")
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+DEFAULT_COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
+_ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 def is_whole(value: object) -> bool:
@@ -141,3 +146,15 @@ def topic_partition(value: Any) -> tuple[str, int]:
     if not isinstance(value, tuple) or len(value) != 2:
         raise InvalidArgument(f"{value!r}: must be a topic and a partition, such as ('orders', 0)")
     return text("topic", value[0]), whole(f"partition of {value[0]!r}", value[1], 0, INT_MAX)
+
+
+def isolation_level(name: str) -> int:
+    """Return the number of an isolation level.
+
+    Raises:
+        InvalidArgument: the name is unknown.
+    """
+    level = _ISOLATION.get(name)
+    if level is None:
+        raise InvalidArgument(f"isolation = {name!r}: must be read_uncommitted or read_committed")
+    return level

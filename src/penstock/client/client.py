@@ -4,6 +4,9 @@
 `subscribe` follows a topic and keeps its positions. `fetch_raw` returns batches as they are stored.
 Several threads may use a client at once. Single calls share connections through a pool. Each reader
 and writer has its own connections while it runs.
+
+Tables and queues need PyArrow, which the extra `client` installs. These calls raise `MissingExtra`
+without it; all other calls work.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.base.extras import check_installed
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client import errors
 from penstock.client.access import AccessCalls, QuotaCalls
 from penstock.client.arguments import (
+    DEFAULT_COLUMNS,
+    Isolation,
+    isolation_level,
     optional_whole,
     partition_list,
     position,
@@ -29,7 +35,6 @@ from penstock.client.arguments import (
     text,
     whole,
 )
-from penstock.client.columns import DEFAULT_COLUMNS, Isolation, decoded, isolation_level, schema_of
 from penstock.client.errors import InvalidArgument, OffsetOutOfRange
 from penstock.client.fetch import (
     Cursor,
@@ -40,25 +45,19 @@ from penstock.client.fetch import (
 )
 from penstock.client.groups import GroupCalls
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
-from penstock.client.queue import Queue, queue_topics
 from penstock.client.reader import Reader, ReadLimits, Subscription, fetch_once, too_large
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.security import ClientSecurity, read_security
 from penstock.client.session import Session, Unanswered
 from penstock.client.transactions import TransactionalProducer, TransactionCalls
-from penstock.client.writer import (
-    Progress,
-    WriteReport,
-    parse_acks,
-    write_options,
-    write_table,
-)
 from penstock.records.transactions import AbortedRange, ranges_until
 
 if TYPE_CHECKING:
     from penstock.client.decoding import RegistryReader
     from penstock.client.encoding import ValueSchema
+    from penstock.client.queue import Queue
     from penstock.client.schemas import SchemaClient
+    from penstock.client.writer import Progress, WriteReport
 
 CONNECT_TIMEOUT_MS: Final = 10_000
 """Maximum time in milliseconds for opening one TCP connection."""
@@ -198,6 +197,9 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
             InvalidArgument: columns or options are invalid.
             PenstockError: the broker rejected the write, or retries were exhausted.
         """
+        check_installed("client")
+        from penstock.client.writer import parse_acks, write_options, write_table
+
         options = write_options(
             codec=codec,
             level=level,
@@ -241,6 +243,9 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         Raises:
             InvalidArgument: an argument is invalid; nothing is sent.
         """
+        check_installed("client")
+        from penstock.client.queue import Queue, queue_topics
+
         return Queue(self._session, text("group", group), queue_topics(topics))
 
     def read_arrow(
@@ -276,6 +281,11 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
             RegistryRefused: the registry rejects the request, or has no schema of the topic.
             AdminUnavailable: the registry does not answer.
         """
+        check_installed("client")
+        import pyarrow as pa
+
+        from penstock.client.columns import schema_of
+
         if decode is not None:
             from penstock.client.decoding import decoded_table
 
@@ -353,6 +363,9 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
             InvalidArgument: an argument is invalid; nothing is sent.
             UnknownTopic: the cluster has no such topic or partition.
         """
+        check_installed("client")
+        from penstock.client.columns import schema_of
+
         schema = schema_of(columns, views)
         bounds = _bounds(max_bytes, max_wait_ms, idle_timeout_ms)
         offsets, epochs = read_positions("start", start)
@@ -414,6 +427,9 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         bounds: ReadLimits,
         views: bool,
     ) -> Generator[tuple[Run, Any]]:
+        check_installed("client")
+        from penstock.client.columns import schema_of
+
         schema = schema_of(columns, views)
         left = optional_whole("max_records", max_records, 0, LONG_MAX)
         made = self._core(topic, partitions, start, end, isolation, bounds)
@@ -448,6 +464,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         views: bool,
         left: int | None,
     ) -> Generator[tuple[Run, Any]]:
+        from penstock.client.columns import decoded
+
         core = made()
         if left == 0:
             return

@@ -8,7 +8,7 @@ that the record encoder reads. No code here runs per row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.errors import CorruptError
+from penstock.client.arguments import DEFAULT_COLUMNS
 from penstock.client.errors import InvalidArgument, UnreadableBatch
 from penstock.client.fetch import ReadPosition, Run
 from penstock.records import RecordTooLarge, columnar, split_batches
-from penstock.records.columnar.encode import as_bytes, as_headers, as_milliseconds, plain
+from penstock.records.columnar.inputs import as_bytes, as_headers, as_milliseconds, plain
 from penstock.records.errors import InvalidRecord
-from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
 
 DEFAULT_KEY: Final = "key"
 DEFAULT_VALUE: Final = "value"
@@ -188,25 +188,8 @@ def _join(batches: list[Any]) -> Any:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-Isolation = Literal["read_uncommitted", "read_committed"]
-
-RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
-DEFAULT_COLUMNS: Final = ("partition", *RECORD_COLUMNS)
 _EXTRA_COLUMNS: Final = {"partition": pa.int32(), "timestamp_type": pa.int8()}
 _VIEWED: Final = ("key", "value")
-_ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-
-
-def isolation_level(name: str) -> int:
-    """Return the number of an isolation level.
-
-    Raises:
-        InvalidArgument: the name is unknown.
-    """
-    level = _ISOLATION.get(name)
-    if level is None:
-        raise InvalidArgument(f"isolation = {name!r}: must be read_uncommitted or read_committed")
-    return level
 
 
 def schema_of(columns: Sequence[str], views: bool) -> Any:

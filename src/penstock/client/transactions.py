@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
+from penstock.base.extras import check_installed
 from penstock.base.settings import LONG_MAX
 from penstock.client import errors
 from penstock.client.arguments import text, topic_partition, whole
@@ -114,6 +115,7 @@ class TransactionalProducer:
             PenstockError: the write was rejected, or columns are invalid; the transaction must be
                 aborted.
         """
+        check_installed("client")
         from penstock.client.writer import write_options, write_table
 
         self._expect("write", _State.OPEN)

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.extras import required
 
 if TYPE_CHECKING:
     from penstock.base.traces import trace_context
@@ -25,4 +26,4 @@ _PLACES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(required(_PLACES[name], "client"), name)

@@ -6,8 +6,9 @@ and `OutboxConsumer` reads the topic. Names are imported on first use, so that a
 load the writer.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from penstock.base.extras import required
 
 if TYPE_CHECKING:
     from penstock.outbox.errors import BatchIdentity
@@ -81,4 +82,4 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"penstock.outbox.{home}"), name)
+    return getattr(required(f"penstock.outbox.{home}", "client"), name)

@@ -31,6 +31,7 @@ from penstock.apps.client.session import (
 )
 from penstock.apps.process.configuration import DEFAULT_DIRECTORY
 from penstock.base.errors import InvalidError
+from penstock.base.extras import check_installed
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.calibration import Calibration, Measured, calibration_document
 
@@ -120,6 +121,7 @@ def bench(
 
     `penstock plan capacity --calibration FILE` reads the output of --write.
     """
+    check_installed("client")
     from penstock.apps.bench.target import Locations
 
     if quick and seconds is not None:

@@ -135,11 +135,13 @@ def values(value_bytes: int, size_bytes: int) -> Any:
 
 def one_record(value_bytes: int) -> Pieces:
     """Return an encoded batch with one record, whose value has `value_bytes` bytes."""
-    import pyarrow as pa
+    import numpy as np
 
     from penstock.client.producer_partitions import Pieces
-    from penstock.records.columnar import encode_batches
+    from penstock.records.columnar.arrays import Column, Input
+    from penstock.records.columnar.encode import encode_batches
 
-    table = pa.table({"value": pa.array([noise(value_bytes)], pa.binary())})
-    (batch,) = encode_batches(table, now_ms=SYSTEM_CLOCK.now_ms())
+    now_ms = SYSTEM_CLOCK.now_ms()
+    record = Input(value=Column.of([noise(value_bytes)]), timestamps=np.array([now_ms], np.int64))
+    (batch,) = encode_batches(record, now_ms=now_ms)
     return Pieces(batch.data, batch.record_count)

@@ -25,6 +25,7 @@ from penstock.apps.log.formats import (
     render_json,
     resolve,
 )
+from penstock.base.extras import check_installed
 from penstock.records.extents import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def consume(
     Without -e and -c the command waits for new records until it is interrupted. A value that cannot
     be decoded is printed with the reason and its bytes in base64.
     """
+    check_installed("client")
     chosen = topic or name
     if chosen is None:
         raise click.UsageError("name a topic: penstock consume TOPIC, or -t TOPIC")

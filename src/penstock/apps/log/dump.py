@@ -19,6 +19,7 @@ from penstock.apps.log.sources import (
     range_options,
     source_of,
 )
+from penstock.base.extras import check_installed
 from penstock.base.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -48,8 +49,11 @@ def dump(chosen: Chosen, deep: bool, what: str, paths: tuple[Path, ...], wanted:
     """Show stored batches by their headers, and with --deep also their records.
 
     Nothing is changed, and segments of a running broker can be read. With --output json every
-    batch, record or index entry is one line. Bytes that are not UTF-8 are shown as U+FFFD.
+    batch, record or index entry is one line. Bytes that are not UTF-8 are shown as U+FFFD. --deep
+    needs the extra `client`.
     """
+    if deep:
+        check_installed("client")
     out = _Out(chosen.state.json, deep)
     if paths:
         for path in paths:

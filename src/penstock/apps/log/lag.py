@@ -144,14 +144,14 @@ class LagWatch:
 
     def _unread_ms(self, where: tuple[str, int], offset: int) -> int | None:
         """Return the timestamp of the first record from an offset on; None if it is unknown."""
+        from penstock.records.columnar.rows import read_rows
+
         topic, partition = where
         with suppress(PenstockError):
-            found = self._client.read_arrow(
-                topic, partitions=[partition], start={partition: offset}, max_records=1,
-                columns=["timestamp"],
-            )  # fmt: skip
-            for row in found.to_pylist():
-                return int(row["timestamp"])
+            found = self._client.fetch_raw(topic, partition, offset)
+            rows = read_rows(found.data, columns=("timestamp",), start_offset=offset)
+            for timestamp in rows.longs("timestamp")[:1].tolist():
+                return int(timestamp)
         return None
 
 

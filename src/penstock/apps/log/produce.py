@@ -23,6 +23,7 @@ from penstock.apps.client.session import (
     path_option,
     write_json,
 )
+from penstock.base.extras import check_installed
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.quantities import format_quantity
 
@@ -104,6 +105,7 @@ def produce(
     """Write the lines of standard input, or of files, as records of a topic."""
     if topic is not None and name is not None:
         paths, name = (Path(name), *paths), None
+    check_installed("client")
     chosen = topic or name
     if chosen is None:
         raise click.UsageError("name a topic: penstock produce TOPIC, or -t TOPIC")

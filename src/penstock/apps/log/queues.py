@@ -13,6 +13,7 @@ import click
 
 from penstock.apps.client.session import State, client_options, counted, default_option, show
 from penstock.base.errors import InvalidError, UnavailableError
+from penstock.base.extras import check_installed
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def describe(state: State, name: str, admin: str | None) -> None:
 @client_options
 def oldest(state: State, name: str, admin: str | None) -> None:
     """Show the oldest unfinished record of each partition, and its age in ms."""
+    check_installed("client")
     now_ms = SYSTEM_CLOCK.now_ms()
     rows = []
     with state.client() as client:
@@ -133,6 +135,7 @@ def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | N
 
     They begin with the oldest unfinished record; later ones may be finished already.
     """
+    check_installed("client")
     with state.client() as client:
         if dead_letters:
             _peek_dead_letters(state, client, name, count)
@@ -182,6 +185,7 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
     Records and progress are written in the same transactions. The command can therefore be
     interrupted and repeated. All groups that read the topics receive the records.
     """
+    check_installed("client")
     from penstock.apps.log.redrive import Redrive
     from penstock.apps.pipeline.replay import whoami
 

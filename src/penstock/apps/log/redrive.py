@@ -9,8 +9,8 @@ the last `REMEMBERED` dead letters of each partition.
 Records are returned unchanged, with additional headers: `penstock.redrive.from`
 (topic-partition@offset of the dead letter), `.by` and `.at` (ms). If these make a record too large,
 they are left out. Its timestamp is that of the redrive, since retention could otherwise delete the
-record at once. For a truncated dead letter (`records/columnar/fitting.py`) the original record is
-read from the log and returned. If the log no longer has it, the dead letter is counted as lost.
+record at once. For a truncated dead letter (`records/columnar/shortening.py`) the original record
+is read from the log and returned. If the log no longer has it, the dead letter is counted as lost.
 
 Source: KIP-447; `spark/pipeline/replay/dead_letters.py` does it for pipelines, as a Spark job.
 """
@@ -21,22 +21,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import pyarrow as pa
-
 from penstock.base.settings import INT_MAX, whole_number
 from penstock.client import Client, Committed, InvalidArgument, OffsetOutOfRange
-from penstock.records.columnar.fitting import TRUNCATED, WithoutHeaders, fitting
-from penstock.records.columnar.schema import HEADERS_TYPE
+from penstock.records.columnar.shortening import TRUNCATED, WithoutHeaders
 
 LETTER_PREFIX: Final = "__dlq.errors."
 REDRIVE_PREFIX: Final = "penstock.redrive."
 LETTERS_PER_TRANSACTION: Final = 500
 REMEMBERED: Final = 10_000
-_SCHEMA: Final = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS_TYPE),
-     ("partition", pa.int32())]
-)  # fmt: skip
-
 _BARE: Final = WithoutHeaders(prefix=REDRIVE_PREFIX)
 
 Origin = tuple[str, int, int]
@@ -134,6 +126,8 @@ class Redrive:
             InvalidArgument: the original partition no longer exists.
             UnknownTopic: the original topic no longer exists.
         """
+        from penstock.records.columnar.fitting import fitting
+
         done = Redriven()
         producer = self._client.transactional(self.name)
         producer.begin()
@@ -232,6 +226,14 @@ class Redrive:
         return replace(dead_letter, **{name: row[name] for name in ("key", "value", "headers")})
 
     def _tables(self, dead_letters: list[DeadLetter]) -> dict[str, Any]:
+        import pyarrow as pa
+
+        from penstock.records.columnar import HEADERS_TYPE
+
+        schema = pa.schema(
+            [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS_TYPE),
+             ("partition", pa.int32())]
+        )  # fmt: skip
         rows: dict[str, list[dict[str, Any]]] = {}
         for dead_letter in dead_letters:
             topic, partition, _ = dead_letter.origin
@@ -252,7 +254,7 @@ class Redrive:
                     "partition": partition,
                 }
             )
-        return {topic: pa.Table.from_pylist(found, schema=_SCHEMA) for topic, found in rows.items()}
+        return {topic: pa.Table.from_pylist(found, schema=schema) for topic, found in rows.items()}
 
 
 def redrive_group(group: str) -> str:

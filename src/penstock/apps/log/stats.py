@@ -27,12 +27,10 @@ from penstock.apps.log.sources import (
     range_options,
     source_of,
 )
+from penstock.base.extras import check_installed
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
-from penstock.client.partitioning import murmur2
-from penstock.planner.keys.census import DistinctEstimate
 from penstock.records import BatchHeader
-from penstock.records.columnar.decode import decode_batches
 from penstock.records.columnar.validation import VALIDATED_BATCH_BYTES_MAX
 from penstock.records.compression import decompress
 from penstock.records.header import HEADER_BYTES
@@ -40,6 +38,7 @@ from penstock.storage.inspection.dumping import codec_name
 
 if TYPE_CHECKING:
     from penstock.client import Client
+    from penstock.planner.keys.census import DistinctEstimate
     from penstock.storage.inspection.directories import PartitionFiles
 
 
@@ -56,12 +55,15 @@ def stats(chosen: Chosen, deep: bool, wanted: Range, admin: str | None) -> None:
     """Show statistics of each partition from the headers of its batches.
 
     With --deep the records are read too, for the compression ratio and the number of distinct keys,
-    which has an error of about 1 %. JSON output has more figures than the table.
+    which has an error of about 1 %; this needs the extra `client`. JSON output has more figures
+    than the table.
 
     For compacted logs, `clean to` is the offset up to which the log is compacted, and `dirty` the
     share of bytes of closed segments above it. They come from the leader's admin interface, or from
     the file cleaner-offset-checkpoint of the data directory.
     """
+    if deep:
+        check_installed("client")
     rows = []
     with source_of(chosen) as source, source.progress("counting", wanted) as advance:
         known = cleanliness_of(chosen, source, admin)
@@ -220,6 +222,11 @@ class PartitionStatistics:
             self._open(header, batch)
 
     def _open(self, header: BatchHeader, batch: bytes) -> None:
+        # Imported here because only statistics of records need PyArrow.
+        from penstock.client.partitioning import murmur2
+        from penstock.planner.keys.census import DistinctEstimate
+        from penstock.records.columnar.decode import decode_batches
+
         section = len(batch) - HEADER_BYTES
         if header.codec:
             content = memoryview(batch)[HEADER_BYTES:]

@@ -12,15 +12,15 @@ import click
 
 from penstock.apps.client.session import State
 from penstock.apps.plan.output import plan_inputs
+from penstock.base.extras import check_installed
 from penstock.base.system import SystemClock
-from penstock.planner.keys.census import COLUMNS, Census
 from penstock.planner.keys.inputs import KeysInputs, partition_counts
-from penstock.planner.keys.plan import Scope, plan_keys
 from penstock.planner.quantities import NoQuantity, format_quantity, parse_quantity
 from penstock.planner.results import Plan
 
 if TYPE_CHECKING:
     from penstock.client import Client
+    from penstock.planner.keys.plan import Scope
 
 RECORDS_DEFAULT: Final = 1_000_000
 WHOLE: Final = "the whole topic"
@@ -70,6 +70,10 @@ def keys(
     """
     if sum([records is not None, since is not None, everything]) > 1:
         raise click.UsageError("give one of --records, --since and --all")
+    check_installed("client")
+    from penstock.planner.keys.census import COLUMNS, Census
+    from penstock.planner.keys.plan import plan_keys
+
     with state.client() as client:
         partitions = len(client.describe_topic(topic).partitions)
         counts = partition_counts(inputs, partitions)
@@ -90,6 +94,8 @@ def keys(
 def scope_of(topic: str, chosen: Range, partitions: int) -> Scope:
     """Return the part of a topic that a range covers, for its plan."""
     import numpy as np
+
+    from penstock.planner.keys.plan import Scope
 
     sizes = np.array([chosen.sizes.get(index, 0) for index in range(partitions)], np.int64)
     return Scope(topic=topic, read=chosen.text, complete=chosen.complete, sizes=sizes)

@@ -8,7 +8,7 @@ A dead letter has the key, value and headers of its record, and these additional
     __dlq.errors.delivery.count, .message       number of deliveries, and the cause
     __dlq.errors.truncated                      removed fields and their sizes, if the compressed
                                                 dead letter was larger than max.message.bytes of
-                                                the topic (`records/columnar/fitting.py`)
+                                                the topic (`records/columnar/shortening.py`)
 
 Topic, partition, offset and group identify a dead letter; duplicates have the same values. The
 timestamp is the time of writing. With the timestamp of the record, the retention of the dead letter
@@ -24,23 +24,19 @@ record's own headers are additions).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.broker.share.values import Cause, Undeliverable
 from penstock.broker.topics.audit_topic import FIRST_EPOCH
-from penstock.records import columnar
-from penstock.records.columnar.fitting import Pointer, fit, fitting, record_sizes
+from penstock.kernels.records import gather
+from penstock.records.columnar.arrays import NULLS, Column, Flags, Headers, Input, Ints
+from penstock.records.columnar.encode import EncodedBatch, encode_batches
+from penstock.records.columnar.rows import Rows, read_rows
+from penstock.records.columnar.shortening import Pointer, fit, record_sizes, shortened
 from penstock.records.transactions import AbortedRange, AbortedTransaction
-
-if TYPE_CHECKING:
-    from penstock.records.columnar.encode import EncodedBatch
-
 
 PREFIX: Final = "__dlq.errors."
 TEXTS: Final[Mapping[Cause, str]] = {
@@ -48,8 +44,8 @@ TEXTS: Final[Mapping[Cause, str]] = {
     Cause.DELIVERIES: "Offset delivery count exceeded the threshold.",
 }
 _NAMES: Final = ("topic", "partition", "offset", "timestamp", "group", "delivery.count", "message")
-
-_Offsets = npt.NDArray[np.int64]
+_DIGITS_MAX: Final = 20
+_NO_TIMES: Final = np.empty(0, np.int64)
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -115,121 +111,170 @@ def dead_letters(
     firsts = np.array([run.first for run in given], np.int64)
     lasts = np.array([run.last for run in given], np.int64)
     requested = int((lasts - firsts + 1).sum())
-    found = columnar.decode_batches(read.data, start_offset=read.begin, end_offset=read.end)
-    offsets = found.column("offset").to_numpy()
+    found = read_rows(read.data, start_offset=read.begin, end_offset=read.end)
+    offsets = found.longs("offset")
     run_of = np.searchsorted(firsts, offsets, side="right") - 1
     keep = (run_of >= 0) & (offsets <= lasts[run_of])
     there = int(keep.sum())
     keep &= _committed(read, offsets)
-    kept = int(keep.sum())
-    table, run_of = found.filter(pa.array(keep)), run_of[keep]
-    limit = writing.batch_bytes_max
-    records = fitting(
-        _records(table, given, run_of, source), limit_bytes=limit, shorten=Pointer(prefix=PREFIX)
-    )
-    fits = fit(records, limit_bytes=limit)
-    left = table.column("offset").to_numpy()[~fits]
-    batches = columnar.encode_batches(
-        records.filter(pa.array(fits)),
-        now_ms=writing.now_ms,
-        max_batch_bytes=limit,
-        compress_large=True,
-        producer_id=writing.producer_id,
-        producer_epoch=FIRST_EPOCH,
-        base_sequence=writing.base_sequence,
-    )
-    causes = np.array([run.cause for run in given], np.int64)[run_of[fits]]
+    rows = _records(found, given, run_of, source, writing.now_ms).select(np.flatnonzero(keep))
+    parts, too_large = _parts(rows, writing.batch_bytes_max)
+    batches: list[EncodedBatch] = []
+    for part in parts:
+        batches += encode_batches(
+            part,
+            now_ms=writing.now_ms,
+            max_batch_bytes=writing.batch_bytes_max,
+            compress_large=True,
+            producer_id=writing.producer_id,
+            producer_epoch=FIRST_EPOCH,
+            base_sequence=writing.base_sequence + sum(batch.record_count for batch in batches),
+        )
+    fits = np.ones(rows.size, np.bool_)
+    fits[[*too_large]] = False
+    causes = np.array([run.cause for run in given], np.int64)[run_of[keep][fits]]
     return DeadLetters(
         batches=batches,
-        done=_without(given, left),
+        done=_without(given, offsets[keep][~fits]),
         written={cause: int((causes == cause).sum()) for cause in Cause},
         deleted=requested - there,
-        aborted=there - kept,
-        too_large=len(left),
-        largest=int(record_sizes(records)[~fits].max(initial=0)),
+        aborted=there - rows.size,
+        too_large=len(too_large),
+        largest=max(too_large.values(), default=0),
     )
 
 
-def _committed(read: Read, offsets: _Offsets) -> Any:
+def _committed(read: Read, offsets: Ints) -> Flags:
     if not read.aborted:
         return np.ones(len(offsets), np.bool_)
     ranges = [
         AbortedRange(found.producer_id, found.first_offset, found.last_offset)
         for found in read.aborted
     ]
-    left = columnar.decode_batches(
+    left = read_rows(
         read.data,
         columns=("offset",),
         start_offset=read.begin,
         end_offset=read.end,
         aborted=ranges,
     )
-    return np.isin(offsets, left.column("offset").to_numpy(), assume_unique=True)
+    return np.isin(offsets, left.longs("offset"), assume_unique=True)
 
 
-def _records(table: Any, given: Sequence[Undeliverable], run_of: Any, source: Source) -> Any:
-    size = table.num_rows
-    if source.copies:
-        key, value, headers = (table.column(name) for name in ("key", "value", "headers"))
-    else:
-        key = value = pa.nulls(size, pa.binary())
-        headers = table.column("headers").slice(0, 0)
-    return pa.table(
-        {
-            "key": key,
-            "value": value,
-            "headers": _headers(headers, _own(table, given, run_of, source), size),
-        }
+def _parts(rows: Input, limit: int) -> tuple[list[Input], dict[int, int]]:
+    """Divide the rows into parts to encode, in their order; rows that do not fit are shortened.
+
+    Rows that do not fit even then are in no part; the dictionary has their indexes, and the sizes
+    of their shortened records in bytes.
+    """
+    parts: list[Input] = []
+    too_large: dict[int, int] = {}
+    at = 0
+    for row in np.flatnonzero(~fit(rows, limit_bytes=limit)).tolist():
+        parts.append(rows.select(slice(at, row)))
+        cut = shortened(rows, row, limit_bytes=limit, shorten=Pointer(prefix=PREFIX))
+        if fit(cut, limit_bytes=limit).all():
+            parts.append(cut)
+        else:
+            too_large[row] = int(record_sizes(cut).max())
+        at = row + 1
+    return [*parts, rows.select(slice(at, None))], too_large
+
+
+def _records(
+    found: Rows, given: Sequence[Undeliverable], run_of: Ints, source: Source, now_ms: int
+) -> Input:
+    """Return a dead letter for every record of a read; some of them are not requested."""
+    theirs = found.input() if source.copies else Input(value=NULLS, timestamps=_NO_TIMES)
+    return Input(
+        key=theirs.key,
+        value=theirs.value,
+        timestamps=np.full(found.size, now_ms, np.int64),
+        headers=_headers(theirs.headers, _own(found, given, run_of, source), found.size),
     )
 
 
-def _own(table: Any, given: Sequence[Undeliverable], run_of: Any, source: Source) -> list[Any]:
-    """Return the values of the headers `__dlq.errors.*`, one column per header.
-
-    `run_of` is the index in `given` of each record of the table.
-    """
-    size = table.num_rows
-
-    def same(value: str) -> Any:
-        return pa.repeat(pa.scalar(value.encode(), pa.binary()), size)
-
-    def number(name: str) -> Any:
-        return pc.cast(pc.cast(table.column(name), pa.string()), pa.binary())
-
-    runs = pa.array(run_of)
-    counts = pa.array([str(run.deliveries).encode() for run in given], pa.binary())
-    texts = pa.array([TEXTS[run.cause].encode() for run in given], pa.binary())
-    return [
-        same(source.topic), same(str(source.partition)), number("offset"), number("timestamp"),
-        same(source.group), counts.take(runs), texts.take(runs),
-    ]  # fmt: skip
-
-
-def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
-    count = len(own)
-    lengths = np.zeros(size, np.int64)
-    if len(theirs):
-        lengths[:] = pc.list_value_length(theirs).to_numpy()
-    bounds = np.zeros(size + 1, np.int64)
-    np.cumsum(lengths + count, out=bounds[1:])
-    total = int(lengths.sum())
-    order = np.empty(int(bounds[-1]), np.int64)
-    is_own = np.zeros(len(order), np.bool_)
-    positions = (bounds[1:, None] - count + np.arange(count)).ravel()
-    is_own[positions] = True
-    order[~is_own] = np.arange(total)
-    # The additional headers follow the records' headers: row i of name k is at k * size + i.
-    order[positions] = total + (np.arange(count) * size + np.arange(size)[:, None]).ravel()
-    names = [pa.repeat(pa.scalar(PREFIX + name), size) for name in _NAMES]
-    pairs = theirs.flatten()
-    keys = pa.concat_arrays([pc.struct_field(pairs, "key"), *names])
-    values = pa.concat_arrays([pc.struct_field(pairs, "value"), *own])
-    taken = pa.array(order)
-    structs = pa.StructArray.from_arrays([keys.take(taken), values.take(taken)], ["key", "value"])
-    return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), structs)
+def _own(
+    found: Rows, given: Sequence[Undeliverable], run_of: Ints, source: Source
+) -> tuple[Column, Ints]:
+    """Return the values of the headers `__dlq.errors.*`, and for each record their indexes."""
+    size, runs = found.size, len(given)
+    constants = (source.topic, str(source.partition), source.group)
+    counts = (str(run.deliveries) for run in given)
+    texts = (TEXTS[run.cause] for run in given)
+    values = _joined(
+        Column.of([text.encode() for text in (*constants, *counts, *texts)]),
+        _digits(found.longs("offset")),
+        _digits(found.longs("timestamp")),
+    )
+    count_of = len(constants) + run_of.clip(0)
+    offset_of = len(constants) + 2 * runs + np.arange(size)
+    zeros = np.zeros(size, np.int64)
+    indexes = (
+        zeros, zeros + 1, offset_of, offset_of + size, zeros + 2, count_of, count_of + runs,
+    )  # fmt: skip
+    return values, np.stack(indexes, axis=1)
 
 
-def _without(given: Sequence[Undeliverable], left: _Offsets) -> list[Undeliverable]:
+def _headers(theirs: Headers, own: tuple[Column, Ints], size: int) -> Headers:
+    """Return the records' headers, each record's followed by its additional headers."""
+    values, indexes = own
+    count = len(_NAMES)
+    old = theirs.bounds if theirs.bounds.size else np.zeros(size + 1, np.int32)
+    bounds = old + count * np.arange(size + 1)
+    total = theirs.keys.starts.size
+    is_own = np.zeros(int(bounds[-1]), np.bool_)
+    is_own[(bounds[1:, None] - count + np.arange(count)).ravel()] = True
+    order = np.empty((2, is_own.size), np.int64)
+    order[:, ~is_own] = np.arange(total)
+    order[0, is_own] = np.tile(total + np.arange(count), size)
+    order[1, is_own] = total + indexes.ravel()
+    names = Column.of([(PREFIX + name).encode() for name in _NAMES])
+    return Headers(
+        bounds.astype(np.int32),
+        _taken(_joined(theirs.keys, names), order[0]),
+        _taken(_joined(theirs.values, values), order[1]),
+    )
+
+
+def _digits(numbers: Ints) -> Column:
+    texts = numbers.astype(f"S{_DIGITS_MAX}")
+    starts = np.arange(0, texts.nbytes, _DIGITS_MAX, dtype=np.int32)
+    ends = starts + np.char.str_len(texts).astype(np.int32)
+    return Column(data=texts.view(np.uint8), starts=starts, ends=ends)
+
+
+def _joined(*columns: Column) -> Column:
+    """Return the elements of columns, each of which begins at bit 0 of its bitmap."""
+    begins = np.cumsum([0, *(column.data.size for column in columns)], dtype=np.int32)
+    present = [_present(column) for column in columns]
+    pairs = [*zip(columns, begins.tolist(), strict=False)]
+    return Column(
+        data=np.concatenate([column.data for column in columns]),
+        starts=np.concatenate([column.starts + begin for column, begin in pairs]),
+        ends=np.concatenate([column.ends + begin for column, begin in pairs]),
+        valid=np.packbits(np.concatenate(present), bitorder="little"),
+    )
+
+
+def _present(column: Column) -> Flags:
+    size = column.starts.size
+    if not column.valid.size:
+        return np.ones(size, np.bool_)
+    return np.unpackbits(column.valid, count=size, bitorder="little").astype(np.bool_)
+
+
+def _taken(column: Column, order: Ints) -> Column:
+    """Return copies of the elements with these indexes, one after the other."""
+    bounds = np.zeros(order.size + 1, np.int32)
+    np.cumsum(column.lengths()[order], out=bounds[1:])
+    data = np.empty(int(bounds[-1]), np.uint8)
+    gather(data, bounds, column.data, column.starts[order], 0, order.size)
+    valid = np.packbits(_present(column)[order], bitorder="little")
+    return Column(data=data, starts=bounds[:-1], ends=bounds[1:], valid=valid)
+
+
+def _without(given: Sequence[Undeliverable], left: Ints) -> list[Undeliverable]:
     done: list[Undeliverable] = []
     for run in given:
         first = run.first

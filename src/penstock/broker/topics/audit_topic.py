@@ -273,17 +273,16 @@ class AuditTopic:
 
 def encoded(lines: Sequence[Line], producer: ProducerIdentity, sequence: int) -> list[EncodedBatch]:
     """Encode lines as record batches; equal arguments return equal bytes."""
-    import pyarrow as pa
+    import numpy as np
 
-    from penstock.records.columnar import encode_batches
+    from penstock.records.columnar.arrays import Column, Input
+    from penstock.records.columnar.encode import encode_batches
 
     texts, times, principals = zip(*lines, strict=True)
-    records = pa.table(
-        {
-            "key": pa.array([principal or None for principal in principals], pa.binary()),
-            "value": pa.array([text[:-1] for text in texts], pa.binary()),
-            "timestamp": pa.array(times, pa.int64()),
-        }
+    records = Input(
+        key=Column.of([principal or None for principal in principals]),
+        value=Column.of([text[:-1] for text in texts]),
+        timestamps=np.array(times, np.int64),
     )
     return encode_batches(
         records,

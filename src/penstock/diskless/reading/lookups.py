@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.archive.assembly import LEADER_EPOCH, Run
 from penstock.base.errors import PenstockError
@@ -140,21 +140,21 @@ def first_at_or_after(
 
     `newest` asks for the newest record of the first batch whose header reaches the timestamp.
     """
-    from penstock.records.columnar.decode import decode_batches
+    from penstock.records.columnar.rows import read_rows
 
     for position, header in batches_from(run, start):
         if header.max_timestamp < timestamp:
             continue
-        columns: Any = decode_batches(
+        rows = read_rows(
             run.data[position : position + header.size_bytes],
             columns=("offset", "timestamp"),
             start_offset=start,
         )
-        times = columns.column(1).to_numpy()
+        times = rows.longs("timestamp")
         matches = (times >= (times.max() if newest and len(times) else timestamp)).nonzero()[0]
         if len(matches):
             row = int(matches[0])
-            offset = int(columns.column(0)[row].as_py())
+            offset = int(rows.longs("offset")[row])
             return OffsetAndTimestamp(offset, int(times[row]), LEADER_EPOCH)
     return None
 

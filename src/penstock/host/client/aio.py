@@ -19,6 +19,7 @@ from math import inf
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError
+from penstock.base.extras import check_installed
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.host.client.line import Line
 from penstock.host.client.options import DEFAULT_PATH, client_options
@@ -180,6 +181,7 @@ class AsyncHostClient(ProducerFacts):
         Raises:
             PenstockError: the same errors as `HostClient.publish_records`.
         """
+        check_installed("client")
         from penstock.host.client.encoding import RecordOptions, record_frames
 
         if not self._line.starts:

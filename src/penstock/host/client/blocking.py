@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
+from penstock.base.extras import check_installed
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.host.client import futures
 from penstock.host.client.engine import Engine
@@ -212,6 +213,7 @@ class HostClient(ProducerFacts):
             InvalidArgument: columns or options are invalid.
             PenstockError: the same errors as `publish`; frames that were published before continue.
         """
+        check_installed("client")
         from penstock.host.client.encoding import RecordOptions, record_frames
 
         engine = self._running()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.base.crc import Readable
+from penstock.base.extras import check_installed
 from penstock.base.traces import current_context
 from penstock.host.credits import Credit
 from penstock.host.delivery import Delivery
@@ -85,6 +86,7 @@ def many(
 def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
     """Return the bytes of an Arrow array's values, without a copy, and their lengths."""
     if not hasattr(array, "buffers"):
+        check_installed("client")
         import pyarrow as pa
 
         array = pa.array(array)

@@ -392,6 +392,18 @@ class Connections:
         """Reason why the sink does not accept frames; empty if it does."""
         return self.sink_watch.trouble
 
+    @property
+    def sink_frames(self) -> dict[str, int]:
+        """Numbers of frames that the sink has answered, by verdict; empty if it counts none."""
+        counts = getattr(self.sink, "counts", None)
+        if not isinstance(counts, Counts):
+            return {}
+        return {
+            "accepted": counts.accepted_frames,
+            "failed": counts.failed_frames,
+            "refused": counts.refused_frames,
+        }
+
     def samples(self) -> Iterator[Sample]:
         """Yield the agent's metrics."""
         machines = [connection.machine for connection in self]
@@ -409,13 +421,7 @@ class Connections:
         }
         totals.retained_bytes = self.sink.retained_bytes
         totals.sink_accepts = not self.sink_trouble
-        counts = getattr(self.sink, "counts", None)
-        if isinstance(counts, Counts):
-            totals.sink_frames = {
-                "accepted": counts.accepted_frames,
-                "failed": counts.failed_frames,
-                "refused": counts.refused_frames,
-            }
+        totals.sink_frames = self.sink_frames
         totals.queued_bytes = self.pool.received_bytes
         totals.draining = self.draining
         return totals.samples()

@@ -250,11 +250,13 @@ def status_of(connections: Connections) -> dict[str, Any]:
             "name": connections.sink.name,
             "retained_bytes": connections.sink.retained_bytes,
             "trouble": connections.sink_trouble,
+            "frames": connections.sink_frames,
         },
         "connections": {
             "open": len(connections),
             "max": connections.settings.connections_max,
             "refused": totals.refused_connections,
+            "denied": totals.denied_connections,
             "with_ring": sum(machine.ring is not None for machine in machines),
         },
         "credit": {
@@ -271,6 +273,9 @@ def status_of(connections: Connections) -> dict[str, Any]:
             "events": totals.accepted_events,
             "bytes": totals.accepted_bytes,
         },
+        "received_bytes": connections.bytes_in,
+        "sent_bytes": connections.bytes_out,
+        "frames": totals.frames,
         "failed_frames": totals.failed_frames,
         "overdrafts": totals.overdrafts,
         "violations": totals.violations,
@@ -506,7 +511,7 @@ class HttpFront:
     @_ROUTES.add("GET /v1/status", "observer")
     async def _status(self, request: Request) -> dict[str, Any]:
         """Return the agent's state."""
-        return status_of(self._connections)
+        return {**status_of(self._connections), "ingest_requests": dict(self.metrics.requests)}
 
     @_ROUTES.add("POST /v1/ingest", "publisher", INGEST_PARAMETERS)
     async def _ingest(self, request: Request) -> Response:

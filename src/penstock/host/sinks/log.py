@@ -66,7 +66,8 @@ from penstock.records import (
     validate_batch,
     verify_crc,
 )
-from penstock.records.columnar.encode import Column, Headers, Input, encode_batches
+from penstock.records.columnar.arrays import NO_HEADERS, Column, Headers, Input
+from penstock.records.columnar.encode import encode_batches
 
 # Encoding of frames as record batches with their producer's id, epoch and sequence.
 #
@@ -95,7 +96,6 @@ _LONG_VALUE_BYTES: Final = 8_000
 _ENCODER_SLACK_BYTES: Final = 32
 """Bytes reserved per record; they exceed the encoder's estimate, so it never splits a frame."""
 _NO_EPOCH: Final = -1
-_NO_HEADERS: Final = Headers()
 _TRACE_BYTES_MAX: Final = 640
 """Largest size of the headers of a trace context."""
 
@@ -136,7 +136,7 @@ def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> lis
         Input(
             value=values,
             timestamps=np.full(count, now_ms),
-            headers=_NO_HEADERS if chunks.trace is None else _trace_headers(chunks.trace, count),
+            headers=NO_HEADERS if chunks.trace is None else _trace_headers(chunks.trace, count),
         ),
         now_ms=now_ms,
         producer_id=producer_id,
@@ -159,14 +159,8 @@ def _trace_headers(trace: TraceContext, count: int) -> Headers:
     pairs = [(name.encode(), text.encode()) for name, text in texts.items() if text]
     bounds = np.full(count + 1, len(pairs), np.int32)
     bounds[0] = 0
-    keys, values = (_column([pair[place] for pair in pairs]) for place in (0, 1))
+    keys, values = (Column.of([pair[place] for pair in pairs]) for place in (0, 1))
     return Headers(bounds, keys, values)
-
-
-def _column(texts: Sequence[bytes]) -> Column:
-    ends = np.cumsum([len(text) for text in texts], dtype=np.int32)
-    starts = np.concatenate((np.zeros(1, np.int32), ends[:-1]))
-    return Column(data=np.frombuffer(b"".join(texts), np.uint8), starts=starts, ends=ends)
 
 
 def stamp_batches(chunks: Chunks, *, message_bytes_max: int) -> list[Pieces]:

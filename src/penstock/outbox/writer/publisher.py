@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.extras import check_installed
 from penstock.base.metrics import Sample
 from penstock.client.errors import BATCH_BYTES, Disconnected
 from penstock.outbox.errors import OutboxBusy, OutboxClosed
@@ -83,6 +84,8 @@ class TopicPublisher:
         queue_records: int = PUBLISH_QUEUE_RECORDS,
         queue_bytes: int = PUBLISH_QUEUE_BYTES,
     ) -> None:
+        """Check the installation before a payload is written; raises MissingExtra."""
+        check_installed("client")
         self._bootstrap = bootstrap
         self._topic = topic
         self._queue_records = queue_records

@@ -1,15 +1,16 @@
-"""Columnar codec: vectorised conversion between batch bytes and Arrow columns.
+"""Columnar codec: vectorised conversion between batch bytes and columns.
 
-The parts that need Arrow are loaded when first used, because a broker needs only `validation`,
-which uses NumPy.
+`arrays`, `batches`, `rows`, `encode`, `shortening` and `validation` use NumPy alone, since brokers
+and host agents run without PyArrow. `decode`, `inputs`, `fitting` and `schema` convert to and from
+Arrow columns; they need the extra `client`, and are loaded when first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.records.columnar.decode import decode_batches
-    from penstock.records.columnar.encode import EncodedBatch, encode_batches, read_input
+    from penstock.records.columnar.encode import EncodedBatch, encode_batches
+    from penstock.records.columnar.inputs import read_input
     from penstock.records.columnar.schema import HEADERS_TYPE, RECORD_SCHEMA
 
 __all__ = [
@@ -27,11 +28,13 @@ _HOMES = {
     "EncodedBatch": "encode",
     "decode_batches": "decode",
     "encode_batches": "encode",
-    "read_input": "encode",
+    "read_input": "inputs",
 }
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        from penstock.base.extras import required
+
+        return getattr(required(f"{__name__}.{_HOMES[name]}", "client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

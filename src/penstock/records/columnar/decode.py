@@ -1,32 +1,28 @@
 """Decoder of batch bytes to Arrow columns, for any number of batches at once.
 
-1. Find the batches with requested records, drop those of aborted transactions, and verify
-   checksums.
-2. Decompress batches; uncompressed batches are read in place.
-3. Read all records in one pass (`kernels.records`). Values are copied into one buffer, which is as
-   large as all batches.
-4. Copy keys and headers, whose sizes are now known. If views are requested, keys and values are
-   returned as views of the given buffer instead.
-
-Source: Kafka's `DefaultRecord`; KIP-82 (headers).
+`rows.py` reads the records into NumPy arrays, which are the buffers of the Arrow columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from penstock.base.crc import Readable
-from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA
+from penstock.records.columnar.schema import EXTRA_FIELDS, HEADERS_TYPE, RECORD_SCHEMA
 from penstock.records.errors import InvalidRecord
 from penstock.records.header import DECOMPRESSED_BYTES_MAX
 from penstock.records.transactions import AbortedRange
 
+if TYPE_CHECKING:
+    from penstock.records.columnar.rows import Rows, Strings
+
 DEFAULT_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
-_OFFSET_MAX: Final = 2**63 - 1
+_HEADER_FIELDS: Final = [HEADERS_TYPE.value_type.field(index) for index in range(2)]
+_NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
 
 
 def decode_batches(
@@ -63,26 +59,22 @@ def decode_batches(
         InvalidRecord: a column does not exist.
     """
     # Imported here because the kernels take 0.3 s to load, and not every client needs them.
-    from penstock.records.columnar.batches import (
-        aborted_batches,
-        check_crcs,
-        find_batches,
-        open_batches,
-    )
-    from penstock.records.columnar.rows import Rows
+    from penstock.records.columnar.rows import read_rows
 
     schema = _schema(tuple(columns), views)
-    view = memoryview(buffer).cast("B")
-    start = max(0, 0 if start_offset is None else start_offset)
-    end = _OFFSET_MAX if end_offset is None else end_offset
-    table = find_batches(view, start, end, include_control)
-    if aborted:
-        table = table[~aborted_batches(view, table, aborted)]
-    if check_crc:
-        check_crcs(view, table)
-    rows = Rows(open_batches(view, table, max_decompressed_bytes), table)
-    rows.read(columns, start, end, views=views)
-    return pa.RecordBatch.from_arrays([rows.array(name) for name in columns], schema=schema)
+    rows = read_rows(
+        buffer,
+        columns=columns,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        aborted=aborted,
+        include_control=include_control,
+        check_crc=check_crc,
+        max_decompressed_bytes=max_decompressed_bytes,
+        views=views,
+    )
+    arrays = [_column(rows, name, views) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @lru_cache(maxsize=64)
@@ -99,3 +91,49 @@ def _schema(columns: tuple[str, ...], views: bool) -> Any:
         else:
             fields.append(RECORD_SCHEMA.field(name))
     return pa.schema(fields)
+
+
+def _column(rows: Rows, name: str, views: bool) -> Any:
+    if name in ("key", "value"):
+        return _views(rows, name) if views else _strings(rows.strings(name))
+    if name == "headers":
+        return _headers(rows)
+    if name == "timestamp_type":
+        return _array(pa.int8(), rows.size, rows.timestamp_types())
+    return _array(pa.int64(), rows.size, rows.longs(name))
+
+
+def _views(rows: Rows, name: str) -> Any:
+    elements, buffers, valid = rows.viewed(name)
+    return _array(pa.binary_view(), rows.size, elements, *buffers, valid=valid)
+
+
+def _strings(strings: Strings) -> Any:
+    bounds, data, valid = strings
+    return _array(pa.binary(), len(bounds) - 1, bounds, data, valid=valid)
+
+
+def _headers(rows: Rows) -> Any:
+    bounds, keys, values = rows.headers()
+    pairs = _NO_HEADERS
+    if bounds[rows.size]:
+        columns = [_text(keys), _strings(values)]
+        pairs = pa.StructArray.from_arrays(columns, fields=_HEADER_FIELDS)
+    buffers = [None, pa.py_buffer(bounds)]
+    return pa.Array.from_buffers(HEADERS_TYPE, rows.size, buffers, children=[pairs])
+
+
+def _array(kind: Any, size: int, *parts: Any, valid: Any = ()) -> Any:
+    present = pa.py_buffer(valid) if len(valid) else None
+    return pa.Array.from_buffers(kind, size, [present, *map(pa.py_buffer, parts)])
+
+
+def _text(keys: Strings) -> Any:
+    """Return header keys as text; invalid UTF-8 is replaced, as by Java's readers."""
+    if keys.data.size == 0 or int(keys.data.max()) < 0x80:
+        return _array(pa.string(), len(keys.bounds) - 1, keys.bounds, keys.data)
+    array = _strings(keys)
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in array.to_pylist()], pa.string())

@@ -1,4 +1,4 @@
-"""Encoder of Arrow columns to record batches.
+"""Encoder of columns to record batches.
 
 A kernel (`kernels.record_writing`) cuts the rows into batches and writes several batches at a time
 into one buffer. Each batch is complete when its header is filled in. Keys, values and headers are
@@ -11,18 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import pack_into
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
-from msgspec.structs import replace
 
 from penstock.base.crc import crc32c
-from penstock.records.columnar.arrays import Bytes, Ints
-from penstock.records.columnar.schema import HEADERS_TYPE
+from penstock.records.columnar.arrays import Input
 from penstock.records.compression import compress
 from penstock.records.errors import InvalidRecord, RecordTooLarge
 from penstock.records.header import (
@@ -37,279 +32,6 @@ from penstock.records.header import (
     Codec,
     encode_header,
 )
-
-# Input columns of the encoder, converted to a few types.
-#
-# Keys and values may be any binary or text type. Timestamps are whole milliseconds, or Arrow
-# timestamps of any unit, which are rounded down to milliseconds. Headers are a list of key-value
-# structs or a map. Other types are rejected and not cast: for a struct with other field names,
-# Arrow's cast would return nulls.
-
-
-Bounds = npt.NDArray[np.int32]
-
-_NO_BYTES: Final = np.empty(0, np.uint8)
-_NO_BOUNDS: Final = np.empty(0, np.int32)
-_IN_ORDER: Final = np.empty(0, np.int64)
-_LENGTH_BYTES_MAX: Final = 5
-_PER_MILLISECOND: Final = {"us": 1_000, "ns": 1_000_000}
-_LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-_TEXTS: Final = (
-    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary,
-    pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
-    pa.types.is_null,
-)  # fmt: skip
-_NUMBERS_BYTES_MAX: Final = 31
-"""Upper bound of a record's bytes for length, attributes, timestamp, offset and counts."""
-
-
-class Column(NamedTuple):
-    """Column of byte strings in one buffer, as `kernels.record_writing` describes it."""
-
-    data: Bytes = _NO_BYTES
-    starts: Bounds = _NO_BOUNDS
-    ends: Bounds = _NO_BOUNDS
-    valid: Bytes = _NO_BYTES
-    shift: int = 0
-
-    def bytes_max(self) -> int:
-        """Return an upper bound of the bytes of all elements, including their length fields."""
-        taken = int(self.ends[-1]) - int(self.starts[0]) if self.starts.size else 0
-        return taken + self.starts.size * _LENGTH_BYTES_MAX
-
-
-_NULLS: Final = Column()
-
-
-class Headers(NamedTuple):
-    """Headers of all rows: keys and values, and at which of them each row begins."""
-
-    bounds: Bounds = _NO_BOUNDS
-    keys: Column = _NULLS
-    values: Column = _NULLS
-
-
-_NO_HEADERS: Final = Headers()
-
-
-class Input(Struct, frozen=True, kw_only=True):
-    """Columns of the records to encode; `order` has the indexes of selected rows, None for all."""
-
-    value: Column
-    timestamps: Ints
-    key: Column = _NULLS
-    headers: Headers = _NO_HEADERS
-    order: Ints | None = None
-
-    @property
-    def size(self) -> int:
-        return self.timestamps.size if self.order is None else self.order.size
-
-    def bytes_max(self) -> int:
-        """Return an upper bound of all records' bytes, if each row is selected at most once."""
-        columns = (self.key, self.value, self.headers.keys, self.headers.values)
-        return self.size * _NUMBERS_BYTES_MAX + sum(column.bytes_max() for column in columns)
-
-    def select(self, rows: slice | Ints) -> Input:
-        """Return some of the rows, by a slice or by indexes in any order; values are not copied."""
-        order = np.arange(self.timestamps.size) if self.order is None else self.order
-        return replace(self, order=order[rows])
-
-    def columns(self) -> tuple[Any, ...]:
-        bounds, keys, values = self.headers
-        order = _IN_ORDER if self.order is None else self.order
-        return (
-            order, tuple(self.key), tuple(self.value), self.timestamps, bounds, tuple(keys),
-            tuple(values),
-        )  # fmt: skip
-
-
-def read_input(data: Any, now_ms: int) -> Input:
-    """Convert the columns `value`, `key`, `timestamp` and `headers` of a table or record batch.
-
-    `now_ms` is the timestamp of rows that have none.
-
-    Raises:
-        InvalidRecord: there is no column `value`, a column has an unsupported type, a timestamp
-            does not fit into 64 bits, or a header or its key is null.
-    """
-    names = data.schema.names
-    if "value" not in names:
-        raise InvalidRecord(
-            f"the column 'value' is missing. The columns are {', '.join(names) or 'none'}"
-        )
-    return Input(
-        key=_binary("key", _whole(data, "key")) if "key" in names else _NULLS,
-        value=_binary("value", _whole(data, "value")),
-        timestamps=_timestamps(data, now_ms),
-        headers=_headers(_whole(data, "headers")) if "headers" in names else _NO_HEADERS,
-    )
-
-
-def _whole(data: Any, name: str) -> Any:
-    column = data.column(name)
-    if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks == 1:
-            return column.chunk(0)
-        return column.combine_chunks()
-    return column
-
-
-def plain(array: Any) -> Any:
-    """Return an array without dictionary or run-end encoding."""
-    if pa.types.is_dictionary(array.type):
-        return plain(array.cast(array.type.value_type))
-    if pa.types.is_run_end_encoded(array.type):
-        return plain(pc.run_end_decode(array))
-    return array
-
-
-def as_bytes(name: str, array: Any) -> Any:
-    """Return an array of any text or binary type as `binary` or `string`.
-
-    Raises:
-        InvalidRecord: the array has another type, or more bytes than 32-bit offsets can address.
-    """
-    if array.type in (pa.binary(), pa.string()):
-        return array
-    array = plain(array)
-    if not _is_text(array.type):
-        raise InvalidRecord(
-            f"column {name!r} has type {array.type}, but keys and values must be bytes or text."
-            " Cast or serialise it first"
-        )
-    try:
-        return _cast(array, pa.binary())
-    except pa.ArrowInvalid as error:
-        raise InvalidRecord(f"column {name!r}, {array.type}: {error}") from error
-
-
-def _cast(array: Any, kind: Any) -> Any:
-    """Cast an array; if a slice exceeds 32-bit offsets, copy it first."""
-    try:
-        return array.cast(kind)
-    except pa.ArrowInvalid:
-        if not array.offset:
-            raise
-        return pa.concat_arrays([array, array.slice(0, 0)]).cast(kind)
-
-
-def _binary(name: str, array: Any) -> Column:
-    array = as_bytes(name, array)
-    if array.null_count == len(array):
-        return _NULLS
-    valid, offsets, content = array.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return Column(
-        data=_NO_BYTES if content is None else np.frombuffer(content, np.uint8),
-        starts=bounds[:-1],
-        ends=bounds[1:],
-        valid=np.frombuffer(valid, np.uint8) if array.null_count else _NO_BYTES,
-        shift=array.offset,
-    )
-
-
-def _timestamps(data: Any, now_ms: int) -> Ints:
-    if "timestamp" not in data.schema.names:
-        return np.full(data.num_rows, now_ms, np.int64)
-    array = as_milliseconds("timestamp", _whole(data, "timestamp"))
-    if array.null_count:
-        array = array.fill_null(now_ms)
-    result: Ints = array.to_numpy()
-    return result
-
-
-def as_milliseconds(name: str, array: Any) -> Any:
-    """Return timestamps as whole milliseconds, rounded down even before 1970.
-
-    Raises:
-        InvalidRecord: the array has another type, or a value does not fit into 64 bits.
-    """
-    array = plain(array)
-    if pa.types.is_timestamp(array.type):
-        array = _milliseconds(name, array)
-    if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
-        raise InvalidRecord(
-            f"column {name!r} has type {array.type}, but must be whole milliseconds or a timestamp"
-        )
-    try:
-        return array.cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        raise InvalidRecord(
-            f"column {name!r} has milliseconds that do not fit into 64 bits: {error}"
-        ) from error
-
-
-def _milliseconds(name: str, array: Any) -> Any:
-    unit, numbers = array.type.unit, array.cast(pa.int64())
-    if unit == "s":
-        try:
-            return pc.multiply_checked(numbers, 1000)
-        except pa.ArrowInvalid as error:
-            raise InvalidRecord(
-                f"column {name!r} has seconds whose milliseconds do not fit into 64 bits: {error}"
-            ) from error
-    if unit == "ms":
-        return numbers
-    made = numbers.fill_null(0).to_numpy() // _PER_MILLISECOND[unit]
-    return pa.array(made, mask=array.is_null().to_numpy(zero_copy_only=False))
-
-
-def as_headers(name: str, array: Any) -> Any:
-    """Return headers as an array of `HEADERS_TYPE`.
-
-    Raises:
-        InvalidRecord: the array has another type, or a key is not UTF-8.
-    """
-    if array.null_count == len(array):
-        return pa.nulls(len(array), HEADERS_TYPE)
-    if not _pairs_texts(array.type):
-        raise InvalidRecord(
-            f"column {name!r} has type {array.type}, but must be a list of structs with the fields"
-            " key and value (text or bytes), or a map of text or bytes"
-        )
-    try:
-        return _cast(array, HEADERS_TYPE)
-    except pa.ArrowInvalid as error:
-        raise InvalidRecord(f"column {name!r}, {array.type}: {error}") from error
-
-
-def _headers(array: Any) -> Headers:
-    array = as_headers("headers", array)
-    if array.null_count == len(array):
-        return _NO_HEADERS
-    pairs = array.flatten()
-    if len(pairs) == 0:
-        return _NO_HEADERS
-    if pairs.null_count:
-        raise InvalidRecord("column 'headers' has a null header. Drop it from the list")
-    keys, values = pairs.flatten()
-    if keys.null_count:
-        raise InvalidRecord("column 'headers' has a header with a null key. Set a key, or drop it")
-    counts = pc.list_value_length(array)
-    if array.null_count:
-        counts = counts.fill_null(0)
-    bounds = np.zeros(len(array) + 1, np.int32)
-    np.cumsum(counts.to_numpy(), out=bounds[1:])
-    return Headers(bounds, _binary("headers", keys), _binary("headers", values))
-
-
-def _pairs_texts(kind: Any) -> bool:
-    if pa.types.is_map(kind):
-        parts = [kind.key_type, kind.item_type]
-    elif any(listed(kind) for listed in _LISTS) and pa.types.is_struct(kind.value_type):
-        if sorted(part.name for part in kind.value_type) != ["key", "value"]:
-            return False
-        parts = [part.type for part in kind.value_type]
-    else:
-        return False
-    parts = [part.value_type if pa.types.is_dictionary(part) else part for part in parts]
-    return all(_is_text(part) for part in parts)
-
-
-def _is_text(kind: Any) -> bool:
-    return any(test(kind) for test in _TEXTS)
-
 
 BATCH_BYTES_MAX: Final = 1 << 20
 """Largest encoded batch by default (Kafka's `message.max.bytes` is 1 MiB + 12)."""
@@ -408,8 +130,15 @@ def encode_batches(
         aim_bytes=min(aim_bytes or max_batch_bytes, max_batch_bytes),
         compress_large=compress_large,
     )
-    rows = data if isinstance(data, Input) else read_input(data, now_ms)
+    rows = data if isinstance(data, Input) else _read_input(data, now_ms)
     return list(_encode(rows, plan, records_per_batch)) if rows.size else []
+
+
+def _read_input(data: Any, now_ms: int) -> Input:
+    # Imported here because brokers and host agents encode without PyArrow.
+    from penstock.records.columnar.inputs import read_input
+
+    return read_input(data, now_ms)
 
 
 def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[EncodedBatch]:

@@ -1,22 +1,51 @@
-"""Records of batches as Arrow columns, read and copied by the kernels."""
+"""Records of batches as NumPy columns, read and copied by the kernels.
+
+1. Find the batches with requested records, drop those of aborted transactions, and verify
+   checksums.
+2. Decompress batches; uncompressed batches are read in place.
+3. Read all records in one pass (`kernels.records`). Values are copied into one buffer, which is as
+   large as all batches.
+4. Copy keys and headers, whose sizes are now known. If views are requested, keys and values are
+   returned as views of the given buffer instead.
+
+Source: Kafka's `DefaultRecord`; KIP-82 (headers).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
+from penstock.base.crc import Readable
 from penstock.kernels import records as kernels
-from penstock.records.columnar.arrays import Bytes, Ints
-from penstock.records.columnar.batches import Piece
-from penstock.records.columnar.schema import HEADERS_TYPE
+from penstock.records.columnar.arrays import (
+    NO_BYTES,
+    NO_HEADERS,
+    Bounds,
+    Bytes,
+    Column,
+    Headers,
+    Input,
+    Ints,
+)
+from penstock.records.columnar.batches import (
+    Piece,
+    aborted_batches,
+    check_crcs,
+    find_batches,
+    open_batches,
+)
 from penstock.records.columnar.walk import corrupt
 from penstock.records.errors import CorruptBatch
-from penstock.records.header import TIMESTAMP_TYPE_FLAG
+from penstock.records.header import DECOMPRESSED_BYTES_MAX, TIMESTAMP_TYPE_FLAG
+from penstock.records.transactions import AbortedRange
 
-_BYTES_COLUMNS: Final = ("key", "value")
+OFFSET_MAX: Final = 2**63 - 1
+BYTES_COLUMNS: Final = ("key", "value")
+RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 _WANTED: Final = {
     "offset": kernels.OFFSET,
     "timestamp": kernels.TIMESTAMP,
@@ -25,12 +54,37 @@ _WANTED: Final = {
     "headers": kernels.HEADERS,
     "timestamp_type": 0,
 }
-_HEADER_FIELDS: Final = [HEADERS_TYPE.value_type.field(index) for index in range(2)]
-_NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
+
+
+class Strings(NamedTuple):
+    """Byte strings: element i has the bytes from `bounds[i]` to `bounds[i + 1]` of `data`.
+
+    `valid` is a bitmap like Arrow's; it is empty if no element is null.
+    """
+
+    bounds: Bounds
+    data: Bytes
+    valid: Bytes = NO_BYTES
+
+    def column(self) -> Column:
+        return Column(
+            data=self.data, starts=self.bounds[:-1], ends=self.bounds[1:], valid=self.valid
+        )
+
+
+NO_STRINGS: Final = Strings(np.zeros(1, np.int32), NO_BYTES)
+
+
+class Pairs(NamedTuple):
+    """Headers of all rows; row i has those from `bounds[i]` to `bounds[i + 1]`."""
+
+    bounds: Bounds
+    keys: Strings
+    values: Strings
 
 
 class Rows:
-    """Reader of the records of some batches into Arrow columns."""
+    """Reader of the records of some batches."""
 
     def __init__(self, pieces: list[Piece], table: Ints) -> None:
         self._pieces = pieces
@@ -48,7 +102,6 @@ class Rows:
         wanted = sum({_WANTED[name] for name in columns}) | (kernels.VIEWS if views else 0)
         room = int(self._table[:, kernels.COUNT].sum())
         copied = "value" in columns and not views
-        self._viewed = views
         self._views = np.empty((2, room if views else 0, 2), np.uint64)
         self._longs = np.empty((2, room), np.int64)
         self._bounds = np.empty((3, room + 1), np.int32)
@@ -77,28 +130,31 @@ class Rows:
             record=error.record,
         )
 
-    def array(self, name: str) -> Any:
-        if name in _BYTES_COLUMNS:
-            return self._bytes(_BYTES_COLUMNS.index(name))
-        if name == "headers":
-            return self._headers()
-        if name == "timestamp_type":
-            kinds = (self._table[:, kernels.ATTRIBUTES] & TIMESTAMP_TYPE_FLAG != 0).view(np.int8)
-            return _array(pa.int8(), self.size, kinds.repeat(self._table[:, kernels.KEPT]))
-        return _array(pa.int64(), self.size, self._longs[int(name == "timestamp")])
+    def longs(self, name: str) -> Ints:
+        """Return the column `offset` or `timestamp`."""
+        return self._longs[int(name == "timestamp"), : self.size]
 
-    def _bytes(self, column: int) -> Any:
-        valid = None
-        if self._state[kernels.NULL_KEYS + column]:
-            valid = pa.py_buffer(self._valid[column])
-        if self._viewed:
-            buffers = [valid, pa.py_buffer(self._views[column])]
-            buffers += [pa.py_buffer(piece.data) for piece in self._pieces]
-            return pa.Array.from_buffers(pa.binary_view(), self.size, buffers)
-        bounds = self._bounds[column]
+    def timestamp_types(self) -> npt.NDArray[np.int8]:
+        """Return 0 (create) or 1 (log append) for each record."""
+        flags = self._table[:, kernels.ATTRIBUTES] & TIMESTAMP_TYPE_FLAG != 0
+        kinds: npt.NDArray[np.int8] = flags.view(np.int8).repeat(self._table[:, kernels.KEPT])
+        return kinds
+
+    def viewed(self, name: str) -> tuple[npt.NDArray[np.uint64], list[Bytes], Bytes]:
+        """Return keys or values as elements of Arrow's `binary_view`, their buffers and bitmap."""
+        column = BYTES_COLUMNS.index(name)
+        return self._views[column], [piece.data for piece in self._pieces], self._bitmap(column)
+
+    def strings(self, name: str) -> Strings:
+        """Return copies of the keys or values."""
+        column = BYTES_COLUMNS.index(name)
+        bounds = self._bounds[column, : self.size + 1]
         size = int(bounds[self.size])
         copies = self._values[:size] if column else self._keys(size)
-        return _array(pa.binary(), self.size, bounds, copies, valid=valid)
+        return Strings(bounds, copies, self._bitmap(column))
+
+    def _bitmap(self, column: int) -> Bytes:
+        return self._valid[column] if self._state[kernels.NULL_KEYS + column] else NO_BYTES
 
     def _keys(self, size: int) -> Bytes:
         keys = np.empty(size, np.uint8)
@@ -109,42 +165,67 @@ class Rows:
             low = high
         return keys
 
-    def _headers(self) -> Any:
-        lists = self._bounds[2]
+    def headers(self) -> Pairs:
+        """Return copies of the headers."""
+        lists = self._bounds[2, : self.size + 1]
         count = int(lists[self.size])
-        pairs = _NO_HEADERS
-        if count:
-            keys = np.empty((int(self._state[kernels.HEADER_KEY_BYTES]),), np.uint8)
-            values = np.empty((int(self._state[kernels.HEADER_VALUE_BYTES]),), np.uint8)
-            bounds = np.empty((2, count + 1), np.int32)
-            bounds[:, 0] = 0
-            valid = np.full(count // 8 + 1, 0xFF, np.uint8)
-            low, nulls = 0, 0
-            for piece, high in zip(self._pieces, self._ends, strict=True):
-                nulls += kernels.copy_headers(
-                    piece.data, self._positions[1], lists, low, high, bounds, keys, values, valid
-                )
-                low = high
-            present = pa.py_buffer(valid) if nulls else None
-            columns = [
-                _text(count, bounds[0], keys),
-                _array(pa.binary(), count, bounds[1], values, valid=present),
-            ]
-            pairs = pa.StructArray.from_arrays(columns, fields=_HEADER_FIELDS)
-        buffers = [None, pa.py_buffer(lists)]
-        return pa.Array.from_buffers(HEADERS_TYPE, self.size, buffers, children=[pairs])
+        if not count:
+            return Pairs(lists, NO_STRINGS, NO_STRINGS)
+        keys = np.empty((int(self._state[kernels.HEADER_KEY_BYTES]),), np.uint8)
+        values = np.empty((int(self._state[kernels.HEADER_VALUE_BYTES]),), np.uint8)
+        bounds = np.empty((2, count + 1), np.int32)
+        bounds[:, 0] = 0
+        valid = np.full(count // 8 + 1, 0xFF, np.uint8)
+        low, nulls = 0, 0
+        for piece, high in zip(self._pieces, self._ends, strict=True):
+            nulls += kernels.copy_headers(
+                piece.data, self._positions[1], lists, low, high, bounds, keys, values, valid
+            )
+            low = high
+        present = valid if nulls else NO_BYTES
+        return Pairs(lists, Strings(bounds[0], keys), Strings(bounds[1], values, present))
+
+    def input(self) -> Input:
+        """Return keys, values, timestamps and headers as columns that can be encoded again."""
+        pairs = self.headers()
+        headers = Headers(pairs.bounds, pairs.keys.column(), pairs.values.column())
+        return Input(
+            key=self.strings("key").column(),
+            value=self.strings("value").column(),
+            timestamps=self.longs("timestamp"),
+            headers=headers if pairs.bounds[-1] else NO_HEADERS,
+        )
 
 
-def _array(kind: Any, size: int, *parts: Any, valid: Any = None) -> Any:
-    return pa.Array.from_buffers(kind, size, [valid, *map(pa.py_buffer, parts)])
+def read_rows(
+    buffer: Readable,
+    *,
+    columns: Sequence[str] = RECORD_COLUMNS,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    aborted: Sequence[AbortedRange] = (),
+    include_control: bool = False,
+    check_crc: bool = True,
+    max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX,
+    views: bool = False,
+) -> Rows:
+    """Read adjacent batches; a batch that is cut at the end of `buffer` is ignored.
 
+    The arguments are those of `decode_batches`. Only the named columns can be returned.
 
-def _text(count: int, bounds: Any, keys: Bytes) -> Any:
-    """Return header keys as text; invalid UTF-8 is replaced, as by Java's readers."""
-    if keys.size == 0 or int(keys.max()) < 0x80:
-        return _array(pa.string(), count, bounds, keys)
-    array = _array(pa.binary(), count, bounds, keys)
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([key.decode("utf-8", "replace") for key in array.to_pylist()], pa.string())
+    Raises:
+        CorruptBatch: a batch is invalid.
+        RecordTooLarge: the decompressed records exceed the limit, or 2 GiB.
+        UnsupportedCodec: Kafka does not define the codec of a batch.
+    """
+    view = memoryview(buffer).cast("B")
+    start = max(0, 0 if start_offset is None else start_offset)
+    end = OFFSET_MAX if end_offset is None else end_offset
+    table = find_batches(view, start, end, include_control)
+    if aborted:
+        table = table[~aborted_batches(view, table, aborted)]
+    if check_crc:
+        check_crcs(view, table)
+    rows = Rows(open_batches(view, table, max_decompressed_bytes), table)
+    rows.read(columns, start, end, views=views)
+    return rows

@@ -3,8 +3,9 @@
 Public names are imported when they are first used, because this loads PyArrow and OpenSSL.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from penstock.base.extras import required
 
 if TYPE_CHECKING:
     from penstock.security.data.columns import (
@@ -72,4 +73,4 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"penstock.security.data.{home}"), name)
+    return getattr(required(f"penstock.security.data.{home}", "client"), name)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.records.columnar.encode import plain
+from penstock.records.columnar.inputs import plain
 from penstock.security.data.key_ring import KeyRing, SubjectKey
 from penstock.security.data.masks import DEFAULT_FORM, PATTERNS, STAR, Mask, TokenForm, tokens
 from penstock.security.data.sealing import seal, unseal_all

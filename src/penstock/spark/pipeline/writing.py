@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from penstock.records.columnar.fitting import Pointer
+from penstock.records.columnar.shortening import Pointer
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, rejects
 from penstock.spark.pipeline.graph import QueryPlan

@@ -14,7 +14,7 @@ from penstock.spark.reads.log import TopicState
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.columns import Isolation
+    from penstock.client.arguments import Isolation
 
 
 NO_OPTIONS: Final[Mapping[str, str]] = {}

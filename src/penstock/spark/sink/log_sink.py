@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 
 from penstock.client.errors import BATCH_BYTES
 from penstock.client.security import admin_security
-from penstock.records.columnar.fitting import Shorten
+from penstock.records.columnar.shortening import Shorten
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import InvalidOption, InvalidRows
 from penstock.spark.sink.blobs import (

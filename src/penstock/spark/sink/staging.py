@@ -26,7 +26,8 @@ from penstock.client.security import admin_security
 from penstock.formats.json.writing import json_rows
 from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
-from penstock.records.columnar.fitting import Shorten, fitting
+from penstock.records.columnar.fitting import fitting
+from penstock.records.columnar.shortening import Shorten
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import InvalidRows, StagingRefused, UnknownTopics
 from penstock.spark.reads.broker_log import NO_OPTIONS, BrokerLog

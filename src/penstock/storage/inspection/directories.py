@@ -218,7 +218,7 @@ def _check(batch: Readable, header: BatchHeader) -> None:
     if header.record_count == header.last_offset_delta + 1:
         check_records(batch, header)
         return
-    # Imported on first use, because Arrow loads slowly.
-    from penstock.records.columnar.decode import decode_batches
+    # Imported on first use, because the kernels load slowly.
+    from penstock.records.columnar.rows import read_rows
 
-    decode_batches(batch, include_control=True, check_crc=False)
+    read_rows(batch, include_control=True, check_crc=False)

@@ -297,22 +297,22 @@ def record_in(
     If `timestamp` is None, return the first record with the highest timestamp, unless that is below
     0. As in Kafka, a transaction marker counts as a record.
     """
-    from penstock.records.columnar.decode import decode_batches
+    from penstock.records.columnar.rows import read_rows
 
     epoch = header.partition_leader_epoch
     if header.is_control:
         if header.base_offset < start_offset:
             return None
         return OffsetAndTimestamp(header.base_offset, header.max_timestamp, epoch)
-    columns: Any = decode_batches(data, columns=("offset", "timestamp"), start_offset=start_offset)
-    times = columns.column(1).to_numpy()
+    rows = read_rows(data, columns=("offset", "timestamp"), start_offset=start_offset)
+    times = rows.longs("timestamp")
     if not len(times) or (timestamp is None and times.max() < 0):
         return None
     matches = (times >= (times.max() if timestamp is None else timestamp)).nonzero()[0]
     if not len(matches):
         return None
     row = int(matches[0])
-    return OffsetAndTimestamp(int(columns.column(0)[row].as_py()), int(times[row]), epoch)
+    return OffsetAndTimestamp(int(rows.longs("offset")[row]), int(times[row]), epoch)
 
 
 def extents(files: SegmentFiles, log: Written, start: int, end: int) -> list[Extent]:

@@ -31,7 +31,7 @@ from penstock.base.errors import CorruptError, InvalidError
 from penstock.base.files import write_durably
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
-from penstock.records.columnar.fitting import TRUNCATED, WithoutHeaders
+from penstock.records.columnar.shortening import TRUNCATED, WithoutHeaders
 from penstock.records.extents import READ_COMMITTED
 from penstock.spark.errors import CommitRefused, InvalidRows, SinkOwnerChanged, UnknownTopics
 from penstock.spark.pipeline.spec import PipelineSpec
