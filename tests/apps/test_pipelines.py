@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -19,6 +20,8 @@ from typing import IO, Any
 
 import pytest
 
+from penstock.apps.console.pages.pipelines import PipelineStatus, replay_command
+from penstock.apps.console.sources import get_json
 from penstock.apps.pipeline.run import DEFAULT_LISTEN
 from penstock.testing import Broker
 from tests.apps.conftest import Run
@@ -269,6 +272,15 @@ def fill(broker: Broker, topic: str, count: int) -> None:
         client.write_arrow(topic, pa.table({"value": pa.array(values)}))
 
 
+def console_shows(bare: Run, admin: str) -> None:
+    """Check that the console reads a running pipeline's page, and that its command works."""
+    found = asyncio.run(get_json(admin, "/status", PipelineStatus))
+    assert (found.queries[0].rows, found.queries[0].written) == (1_000, {"lake": 1_000})
+    assert found.dead_letter_topic == "lines.dead"
+    _, *words = shlex.split(replay_command(found, "--parked", {}))
+    assert bare(*words).out == "no held records\n"
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
@@ -300,6 +312,7 @@ def test_a_run_from_start_to_stop(
         table = bare("pipeline", "status", *where).out
         assert f"process {process.pid}" in table
         assert "lines: written lake: 1000" in table
+        console_shows(bare, started["admin"])
         # A second run is refused before Spark starts.
         second = bare("pipeline", "run", *where)
         assert second.status == 1

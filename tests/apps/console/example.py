@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.testing import Broker
-from tests.apps.console import example_more
+from tests.apps.console import example_more, example_others
 
 HOSTILE: Final = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
 """Name of a group, with markup that must be shown as text."""
@@ -24,6 +24,10 @@ PAGES: Final[Mapping[str, str]] = {
     "topic-create": "/console/create-topic",
     "topic-partitions": "/console/topics/orders/partitions",
     "topic-delete": "/console/topics/orders/delete",
+    "topic-reassign": "/console/topics/orders/reassign?preview=yes&factor=2",
+    "topic-reassign-cancel": "/console/topics/orders/reassign-cancel",
+    "topic-storage": "/console/topics/orders/storage",
+    "topic-storage-diskless": "/console/topics/clicks/storage",
     "messages": "/console/topics/payments/messages",
     "messages-found": "/console/topics/payments/messages?order=oldest&filter=.value.amount+%3E+400",
     "messages-none": "/console/topics/payments/messages?key=missing&vf=json",
@@ -35,8 +39,13 @@ PAGES: Final[Mapping[str, str]] = {
     "group-delete": "/console/group-delete/billing",
     "brokers": "/console/brokers",
     "broker": "/console/brokers/1",
+    "broker-replicas": "/console/brokers/1/replicas",
+    "broker-drain": "/console/brokers/1/drain",
+    "broker-undrain": "/console/brokers/1/undrain",
+    "reassignments": "/console/reassignments",
     "error": "/console/topics/missing",
     **example_more.PAGES,
+    **example_others.PAGES,
 }
 """Pages of the example by name. Every page of the console is among them."""
 ERRORS: Final = ("error",)
@@ -76,7 +85,11 @@ def payments(count: int) -> list[bytes]:
 @contextmanager
 def example_broker(settings: Mapping[str, Any] | None = None) -> Iterator[Broker]:
     """Run a broker with the example."""
-    with Broker({**example_more.SETTINGS, **(settings or {})}) as broker:
+    with (
+        example_others.other_processes() as others,
+        Broker({**example_more.SETTINGS, **others, **(settings or {})}) as broker,
+    ):
         fill(broker)
         example_more.fill_more(broker)
+        example_others.fill_others(broker, others)
         yield broker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,13 +21,17 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "registry.listener": "127.0.0.1:0",
     "authorizer.class.name": "acls",
     "super.users": "User:ANONYMOUS",
+    "console.masking.file": str(Path(__file__).with_name("masking.toml")),
 }
-"""Settings of the example's broker: a schema registry, and ACLs that allow all to its tests."""
+"""Settings of the example's broker: a schema registry, ACLs that allow all to its tests, and masks
+of the topic `invoices`."""
 
 STRANGE: Final = '<b>bold</b>/"odd"&{{7*7}}-value'
 """Name of a subject, with markup that must be shown as text."""
 
 PAGES: Final[Mapping[str, str]] = {
+    "messages-masked": "/console/topics/invoices/messages",
+    "message-masked": "/console/topics/invoices/messages/0/0",
     "schemas": "/console/schemas",
     "schema": "/console/schemas/orders-value",
     "schema-strange": f"/console/schemas/{quote(STRANGE, safe='')}",
@@ -82,6 +87,7 @@ def fill_more(broker: Broker) -> None:
     with broker.client() as client:
         _access(client)
         _queue(client)
+        _invoices(client)
         producer = client.transactional("till-7")
         producer.begin()
         producer.write_arrow("payments", pa.table({"value": [b"open"]}))
@@ -137,6 +143,21 @@ def _access(client: Client) -> None:
     client.alter_quotas({"client-id": "etl"}, {"producer_byte_rate": 10 << 20})
     client.alter_quotas({"user": None}, {"consumer_byte_rate": 50 << 20, "request_percentage": 80})
     client.alter_quotas({"ip": "10.0.0.7"}, {"connection_creation_rate": 5})
+
+
+def _invoices(client: Client) -> None:
+    values = [
+        {"id": 1, "customer": {"mail": "someone@example.org", "card": "4111 1111 1111 1234"}},
+        {"id": 2, "customer": {"mail": "another@example.org", "card": None}, "paid": True},
+    ]
+    headers = [[{"key": "session", "value": b"c2Vzc2lvbg"}]] * 3
+    table = pa.table({
+        "partition": pa.array([0, 0, 0], pa.int32()),
+        "key": ["a", "b", "c"],
+        "value": [*map(json.dumps, values), "not JSON"],
+        "headers": headers,
+    })  # fmt: skip
+    client.write_arrow("invoices", table)
 
 
 def _queue(client: Client) -> None:

@@ -329,9 +329,11 @@ def test_a_record_has_its_headers_and_bytes(visitor: Visitor) -> None:
 # Formats
 
 
-def framed(broker: Broker, topic: str, values: list[dict[str, Any]]) -> list[bytes]:
+def framed(
+    broker: Broker, topic: str, values: list[dict[str, Any]], schema: Mapping[str, Any] = AVRO
+) -> list[bytes]:
     with SchemaRegistryClient({"url": f"http://{broker.registry_address}"}) as client:
-        writer = AvroSerializer(client, Schema(json.dumps(AVRO), "AVRO"))
+        writer = AvroSerializer(client, Schema(json.dumps(schema), "AVRO"))
         context = SerializationContext(topic, MessageField.VALUE)
         return [bytes(writer(value, context) or b"") for value in values]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -202,3 +203,45 @@ def test_pages_work_without_scripts(browser: Browser, url: str) -> None:
     page.locator("#nav").get_by_role("link", name="Groups").click()
     expect(page.locator("h1")).to_have_text("Groups")
     context.close()
+
+
+def test_a_topic_moves_to_the_object_store_and_a_broker_is_drained(
+    window: Window, broker: Broker
+) -> None:
+    with broker.client() as client:
+        client.create_topic("to-store", 1)
+        client.write_arrow("to-store", pa.table({"value": [b"kept"] * 7}))
+    page = window.open("/console/topics/to-store")
+    page.get_by_role("link", name="Switch storage").click()
+    page.get_by_label("to confirm").fill("to-store")
+    page.get_by_role("button", name="Switch storage").click()
+    expect(page.locator(".figure", has_text="Storage").first).to_contain_text("diskless")
+    with broker.client() as client:
+        assert client.read_arrow("to-store")["value"].to_pylist() == [b"kept"] * 7
+        client.delete_topic("to-store")
+
+    window.open("/console/brokers/1")
+    page.get_by_role("link", name="Drain").click()
+    expect(page.locator("tbody tr").first).to_contain_text("Not possible")
+    page.get_by_label("to confirm").fill("1")
+    page.get_by_role("button", name="Drain broker").click()
+    expect(page.get_by_role("status")).to_contain_text("Broker 1: 0 replicas ordered")
+    page.get_by_role("link", name="Undo drain").click()
+    page.get_by_role("button", name="Undo drain").click()
+    expect(page.get_by_role("status")).to_have_text("Broker 1 may get new replicas.")
+    with broker.client() as client:
+        assert client.excluded_brokers() == frozenset()
+
+
+def test_the_lag_of_a_group_over_time_is_drawn_and_listed(window: Window, broker: Broker) -> None:
+    with broker.client() as client:
+        end = client.list_offsets("payments")[0]
+        for committed in (5, 30):
+            client.commit_offsets("slow reader", {("payments", 0): committed})
+    page = window.open("/console/groups/slow%20reader")
+    expect(page.locator(".plot canvas")).to_have_count(1)
+    page.locator("summary", has_text="Commits of the partitions").click()
+    lags = page.get_by_role("region", name="Lag over time").locator("td[data-label=Lag]")
+    expect(lags).to_have_text([str(end - 5), str(end - 30), str(end - 30)])
+    with broker.client() as client:
+        client.delete_group("slow reader")

@@ -70,6 +70,8 @@ def test_status(page: Page) -> None:
         "pid": 4711,
         "started_ms": 5,
         "master": "local[2]",
+        "broker_admin": None,
+        "dead_letter_topic": None,
         "running": True,
         "queries": [described(ORDERS), described(WINDOWS)],
     }

@@ -115,10 +115,12 @@ class Table(Generic[R]):
         text: Callable[[R], str] | None = None,
         search: str = "Search",
         filters: Sequence[Filter[R]] = (),
+        kept: Sequence[str] = (),
     ) -> None:
         """`text` returns the text of a row that the search looks through, `search` is its label.
 
-        `sort` is the order without the parameter.
+        `sort` is the order without the parameter. `kept` are further parameters of the page, which
+        stay in the addresses of all views.
         """
         self._columns = columns
         self._sort = sort
@@ -126,7 +128,7 @@ class Table(Generic[R]):
         self._search = search
         self._filters = filters
         self._keys = {column.name: column.key for column in columns if column.key is not None}
-        self.parameters = ("q", "sort", "page", *(choice.name for choice in filters))
+        self.parameters = ("q", "sort", "page", *(choice.name for choice in filters), *kept)
         """Query parameters that the page's route must declare."""
 
     def view(self, request: Request, rows: Sequence[R]) -> TableView[R]:

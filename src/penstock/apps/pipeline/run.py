@@ -32,6 +32,7 @@ from penstock.apps.pipeline.command import Located, located
 from penstock.apps.process.daemon import set_up
 from penstock.base.http_listener import parse_address
 from penstock.base.system import SYSTEM_CLOCK
+from penstock.base.urls import without_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,6 +158,7 @@ def _show_at_rest(
 def _facts(spec: PipelineSpec, master: str | None) -> Run:
     from penstock.spark.pipeline.admin import Run
 
+    admin = spec.run.admin_url
     return Run(
         pipeline=spec.name,
         file=str(spec.file),
@@ -166,6 +168,8 @@ def _facts(spec: PipelineSpec, master: str | None) -> Run:
         pid=os.getpid(),
         started_ms=SYSTEM_CLOCK.now_ms(),
         master=master or "local[*]",
+        broker_admin=admin and without_credentials(admin),
+        dead_letter_topic=spec.errors.dead_letters,
     )
 
 

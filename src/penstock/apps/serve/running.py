@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from penstock.apps.console.messages.rules import Masking
     from penstock.apps.process.configuration import Configuration
+    from penstock.apps.process.wiring import NewConsole
     from penstock.broker.admin.access import AdminAccess
     from penstock.broker.admin_app import ConsoleFactory
     from penstock.broker.assembly import Assembly
@@ -84,7 +87,9 @@ def stop_ms(configuration: Configuration) -> int:
     return shutdown_ms + configuration.diskless.drain_timeout_ms + STOP_MARGIN_MS
 
 
-def console_of(schemas: SchemaRegistry | None, directory: Path) -> ConsoleFactory:
+def console_of(
+    masking: Masking | None, schemas: SchemaRegistry | None, directory: Path
+) -> ConsoleFactory:
     """Return the function that creates the console; it imports the modules in a thread.
 
     `schemas` is the broker's schema registry, `directory` has what the console stores.
@@ -94,9 +99,18 @@ def console_of(schemas: SchemaRegistry | None, directory: Path) -> ConsoleFactor
         await asyncio.to_thread(import_module, "penstock.apps.console.pages.application")
         from penstock.apps.console.pages.application import build_console
 
-        return await build_console(broker, access, schemas, directory)
+        return await build_console(broker, access, schemas, directory, masking)
 
     return create
+
+
+def _masking(file: str) -> Masking | None:
+    """Return the masking rules of a file, None without a file. Blocks."""
+    if not file:
+        return None
+    from penstock.apps.console.messages.rules import Masking
+
+    return Masking(file)
 
 
 async def started(
@@ -107,7 +121,10 @@ async def started(
     Raises:
         PenstockError: one of them cannot start.
     """
-    console = console_of if configuration.broker.console_enable else None
+    console: NewConsole | None = None
+    if configuration.broker.console_enable:
+        file = configuration.broker.console_masking_file
+        console = partial(console_of, await asyncio.to_thread(_masking, file))
     server, schemas = await opened(configuration, notices, console)
     ready = await start(server)
     if schemas is None:

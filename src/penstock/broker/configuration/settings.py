@@ -8,17 +8,20 @@ Source: Kafka's `SocketServerConfigs`, `ServerConfigs`, `GroupCoordinatorConfig`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import (
     INT_MAX,
     LONG_MAX,
+    Kind,
     NoEffect,
     describe,
     like,
+    parse_list,
     setting,
     whole_number,
 )
@@ -203,6 +206,31 @@ class BrokerSettings(TopicDefaults):
     console_schema_directory: str = setting(
         "", "Directory with schema files by which the console decodes records: TOPIC-value or"
         " TOPIC-key, with the ending .avsc, .proto, or that of a descriptor set. Empty: none.",
+    )  # fmt: skip
+    console_masking_file: str = setting(
+        "", "TOML file with rules by which the console masks or hides fields of records for users"
+        " who are not named in it. It is read again after it has changed. Empty: all who may read"
+        " a topic see its records.",
+    )  # fmt: skip
+    console_pipelines: tuple[str, ...] = setting(
+        (), "Addresses of the status pages of pipelines that the console shows, as given to"
+        " penstock pipeline run --listen.",
+        kind=Kind("http://HOST:PORT,…", lambda value: _sources(value, _check_url)),
+    )  # fmt: skip
+    console_host_agents: tuple[str, ...] = setting(
+        (), "Host agents that the console shows: addresses of their HTTP fronts"
+        " (host.http.listener), or paths of socket files on this machine. A socket reports only"
+        " the state of its agent.",
+        kind=Kind("http://HOST:PORT or /PATH,…", lambda value: _sources(value, _check_agent)),
+    )  # fmt: skip
+    console_host_agents_token_file: str = setting(
+        "", "File with the bearer token that the console sends to HTTP fronts of host agents, over"
+        " TLS or to this machine. The agents need a rule with observes = true for it. Empty: none.",
+    )  # fmt: skip
+    console_outboxes: tuple[str, ...] = setting(
+        (), "Root directories of outboxes on this machine that the console shows, with the topic of"
+        " their pointers before an equals sign.",
+        kind=Kind("[TOPIC=]/PATH,…", lambda value: _sources(value, _check_outbox)),
     )  # fmt: skip
     replication_listener: str = setting(
         "", "host:port on which this broker accepts connections of other brokers for replication."
@@ -506,6 +534,47 @@ class BrokerSettings(TopicDefaults):
             raise InvalidSetting("broker.roles", ",".join(roles), known)
         if not self.listeners:
             raise InvalidSetting("listeners", "", "must name at least one address")
+
+
+CONSOLE_SOURCES_MAX: Final = 64
+"""Entries of one of the settings with the pipelines, agents and outboxes of the console."""
+_PORT: Final = "must have the form http://HOST:PORT or https://HOST:PORT, without a path"
+
+
+def _sources(value: object, check: Callable[[str], None]) -> tuple[str, ...]:
+    """Return the entries of a list; raises ValueError if one is invalid or given twice."""
+    entries = parse_list(value)
+    if len(entries) > CONSOLE_SOURCES_MAX:
+        raise ValueError(f"must have at most {CONSOLE_SOURCES_MAX} entries")
+    for entry in entries:
+        check(entry)
+        if entries.count(entry) > 1:
+            raise ValueError(f"has {entry} twice")
+    return entries
+
+
+def _check_url(entry: str) -> None:
+    try:
+        parts = urlsplit(entry)
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        raise ValueError(f"{entry}: {_PORT}") from None
+    meant = f"{parts.scheme}://{parts.netloc}"
+    if parts.scheme not in ("http", "https") or not (host and port) or "@" in parts.netloc:
+        raise ValueError(f"{entry}: {_PORT}")
+    if entry.removesuffix("/") != meant:
+        raise ValueError(f"{entry}: {_PORT}")
+
+
+def _check_agent(entry: str) -> None:
+    if not entry.startswith("/"):
+        _check_url(entry)
+
+
+def _check_outbox(entry: str) -> None:
+    topic, _, root = entry.partition("=")
+    if not entry.startswith("/") and not (topic and root.startswith("/")):
+        raise ValueError(f"{entry}: must have the form /PATH or TOPIC=/PATH")
 
 
 AUTHORIZERS: Final = ("acls", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")

@@ -41,6 +41,7 @@ from penstock.replication.service import HAND_OVER_MS
 from penstock.wire.kafka.framing import milliseconds
 
 if TYPE_CHECKING:
+    from penstock.broker.configuration.configs import Levels
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partitions.replicas import Replicas
     from penstock.broker.topics.admin import TopicAdmin
@@ -136,12 +137,17 @@ class Replication(Struct, frozen=True, kw_only=True):
         await self.cluster.refresh()
         outcomes: Outcomes = {}
         orders: dict[Asked, Reassignment] = {}
+        minimums = Minimums(self.topic_admin.levels())
         for topic in request.topics:
             for partition in topic.partitions:
                 asked = topic.name, partition.partition_index
                 try:
-                    orders[asked] = self._order(
-                        asked, partition.replicas, change_factor=change_factor
+                    orders[asked] = reassignment_of(
+                        self.cluster.image,
+                        minimums,
+                        asked,
+                        partition.replicas,
+                        change_factor=change_factor,
                     )
                     outcomes[asked] = None
                 except PenstockError as error:
@@ -168,46 +174,6 @@ class Replication(Struct, frozen=True, kw_only=True):
             ],
         }
 
-    def _order(
-        self, asked: Asked, replicas: Sequence[int] | None, *, change_factor: bool
-    ) -> Reassignment:
-        """Return the reassignment to store; a cancellation if `replicas` is None.
-
-        `change_factor` means that the number of replicas may change.
-
-        Raises:
-            PenstockError: the reassignment is invalid.
-        """
-        image = self.cluster.image
-        topic, row = _found(image, asked)
-        if is_diskless(topic):
-            raise InvalidReplicaAssignment(
-                f"topic {topic.name!r} is diskless: its records are in the object store, not on"
-                " brokers"
-            )
-        if replicas is None:
-            if not row.move:
-                raise NotInProgress(f"{topic.name}-{row.index} has no reassignment in progress")
-            return Reassignment(topic.topic_id, row.index, None)
-        factor = None if change_factor else len(row.target or row.replicas)
-        if factor not in (None, len(replicas)):
-            raise InvalidReplicationFactor(
-                f"{topic.name}-{row.index} has {factor} replicas, but the request has"
-                f" {len(replicas)} and does not allow a change of the replication factor"
-            )
-        placed = check_assignment(
-            replicas, image.brokers, partition=row.index, replication_factor=factor
-        )
-        check_roles([placed], image, holding=row.copies)
-        check_reachable(topic.name, [tuple({*row.replicas, *placed})], image)
-        minimum = topic_config(self.topic_admin.levels(), topic.configs).min_insync_replicas
-        if len(placed) < minimum and {*placed} != {*row.replicas}:
-            raise InvalidReplicationFactor(
-                f"{topic.name}-{row.index} would have {len(placed)} replicas, fewer than"
-                f" min.insync.replicas = {minimum}"
-            )
-        return Reassignment(topic.topic_id, row.index, placed)
-
     async def list_partition_reassignments(
         self, context: RequestContext, request: Any
     ) -> dict[str, Any]:
@@ -230,6 +196,65 @@ class Replication(Struct, frozen=True, kw_only=True):
             "error_message": None,
             "topics": [{"name": name, "partitions": rows} for name, rows in found.items() if rows],
         }
+
+
+class Minimums:
+    """Values of `min.insync.replicas`, computed once for topics with equal configurations."""
+
+    def __init__(self, levels: Levels) -> None:
+        self._levels = levels
+        self._known: dict[frozenset[tuple[str, str]], int] = {}
+
+    def of(self, topic: Topic) -> int:
+        key = frozenset(topic.configs.items())
+        if key not in self._known:
+            config = topic_config(self._levels, topic.configs)
+            self._known[key] = config.min_insync_replicas
+        return self._known[key]
+
+
+def reassignment_of(
+    image: MetadataImage,
+    minimums: Minimums,
+    asked: Asked,
+    replicas: Sequence[int] | None,
+    *,
+    change_factor: bool = True,
+) -> Reassignment:
+    """Return the reassignment to store; a cancellation if `replicas` is None.
+
+    `change_factor` means that the number of replicas may change.
+
+    Raises:
+        PenstockError: the reassignment is invalid.
+    """
+    topic, row = _found(image, asked)
+    if is_diskless(topic):
+        raise InvalidReplicaAssignment(
+            f"topic {topic.name!r} is diskless: its records are in the object store, not on brokers"
+        )
+    if replicas is None:
+        if not row.move:
+            raise NotInProgress(f"{topic.name}-{row.index} has no reassignment in progress")
+        return Reassignment(topic.topic_id, row.index, None)
+    factor = None if change_factor else len(row.target or row.replicas)
+    if factor not in (None, len(replicas)):
+        raise InvalidReplicationFactor(
+            f"{topic.name}-{row.index} has {factor} replicas, but the request has"
+            f" {len(replicas)} and does not allow a change of the replication factor"
+        )
+    placed = check_assignment(
+        replicas, image.brokers, partition=row.index, replication_factor=factor
+    )
+    check_roles([placed], image, holding=row.copies)
+    check_reachable(topic.name, [tuple({*row.replicas, *placed})], image)
+    minimum = minimums.of(topic)
+    if len(placed) < minimum and {*placed} != {*row.replicas}:
+        raise InvalidReplicationFactor(
+            f"{topic.name}-{row.index} would have {len(placed)} replicas, fewer than"
+            f" min.insync.replicas = {minimum}"
+        )
+    return Reassignment(topic.topic_id, row.index, placed)
 
 
 class NotInProgress(InvalidError):

@@ -129,6 +129,9 @@ class Run:
     pid: int
     started_ms: int
     master: str
+    broker_admin: str | None = None
+    """Admin address of the brokers, if the pipeline names one."""
+    dead_letter_topic: str | None = None
 
 
 def status_of(run: Run, states: States) -> dict[str, Any]:

@@ -4,7 +4,7 @@ While a pipeline runs, `<state>/run.json` has the address of its page:
 
     {"pipeline": "orders", "file": "/…/orders.toml", "state_directory": "/…/.penstock",
      "version": "0.1.0", "pid": 4711, "started_ms": 1790000000000, "master": "local[2]",
-     "admin": "http://127.0.0.1:41234"}
+     "broker_admin": null, "dead_letter_topic": "orders.dead", "admin": "http://127.0.0.1:41234"}
 
 The file is removed when the run ends. If the process was killed, its page does not respond. The
 status of a stopped pipeline comes from the checkpoints and journals in its state directory. The

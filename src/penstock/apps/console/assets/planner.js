@@ -1,4 +1,4 @@
-// Plots of plans: elements with data-plot, drawn again whenever the form has replaced them.
+// Plots: elements with data-plot within data-planner, drawn again whenever they are replaced.
 (() => {
   "use strict";
   const place = document.querySelector("[data-planner]");

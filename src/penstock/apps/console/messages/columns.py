@@ -39,7 +39,7 @@ Steps: TypeAlias = tuple[str | int, ...]
 _WRAPPER: Final = "_"
 """Name of the only field of a document that wraps another."""
 _EXACT_MAX: Final = 1 << 53
-_NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _FUNCTIONS: Final = {
     "contains": pc.match_substring,
     "startswith": pc.starts_with,
@@ -71,7 +71,7 @@ class Operand(Struct, frozen=True, kw_only=True):
         """Return the numbers; null for other values."""
         if pa.types.is_integer(self.json.type):
             return self.json
-        found = pc.match_substring_regex(self.json, _NUMBER)
+        found = pc.match_substring_regex(self.json, NUMBER)
         texts = pc.if_else(found, self.json, pa.scalar(None, pa.string()))
         try:
             return texts.cast(pa.float64())
@@ -110,7 +110,7 @@ class Filter:
         for root in SIDES:
             steps = [path.steps for path in self._paths if path.root == root and path.steps]
             for below, column in _fields(inputs.documents[root], steps).items() if steps else ():
-                operands[Path(root, below)] = Operand(json=column, text=_unquoted(column))
+                operands[Path(root, below)] = Operand(json=column, text=unquoted(column))
         for path in self._paths:
             if path not in operands:
                 operands[path] = _whole(path, inputs)
@@ -188,7 +188,7 @@ def _whole(path: Path, inputs: Inputs) -> Operand:
         column = _header(inputs.headers, str(path.steps[0]), inputs.count)
     else:
         column = inputs.documents[path.root]
-    texts = _as_texts(column)
+    texts = as_texts(column)
     return Operand(json=texts, text=texts, whole=True)
 
 
@@ -202,7 +202,7 @@ def _header(headers: Any, name: str, count: int) -> Any:
     return values.take(pa.array(places, mask=places < 0))
 
 
-def _as_texts(column: Any) -> Any:
+def as_texts(column: Any) -> Any:
     """Return bytes as texts; invalid UTF-8 becomes the replacement character."""
     try:
         return column.cast(pa.string())
@@ -215,6 +215,15 @@ def _as_texts(column: Any) -> Any:
 
 
 # Fields of JSON documents
+
+
+def json_texts(documents: Any) -> Any:
+    """Return the JSON texts of documents that are objects or arrays; null for all others.
+
+    A text has each name at most once in an object.
+    """
+    whole = _Field((_WRAPPER,), listed=False)
+    return _read(_wrapped(_only(documents, r"[{\[]"), _WRAPPER), [whole])[whole]
 
 
 class _Field(NamedTuple):
@@ -230,11 +239,11 @@ def _fields(documents: Any, paths: Sequence[Steps]) -> dict[Steps, Any]:
     beginnings = [steps for steps in paths if isinstance(steps[0], int)]
     if beginnings:
         wrapped = {steps: (_WRAPPER, *steps) for steps in beginnings}
-        inner = _fields(_wrapped(_only(documents, "["), _WRAPPER), list(wrapped.values()))
+        inner = _fields(_wrapped(_only(documents, r"\["), _WRAPPER), list(wrapped.values()))
         found |= {steps: inner[longer] for steps, longer in wrapped.items()}
     named = [steps for steps in paths if isinstance(steps[0], str)]
     fields = {steps: _field_of(steps) for steps in named}
-    objects = _only(documents, "{") if named else documents
+    objects = _only(documents, r"\{") if named else documents
     columns: dict[_Field, Any] = {}
     for group in _groups(list(dict.fromkeys(fields.values()))):
         columns |= _read(objects, group)
@@ -245,8 +254,8 @@ def _fields(documents: Any, paths: Sequence[Steps]) -> dict[Steps, Any]:
 
 
 def _only(documents: Any, opening: str) -> Any:
-    """Return the documents that begin as an object or array; others are null."""
-    found = pc.match_substring_regex(documents, rf"^[ \t\r\n]*\{opening}")
+    """Return the documents that begin with a pattern after spaces; others are null."""
+    found = pc.match_substring_regex(documents, rf"^[ \t\r\n]*{opening}")
     return pc.if_else(found, documents, pa.scalar(None, documents.type))
 
 
@@ -326,7 +335,7 @@ def _shape(fields: Sequence[_Field]) -> Shape:
     return Items(item=Leaf()) if fields[0].listed else Leaf()
 
 
-def _unquoted(column: Any) -> Any:
+def unquoted(column: Any) -> Any:
     """Return the texts of JSON strings; null for other values."""
     quoted = pc.if_else(pc.starts_with(column, '"'), column, pa.scalar(None, pa.string()))
     texts = pc.utf8_slice_codeunits(quoted, 1, -1)

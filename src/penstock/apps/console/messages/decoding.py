@@ -16,7 +16,8 @@ With `auto`, pages show a value as JSON, text, MessagePack or hexadecimal digits
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -53,14 +54,34 @@ class Side(Struct, frozen=True, kw_only=True):
     reader: Reader | None = None
 
 
-class Decoder:
-    """Decoder of the keys and values of one topic; for one thread at a time."""
+class Masks(Protocol):
+    """Masks of records."""
 
-    def __init__(self, key: Side, value: Side, schemas: SchemaClient | None) -> None:
+    @property
+    def sides(self) -> Collection[str]:
+        """The parts with masked fields, of key and value."""
+
+    def applied(self, batch: Any) -> Any:
+        """Return records with masked columns. Blocks; call it in a thread."""
+
+
+class Decoder:
+    """Decoder of the keys and values of one topic; for one thread at a time.
+
+    It decodes records that `masked` has returned. Masked keys and values are JSON or text, so their
+    formats do not apply.
+    """
+
+    def __init__(
+        self, key: Side, value: Side, schemas: SchemaClient | None, masks: Masks | None = None
+    ) -> None:
         """`schemas` is the client of the registry; None without a registry."""
-        self._sides = {"key": key, "value": value}
+        self._masks = masks
+        masked = () if masks is None else masks.sides
+        sides = {"key": key, "value": value}
+        self._sides = {name: Side() if name in masked else side for name, side in sides.items()}
         self._registered = {
-            side: None if schemas is None else ValueTexts(schemas, header)
+            side: None if schemas is None or side in masked else ValueTexts(schemas, header)
             for side, header in _ID_HEADERS.items()
         }
 
@@ -69,8 +90,14 @@ class Decoder:
         """Return a decoder that shows bytes by their content."""
         return cls(Side(), Side(), None)
 
+    def masked(self, batch: Any) -> Any:
+        """Return records as the caller may see them; raises as `documents`."""
+        return batch if self._masks is None else self._masks.applied(batch)
+
     def columns(self, roots: frozenset[str]) -> set[str]:
-        """Return the further columns that are needed to decode these parts of records."""
+        """Return the further columns that are needed to mask and decode these parts of records."""
+        if self._masks is not None:
+            return {*_ID_HEADERS, "headers"}
         framed = any(
             side in roots and self._sides[side].format in ("auto", "registry")
             for side in self._sides
@@ -85,6 +112,16 @@ class Decoder:
             PenstockError: the registry does not answer.
         """
         return self._decoded(side, values, headers)[0]
+
+    def objects(self, side: str, values: Any, headers: Any) -> Any:
+        """Return keys or values as `documents`, and MessagePack as JSON; raises as `documents`."""
+        documents = self.documents(side, values, headers)
+        packed = pc.greater_equal(pc.binary_slice(documents, 0, 1), b"\x80")
+        if not pc.any(packed).as_py():
+            return documents
+        found = pc.if_else(packed, documents, pa.scalar(None, pa.binary()))
+        unpacked = pa.array(map(_unpacked, found.to_pylist()), pa.binary())
+        return pc.if_else(packed, unpacked, documents)
 
     def shown(self, side: str, values: Any, headers: Any) -> list[Shown]:
         """Return keys or values as they are shown; raises as `documents`."""

@@ -93,8 +93,9 @@ class ListViews(Struct, frozen=True, kw_only=True):
         except PenstockError as failed:
             error = failed
         except ExceptionGroup as group:
-            error = _cause(group)
+            error = cause_of(group)
         served = served_topic(self.lists.broker, topic)
+        rules = await self.lists.rules(caller_of(request), topic)
         return self.pages.show(
             request,
             "messages.html",
@@ -120,6 +121,7 @@ class ListViews(Struct, frozen=True, kw_only=True):
             isolations=ISOLATIONS,
             may_write=caller_of(request).rights.allows("write", "topic", topic),
             export_rows=(EXPORT_ROWS, EXPORT_ROWS_MAX),
+            rules=rules,
         )
 
     async def stream(self, request: Request) -> Response:
@@ -139,7 +141,7 @@ class ListViews(Struct, frozen=True, kw_only=True):
                 cursor = cursor_text(scan.positions)
                 yield _line({"done": scan.progress, "cursor": cursor, "failures": failures})
             except (PenstockError, ExceptionGroup) as error:
-                yield _line({"error": str(_cause(error))})
+                yield _line({"error": str(cause_of(error))})
 
         return self.streams.response(lines(), _TYPES["jsonl"])
 
@@ -177,10 +179,13 @@ class ListViews(Struct, frozen=True, kw_only=True):
         """Return new records as server-sent events.
 
         An event `records` has the rows, and how many further ones were left out; its id is the
-        cursor with which a connection continues.
+        cursor with which a connection continues. The response ends when the rules of masking
+        change.
         """
         given = request.headers.get("last-event-id") or request.query_params.get("cursor", "")
         known = parse_cursor(given)
+        caller, topic = caller_of(request), request.path_params["topic"]
+        rules = await self.lists.rules(caller, topic)
         chosen, reader, decoder = await self._parts(request)
         bounds, _ = await self.lists.bounds(reader, chosen)
         positions = {
@@ -199,8 +204,10 @@ class ListViews(Struct, frozen=True, kw_only=True):
                         msgspec.json.encode(body),
                     )
                     await pause(LIVE_SECONDS)
+                    if await self.lists.rules(caller, topic) != rules:
+                        break
             except (PenstockError, ExceptionGroup) as error:
-                reason = msgspec.json.encode(str(_cause(error)))
+                reason = msgspec.json.encode(str(cause_of(error)))
                 yield b"event: failed\ndata: %b\n\n" % reason
 
         return self.streams.response(events(), EVENTS)
@@ -306,7 +313,7 @@ def _line(body: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(body) + b"\n"
 
 
-def _cause(error: PenstockError | ExceptionGroup[Exception]) -> PenstockError:
+def cause_of(error: PenstockError | ExceptionGroup[Exception]) -> PenstockError:
     """Return the first error of a group, in which partitions are read at the same time."""
     if isinstance(error, PenstockError):
         return error

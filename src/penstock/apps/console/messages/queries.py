@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec import Struct
 from penstock.apps.console.messages.columns import Filter
 from penstock.apps.console.messages.decoding import Decoder, Side
 from penstock.apps.console.messages.expressions import (
+    SIDES,
     Comparison,
     Expression,
     Joined,
@@ -20,6 +21,7 @@ from penstock.apps.console.messages.expressions import (
     moment_of,
     parse,
 )
+from penstock.apps.console.messages.masking import RecordMasks, sides_of
 from penstock.apps.console.messages.parameters import FORMATS, ISOLATIONS, ORDERS
 from penstock.apps.console.messages.reading import TopicReader
 from penstock.apps.console.messages.scanning import Limits, Scan, Search
@@ -32,12 +34,15 @@ from penstock.apps.console.messages.schemas import (
 from penstock.apps.console.requests import CallerRequests
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
+from penstock.formats.value_format import InvalidFormat
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
+    from penstock.apps.console.messages.rules import Masking, Rule
     from penstock.broker.admin.access import Caller
     from penstock.broker.assembly import Assembly
+    from penstock.client.schemas import SchemaClient
     from penstock.registry.service import SchemaRegistry
 
 PARTITIONS_MAX: Final = 128
@@ -127,10 +132,15 @@ class Lists:
     """Lists of messages: creates the reader, decoder and scan of a request."""
 
     def __init__(
-        self, broker: Assembly, requests: CallerRequests, registry: SchemaRegistry | None
+        self,
+        broker: Assembly,
+        requests: CallerRequests,
+        registry: SchemaRegistry | None,
+        masking: Masking | None,
     ) -> None:
-        """`registry` is the broker's schema registry; None without one."""
+        """`registry` is the broker's schema registry; None without one. So is `masking`."""
         self.broker = broker
+        self._masking = masking
         self._requests = requests
         self._registry = registry
         self.turn = asyncio.Semaphore(1)
@@ -141,8 +151,14 @@ class Lists:
         await self.broker.cluster.look()
         return TopicReader(self.broker, self._requests, caller, topic, committed=committed)
 
+    async def rules(self, caller: Caller, topic: str) -> tuple[Rule, ...]:
+        """Return the rules that mask fields of a topic for the caller."""
+        if self._masking is None:
+            return ()
+        return await asyncio.to_thread(self._masking.rules, topic, caller.known.principal)
+
     async def decoder(self, caller: Caller, topic: str, query: Query) -> Decoder:
-        """Return the decoder of a topic's records.
+        """Return the decoder of a topic's records, which masks them for the caller.
 
         Raises:
             InvalidQuery: a format needs a registry or a schema file, and there is none.
@@ -154,12 +170,8 @@ class Lists:
         elif "registry" in query.formats:
             raise InvalidQuery("this broker has no schema registry: set registry.enable to true")
         directory = self.broker.settings.console_schema_directory
-        (key, value), message = query.formats, query.message
-        return Decoder(
-            await asyncio.to_thread(_side, directory, topic, "key", key, ""),
-            await asyncio.to_thread(_side, directory, topic, "value", value, message),
-            schemas,
-        )
+        rules = await self.rules(caller, topic)
+        return await asyncio.to_thread(_decoder, directory, topic, query, schemas, rules)
 
     async def bounds(
         self, reader: TopicReader, query: Query
@@ -228,6 +240,40 @@ async def _positions(
         )
     found = await reader.offsets(bounds, moment + back)
     return {index: bounds[index][1] if at < 0 else at for index, at in found.items()}
+
+
+def _decoder(
+    directory: str,
+    topic: str,
+    query: Query,
+    schemas: SchemaClient | None,
+    rules: Sequence[Rule],
+) -> Decoder:
+    """Return the decoder of a query. Blocks."""
+    masked = sides_of(rules)
+    masks = None
+    if rules:
+        decoders = {side: _own_decoder(directory, topic, side, schemas, rules) for side in masked}
+        masks = RecordMasks(rules, decoders)
+    sides = {
+        side: Side() if side in masked else _side(directory, topic, side, chosen, message)
+        for side, chosen, message in zip(SIDES, query.formats, ("", query.message), strict=True)
+    }
+    return Decoder(**sides, schemas=schemas, masks=masks)
+
+
+def _own_decoder(
+    directory: str, topic: str, side: str, schemas: SchemaClient | None, rules: Sequence[Rule]
+) -> Decoder | None:
+    """Return the decoder of a masked part, which no request can change; None without a format."""
+    messages = {rule.message for rule in rules if rule.message} if side == "value" else set()
+    if len(messages) > 1:
+        return None
+    try:
+        found = _side(directory, topic, side, "auto", "".join(messages))
+    except InvalidFormat:
+        return None
+    return Decoder(found, found, schemas)
 
 
 def _side(directory: str, topic: str, side: str, chosen: str, message: str) -> Side:

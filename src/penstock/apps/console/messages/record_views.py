@@ -14,6 +14,7 @@ from penstock.apps.console.formats import path
 from penstock.apps.console.forms import Form, InvalidField, form_of
 from penstock.apps.console.messages.decoding import Decoder, Shown, pretty
 from penstock.apps.console.messages.expressions import SIDES
+from penstock.apps.console.messages.masking import sides_of
 from penstock.apps.console.messages.parameters import FORMATS
 from penstock.apps.console.messages.queries import OFFSET_MAX, Lists, parse_query
 from penstock.apps.console.messages.reading import leader_of, served_topic
@@ -27,6 +28,7 @@ from penstock.apps.console.messages.rows import (
     record_of,
     visible,
 )
+from penstock.apps.console.messages.rules import Masked, why
 from penstock.apps.console.messages.scanning import SCHEMA, matches
 from penstock.apps.console.rendering import Pages
 from penstock.apps.console.requests import CallerRequests, refused
@@ -97,6 +99,7 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         record, start, end = await self._shown(request)
         partition, offset = record.partition, record.offset
         whole = request.query_params.get("all") == "1"
+        rules = await self.lists.rules(caller_of(request), topic)
         return self.pages.show(
             request,
             "message.html",
@@ -113,6 +116,8 @@ class RecordViews(Struct, frozen=True, kw_only=True):
             older=offset - 1 if offset > start else None,
             newer=offset + 1 if offset + 1 < end else None,
             formats=FORMATS,
+            rules=rules,
+            masked=sides_of(rules),
             may_write=caller_of(request).rights.allows("write", "topic", topic),
         )
 
@@ -126,6 +131,9 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         if request.query_params.get("as") == "text":
             text = await asyncio.to_thread(_text, record.key if side == "key" else record.value)
             return Response(text.encode(), headers=headers, media_type="text/plain")
+        rules = await self.lists.rules(caller_of(request), names["topic"])
+        if side in sides_of(rules):
+            raise Masked(f"the bytes of {side}s of topic {names['topic']} are hidden: {why(rules)}")
         content = record.key_bytes if side == "key" else record.value_bytes
         name = f"{names['topic']}-{names['partition']}-{names['offset']}.{side}"
         headers["content-disposition"] = f'attachment; filename="{name}"'
@@ -263,6 +271,8 @@ class RecordViews(Struct, frozen=True, kw_only=True):
         partition = form.number(f"{prefix}partition", "Partition", INT_MAX)
         offset = form.number(f"{prefix}offset", "Offset", OFFSET_MAX)
         caller, topic = caller_of(request), request.path_params["topic"]
+        if rules := await self.lists.rules(caller, topic):
+            raise Masked(f"records of topic {topic} cannot be produced again: {why(rules)}")
         record, _, _ = await self._record(caller, topic, partition, offset, Decoder.plain())
         return record
 

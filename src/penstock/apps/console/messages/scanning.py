@@ -261,19 +261,19 @@ def matches(
     Only the columns that the filter names are read first; whole records are decoded for matches.
     """
     if condition is None:
-        return _table(chunk, chunk.decoded(COLUMNS, end))
+        return _table(chunk, decoder.masked(chunk.decoded(COLUMNS, end)))
     roots = condition.roots
     needed = {"offset", *(root for root in roots if root in COLUMNS)}
     if "size" in roots:
         needed |= set(SIDES)
     needed |= decoder.columns(roots)
-    batch = chunk.decoded([name for name in COLUMNS if name in needed], end)
+    batch = decoder.masked(chunk.decoded([name for name in COLUMNS if name in needed], end))
     flags = condition.flags(_inputs(chunk.partition, batch, roots, decoder))
     count = batch.num_rows
     if not pc.any(flags).as_py():
         return SCHEMA.empty_table(), count
-    if needed != set(COLUMNS):
-        batch = chunk.decoded(COLUMNS, end)
+    if not needed.issuperset(COLUMNS):
+        batch = decoder.masked(chunk.decoded(COLUMNS, end))
     return _table(chunk, batch.filter(flags))[0], count
 
 

@@ -23,13 +23,17 @@ from penstock.apps.console.pages.access import AccessPages
 from penstock.apps.console.pages.brokers import BrokerPages
 from penstock.apps.console.pages.diskless import SNAPSHOTS_MAX, DisklessPages
 from penstock.apps.console.pages.groups import GroupPages
+from penstock.apps.console.pages.hosts import HostPages, agent_sources
 from penstock.apps.console.pages.messages import MessagePages, MessageViews
+from penstock.apps.console.pages.outboxes import OutboxPages, outbox_sources
 from penstock.apps.console.pages.overview import OverviewPages
-from penstock.apps.console.pages.pipelines import PipelinePages
+from penstock.apps.console.pages.pipelines import PipelinePages, pipeline_sources
+from penstock.apps.console.pages.placement import PlacementPages
 from penstock.apps.console.pages.queues import QueuePages
 from penstock.apps.console.pages.quotas import QuotaPages
 from penstock.apps.console.pages.schema_changes import SchemaChanges
 from penstock.apps.console.pages.schemas import SchemaPages, SchemasOff
+from penstock.apps.console.pages.storage import StoragePages, Switches
 from penstock.apps.console.pages.topics import TopicPages
 from penstock.apps.console.pages.transactions import TransactionPages
 from penstock.apps.console.pages.users import UserPages
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from penstock.apps.console.assets import Asset
+    from penstock.apps.console.messages.rules import Masking
     from penstock.apps.console.pages.planner import PlannerPages
     from penstock.broker.admin.access import AdminAccess
     from penstock.broker.admin_app import Views
@@ -70,11 +75,16 @@ HEADERS: Final = {
 
 
 async def build_console(
-    broker: Assembly, access: AdminAccess, schemas: SchemaRegistry | None, directory: Path
+    broker: Assembly,
+    access: AdminAccess,
+    schemas: SchemaRegistry | None,
+    directory: Path,
+    masking: Masking | None,
 ) -> ASGIApp:
     """Return the console of a broker; `schemas` is None without a schema registry.
 
-    `directory` is the console's own in the broker's data directory; it need not exist.
+    `directory` is the console's own in the broker's data directory; it need not exist. `masking` is
+    None if no fields are masked.
 
     Raises:
         PenstockError: the control plane does not answer.
@@ -103,15 +113,20 @@ async def build_console(
         return serving(endpoints, broker.settings, unrouted)
 
     async def planner() -> ASGIApp:
-        return served([await asyncio.to_thread(_planner, broker, pages, requests, directory)])
+        views = await asyncio.to_thread(_planner, broker, pages, requests, directory, masking)
+        return served([views])
 
     requests = CallerRequests(broker)
-    app = served(_views(broker, pages, assets, requests, schemas))
+    app = served(_views(broker, pages, assets, requests, schemas, masking))
     return _with_headers(LazyPart(app, PLANNER, planner))
 
 
 def _planner(
-    broker: Assembly, pages: Pages, requests: CallerRequests, directory: Path
+    broker: Assembly,
+    pages: Pages,
+    requests: CallerRequests,
+    directory: Path,
+    masking: Masking | None,
 ) -> PlannerPages:
     """Return the pages of the planner, whose modules are imported when they are first used."""
     from penstock.apps.console.pages.planner import COMPUTED_MAX, PlannerPages
@@ -123,6 +138,7 @@ def _planner(
         requests=requests,
         store=PlanStore(directory / PLANS),
         computing=asyncio.Semaphore(COMPUTED_MAX),
+        masking=masking,
     )
 
 
@@ -132,19 +148,27 @@ def _views(
     assets: dict[str, Asset],
     requests: CallerRequests,
     schemas: SchemaRegistry | None,
+    masking: Masking | None,
 ) -> Iterable[Views]:
     sampler = Sampler(broker)
     yield AssetViews(assets=assets)
     yield LiveViews(sampler=sampler)
     yield OverviewPages(broker=broker, pages=pages, sampler=sampler)
     yield TopicPages(broker=broker, pages=pages, requests=requests)
-    yield MessagePages(views=MessageViews(broker, pages, requests, schemas))
+    yield StoragePages(broker=broker, pages=pages, requests=requests, switches=Switches())
+    messages = MessageViews(broker, pages, requests, schemas, masking)
+    yield MessagePages(views=messages)
     yield GroupPages(broker=broker, pages=pages, requests=requests)
     yield BrokerPages(broker=broker, pages=pages)
+    yield PlacementPages(broker=broker, pages=pages, requests=requests)
     yield AccessPages(broker=broker, pages=pages, requests=requests)
     yield UserPages(broker=broker, pages=pages, requests=requests)
     yield DisklessPages(broker=broker, pages=pages, snapshots=deque(maxlen=SNAPSHOTS_MAX))
-    yield PipelinePages(broker=broker, pages=pages)
+    pipelines = pipeline_sources(broker)
+    yield PipelinePages(broker=broker, pages=pages, messages=messages, sources=pipelines)
+    yield HostPages(pages=pages, sources=agent_sources(broker))
+    outboxes = outbox_sources(broker)
+    yield OutboxPages(broker=broker, pages=pages, requests=requests, sources=outboxes)
     yield TransactionPages(broker=broker, pages=pages, requests=requests)
     yield QueuePages(broker=broker, pages=pages, requests=requests)
     yield QuotaPages(broker=broker, pages=pages, requests=requests)

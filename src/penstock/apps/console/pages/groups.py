@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from penstock.apps.console.formats import counted, path
 from penstock.apps.console.forms import Form, form_of
+from penstock.apps.console.pages.lag_lines import LagLine, chart_of, lag_lines
 from penstock.apps.console.pages.resetting import RESETS, Move, Reset, moves, read_reset
 from penstock.apps.console.rendering import Pages
 from penstock.apps.console.requests import CallerRequests, check_rows, refused
@@ -114,6 +115,8 @@ class Group(Struct, frozen=True, kw_only=True):
     summary: Summary | None
     explanation: str
     """Reasons of the state in one sentence; empty without an evaluation."""
+    lines: Sequence[LagLine]
+    """Lag over time of the partitions with the most lag; empty without an evaluation."""
 
     @property
     def lag(self) -> int | None:
@@ -255,6 +258,7 @@ class GroupPages(Struct, frozen=True, kw_only=True):
             "group.html",
             title=group.name,
             group=group,
+            chart=chart_of(group.lines),
             table=POSITIONS.view(request, group.positions),
             may_reset=group.kind != SHARE and allows("read", "group", group.name),
             may_delete=allows("delete", "group", group.name),
@@ -388,6 +392,7 @@ class GroupPages(Struct, frozen=True, kw_only=True):
             positions=await self._positions(caller, committed, members, evaluated),
             summary=summary,
             explanation="" if evaluated is None else _explanation(caller, evaluated),
+            lines=() if evaluated is None else lag_lines(caller, evaluated),
         )
 
     async def _described(self, caller: Caller, name: str) -> tuple[str, Any, int] | None:

@@ -1,6 +1,7 @@
 """Pages of a topic's messages: their routes. The views are imported at the first request.
 
-They decode records by columns, so they import Arrow and NumPy, which other pages do not need.
+They decode records by columns, so they import Arrow and NumPy, which other pages do not need. A
+broker without PyArrow shows how to install it instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from penstock.apps.console.live import Streams
 from penstock.apps.console.messages.parameters import PARAMETERS
 from penstock.apps.console.rendering import Pages
 from penstock.apps.console.requests import CallerRequests
+from penstock.base.extras import MissingExtra, check_installed
 from penstock.base.http_routes import Routes
 from penstock.broker.admin.access import Needs
 from penstock.broker.assembly import Assembly
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.apps.console.messages.list_views import ListViews
     from penstock.apps.console.messages.record_views import RecordViews
+    from penstock.apps.console.messages.rules import Masking
     from penstock.registry.service import SchemaRegistry
 
 MESSAGES: Final = "/console/topics/{topic}/messages"
@@ -43,20 +46,36 @@ class MessageViews:
         pages: Pages,
         requests: CallerRequests,
         schemas: SchemaRegistry | None,
+        masking: Masking | None,
     ) -> None:
-        """`schemas` is the broker's schema registry; None without one."""
+        """`schemas` is the broker's schema registry; None without one. So is `masking`."""
         self._broker = broker
         self._pages = pages
         self._requests = requests
         self._schemas = schemas
+        self._masking = masking
         self._creating = asyncio.Lock()
         self._created: tuple[ListViews, RecordViews] | None = None
 
     async def lists(self) -> ListViews:
+        """Return the views of lists; raises MissingExtra without PyArrow."""
         return (await self._views())[0]
 
     async def records(self) -> RecordViews:
+        """Return the views of single records; raises MissingExtra without PyArrow."""
         return (await self._views())[1]
+
+    def off(self, request: Request, error: MissingExtra) -> Response:
+        """Return the page of a broker that cannot decode records."""
+        topic = request.path_params["topic"]
+        return self._pages.show(
+            request,
+            "messages_off.html",
+            title=f"Messages of {topic}",
+            topic=topic,
+            package=error.package,
+            extra=error.extra,
+        )
 
     async def _views(self) -> tuple[ListViews, RecordViews]:
         async with self._creating:
@@ -65,11 +84,12 @@ class MessageViews:
         return self._created
 
     def _create(self) -> tuple[ListViews, RecordViews]:
+        check_installed("client")
         from penstock.apps.console.messages.list_views import STREAMS_MAX, ListViews
         from penstock.apps.console.messages.queries import Lists
         from penstock.apps.console.messages.record_views import RecordViews
 
-        lists = Lists(self._broker, self._requests, self._schemas)
+        lists = Lists(self._broker, self._requests, self._schemas, self._masking)
         streams = Streams(
             "searches, live lists and exports are under way at this broker",
             STREAMS_MAX,
@@ -88,7 +108,11 @@ class MessagePages(Struct, frozen=True, kw_only=True):
 
     @routes.add(f"GET {MESSAGES}", READ, PARAMETERS)
     async def messages(self, request: Request) -> Response:
-        return await (await self.views.lists()).messages(request)
+        try:
+            lists = await self.views.lists()
+        except MissingExtra as error:
+            return self.views.off(request, error)
+        return await lists.messages(request)
 
     @routes.add(f"GET {MESSAGES}/stream", READ, (*PARAMETERS, "rows"))
     async def stream(self, request: Request) -> Response:
@@ -112,7 +136,11 @@ class MessagePages(Struct, frozen=True, kw_only=True):
 
     @routes.add(f"GET {PRODUCE}", WRITE, ("partition", "offset"))
     async def produce_form(self, request: Request) -> Response:
-        return await (await self.views.records()).produce_form(request)
+        try:
+            records = await self.views.records()
+        except MissingExtra as error:
+            return self.views.off(request, error)
+        return await records.produce_form(request)
 
     @routes.add(f"POST {PRODUCE}", WRITE, ("partition", "offset"))
     async def produce(self, request: Request) -> Response:

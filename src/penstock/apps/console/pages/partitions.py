@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from penstock.broker.net.errors import UnknownTopicOrPartition
+from penstock.replication.peer_format import PartitionKey
+
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from penstock.broker.assembly import Assembly
     from penstock.broker.partitions.registry import ServedTopic
-    from penstock.control import Partition
+    from penstock.control import Partition, Topic
 
 REPLICATED = "replicated"
 DISKLESS = "diskless"
@@ -34,16 +39,52 @@ def kind_of(served: ServedTopic) -> str:
     return REPLICATED if rows and len(rows[0].replicas) > 1 else LOCAL
 
 
-def _behind(row: Partition, live: Collection[int]) -> list[int]:
+async def served_topic(broker: Assembly, request: Request) -> ServedTopic:
+    """Return the topic of a path; raises UnknownTopicOrPartition."""
+    await broker.cluster.look()
+    name = request.path_params["topic"]
+    served = broker.partitions.topics.get(name)
+    if served is None:
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+    return served
+
+
+def behind(row: Partition, live: Collection[int]) -> list[int]:
+    """Return the replicas of a partition that are out of sync, or whose brokers do not respond."""
     return [replica for replica in row.replicas if replica not in row.isr or replica not in live]
+
+
+def records_behind(
+    broker: Assembly, topic: Topic, row: Partition, replica: int, end: int | None
+) -> int | None:
+    """Return the number of offsets that a replica lacks; None if this broker does not know it.
+
+    The leader knows it of all connected replicas. Another broker knows it of its own replica, if
+    the partition's `end` offset is known.
+    """
+    if broker.replicas is None:
+        return None
+    key = PartitionKey(topic.topic_id.bytes, row.index)
+    log = broker.replicas.replication.logs.get(key)
+    if log is None:
+        return None
+    leading = log.leading
+    if leading is not None and leading.leads:
+        stream = leading.core.streams.get(replica)
+        if stream is None or not stream.joined:
+            return None
+        return max(0, leading.core.end - stream.durable)
+    if replica == broker.node_id and end is not None:
+        return max(0, end - log.log.state.log_end_offset)
+    return None
 
 
 def trouble(row: Partition, live: Collection[int]) -> str:
     """Return a partition's problem as words; empty without one."""
     if row.leader not in live:
         return "no leader"
-    behind = _behind(row, live)
-    return f"replica {', '.join(map(str, behind))} out of sync" if behind else ""
+    found = behind(row, live)
+    return f"replica {', '.join(map(str, found))} out of sync" if found else ""
 
 
 def troubles(served: ServedTopic, live: Collection[int]) -> int:
@@ -56,7 +97,7 @@ def troubles(served: ServedTopic, live: Collection[int]) -> int:
 def counts(broker: Assembly) -> Counts:
     """Count the partitions of the cluster."""
     live, node_id = broker.cluster.live, broker.node_id
-    total = led = leaderless = behind = 0
+    total = led = leaderless = lagging = 0
     for served in broker.partitions.topics.values():
         rows: Sequence[Partition] = served.topic.partitions
         total += len(rows)
@@ -66,9 +107,9 @@ def counts(broker: Assembly) -> Counts:
             led += row.leader == node_id
             if row.leader not in live:
                 leaderless += 1
-            elif _behind(row, live):
-                behind += 1
-    return Counts(total=total, led=led, leaderless=leaderless, behind=behind)
+            elif behind(row, live):
+                lagging += 1
+    return Counts(total=total, led=led, leaderless=leaderless, behind=lagging)
 
 
 def size_here(served: ServedTopic) -> int | None:

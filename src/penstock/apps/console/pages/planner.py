@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from penstock.apps.console.messages.rules import Masking
+
 SAVE: Final = Needs(operation="alter", audited=True)
 COMPARED: Final = ("a", "b")
 """Parameters with the names of the plans to compare."""
@@ -75,6 +77,7 @@ class PlannerPages(Struct, frozen=True, kw_only=True):
     requests: CallerRequests
     store: PlanStore
     computing: asyncio.Semaphore
+    masking: Masking | None
 
     routes: ClassVar[Routes[Any, Needs]] = Routes()
 
@@ -140,7 +143,9 @@ class PlannerPages(Struct, frozen=True, kw_only=True):
             try:
                 if kind.name == KEYS:
                     caller = caller_of(request)
-                    return await keys_plan(self.broker, self.requests, caller, given), ""
+                    return await keys_plan(
+                        self.broker, self.requests, caller, given, self.masking
+                    ), ""
                 return await asyncio.to_thread(kind.plan, given), ""
             except AuthorisationFailed:
                 raise

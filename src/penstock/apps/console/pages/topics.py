@@ -14,6 +14,7 @@ from penstock.apps.console.pages.partitions import (
     REPLICATED,
     kind_of,
     records_here,
+    served_topic,
     size_here,
     trouble,
     troubles,
@@ -35,7 +36,6 @@ from penstock.broker.configuration.configs import (
     describe_topic,
 )
 from penstock.broker.handlers.configs import TOPIC as TOPIC_RESOURCE
-from penstock.broker.net.errors import UnknownTopicOrPartition
 from penstock.broker.partitions.registry import ServedTopic
 from penstock.control import Partition
 from penstock.partitions import look_up_watermarks
@@ -212,13 +212,13 @@ class TopicPages(Struct, frozen=True, kw_only=True):
 
     @routes.add(f"GET {TOPIC}", _of_topic("describe"), PARTITIONS.parameters)
     async def topic(self, request: Request) -> Response:
-        served = await self._served(request)
+        served = await served_topic(self.broker, request)
         topic, allows = served.topic, caller_of(request).rights.allows
         await look_up_watermarks(served.partitions)
         rows = await self._partitions(served)
         may = {
             operation: allows(operation, "topic", topic.name)
-            for operation in ("alter", "delete", "describe_configs", "read")
+            for operation in ("alter", "alter_configs", "delete", "describe_configs", "read")
         }
         return self.pages.show(
             request,
@@ -231,6 +231,7 @@ class TopicPages(Struct, frozen=True, kw_only=True):
             switch=self.broker.migrations.view(topic.topic_id),
             table=PARTITIONS.view(request, rows),
             may=may,
+            may_reassign=allows("alter", "cluster", CLUSTER),
         )
 
     # -- create ---------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ class TopicPages(Struct, frozen=True, kw_only=True):
     async def _configs_page(
         self, request: Request, error: PenstockError | None = None, changed: str = ""
     ) -> Response:
-        served = await self._served(request)
+        served = await served_topic(self.broker, request)
         levels = self.broker.topic_admin.levels()
         infos = by_name(LogConfig)
         inherited = {entry.name: entry.value for entry in describe_topic(levels, {})}
@@ -382,7 +383,7 @@ class TopicPages(Struct, frozen=True, kw_only=True):
     async def _act_page(
         self, request: Request, template: str, title: str, error: PenstockError | None = None
     ) -> Response:
-        served = await self._served(request)
+        served = await served_topic(self.broker, request)
         return self.pages.show(
             request,
             template,
@@ -395,15 +396,6 @@ class TopicPages(Struct, frozen=True, kw_only=True):
         )
 
     # -- values ---------------------------------------------------------------------------------
-
-    async def _served(self, request: Request) -> ServedTopic:
-        """Return the topic of a path; raises UnknownTopicOrPartition."""
-        await self.broker.cluster.look()
-        name = request.path_params["topic"]
-        served = self.broker.partitions.topics.get(name)
-        if served is None:
-            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
-        return served
 
     async def _partitions(self, served: ServedTopic) -> list[PartitionRow]:
         cluster, name = self.broker.cluster, served.topic.name
