@@ -185,14 +185,15 @@ def _whole(path: Path, inputs: Inputs) -> Operand:
         column = inputs.numbers[path.root]
         return Operand(json=column, text=pa.nulls(len(column), pa.string()))
     if path.root == "headers":
-        column = _header(inputs.headers, str(path.steps[0]), inputs.count)
+        column = header_column(inputs.headers, str(path.steps[0]), inputs.count)
     else:
         column = inputs.documents[path.root]
     texts = as_texts(column)
     return Operand(json=texts, text=texts, whole=True)
 
 
-def _header(headers: Any, name: str, count: int) -> Any:
+def header_column(headers: Any, name: str, count: int) -> Any:
+    """Return the first value of a header in each record; null where it is missing."""
     found = header_values(headers, name)
     if found is None:
         return pa.nulls(count, pa.binary())

@@ -15,10 +15,10 @@ import pyarrow as pa
 from msgspec import Struct
 from starlette.datastructures import QueryParams
 
+from penstock.apps.console.messages.columns import as_texts, header_column
 from penstock.apps.console.messages.expressions import moment_of
 from penstock.apps.console.messages.list_views import PAGE_LIMITS
 from penstock.apps.console.messages.queries import InvalidQuery, Lists, parse_query
-from penstock.formats.framing import header_values
 
 if TYPE_CHECKING:
     from penstock.broker.admin.access import Caller
@@ -114,17 +114,11 @@ async def read_dead_letters(
 def _columns(table: Any) -> Any:
     """Return rule, topic and time of the dead letters in a table."""
     headers = table.column("headers").combine_chunks()
-    columns = {name: _values(headers, name) for name in ("rule", "topic")}
+    columns = {
+        name: as_texts(header_column(headers, PREFIX + name, len(headers))).fill_null("")
+        for name in ("rule", "topic")
+    }
     return pa.table({**columns, "time": table.column("timestamp")})
-
-
-def _values(headers: Any, name: str) -> Any:
-    """Return the texts of a header, empty where it is missing."""
-    texts = [""] * len(headers)
-    rows, content = header_values(headers, PREFIX + name) or ((), ())
-    for row, value in zip(rows, content, strict=True):
-        texts[row] = value.as_py().decode(errors="replace")
-    return pa.array(texts, pa.string())
 
 
 def _groups(tables: Sequence[Any], chosen: Selection) -> list[DeadLetterGroup]:
