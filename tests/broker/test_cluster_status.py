@@ -70,14 +70,16 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     assert (lacking["state"], lacking["needed"], lacking["leader"]) == ("behind", 2, leader)
     behind = await diagnosis(trio)
     assert behind["status"] == "warn"
-    assert behind["cause"].endswith(f"not in sync; brokers {first} are not registered")
+    assert behind["cause"].endswith(f"not fully replicated; broker {first} not registered")
     await trio.stop(second)
     await until(lambda: image.image.topics["t"].partitions[0].isr == (leader,))
     (lacking,) = (await facts(trio))["partitions"]
     assert lacking["state"] == "refusing"
     refusing = await diagnosis(trio, status=1)
-    assert refusing["cause"].startswith("t-0: fewer than the 2 replicas in sync")
-    assert f"start broker {first} and {second}," in refusing["fix"]
+    assert refusing["cause"].startswith(
+        "t-0: fewer replicas in sync than the 2 that must acknowledge"
+    )
+    assert f"start brokers {first}, {second}," in refusing["fix"]
     shown = await asked(trio, "cluster", "status")
     assert "refusing" in shown
     assert "gone" in shown
@@ -111,6 +113,6 @@ async def test_copies_of_a_broker_that_does_not_run_are_not_called_current(
         image = made.brokers[leader].cluster
         await until(lambda: killed not in image.image.topics["t"].partitions[0].isr)
         finding = await diagnosis(made, status=1)
-        assert finding["cause"] == (f"t-0: not fully replicated; brokers {killed} do not respond")
+        assert finding["cause"] == (f"t-0: not fully replicated; broker {killed} not responding")
         assert finding["fix"].startswith(f"start broker {killed}, ")
         await silent.stop()

@@ -108,15 +108,18 @@ def doctor(
 
 def _rows(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
     """Return the rows of the table; checks that were skipped for the same reason share a row."""
-    checks: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
-    for index, item in enumerate(findings):
-        apart = None if item.status == "skip" else index
-        checks[item.status, item.cause, item.fix, apart].append(item)
-    return [
-        (first.status, ", ".join(item.check for item in alike), first.cause, first.fix)
-        for alike in checks.values()
-        for first in alike[:1]
-    ]
+    rows: list[tuple[str, str, str, str]] = []
+    skipped: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for item in findings:
+        if item.status == "skip":
+            skipped[item.cause, item.fix].append(item.check)
+        else:
+            rows.append((item.status, item.check, item.cause, item.fix))
+    for (cause, fix), checks in skipped.items():
+        alone = len(checks) == 1
+        name = checks[0] if alone else f"{len(checks)} checks"
+        rows.append(("skip", name, cause if alone else f"{cause}: {', '.join(checks)}", fix))
+    return rows
 
 
 def examine(

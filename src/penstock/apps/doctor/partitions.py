@@ -117,16 +117,16 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
     }[trouble.state]
     reasons = []
     if trouble.gone:
-        reasons.append(f"brokers {_listed(trouble.gone)} are not registered")
+        reasons.append(f"{_named(trouble.gone)} not registered")
     if trouble.silent:
-        reasons.append(f"brokers {_listed(trouble.silent)} do not respond")
+        reasons.append(f"{_named(trouble.silent)} not responding")
     if trouble.behind:
-        reasons.append(f"the replicas on brokers {_listed(trouble.behind)} are out of sync")
+        reasons.append(f"replicas on {_named(trouble.behind)} out of sync")
     stopped = sorted({*trouble.gone, *trouble.silent})
     cure = (
         (
-            f"start broker {' and '.join(map(str, stopped))}, each with its own data"
-            " directory; with an empty directory it copies the log from the other replicas"
+            f"start {_named(stopped)}, with its own data directory; with an empty directory it"
+            " copies the log from the other replicas"
         )
         if stopped
         else (
@@ -137,8 +137,8 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
     return Finding(NAME, status, f"{where}: {state}; {', '.join(reasons)}", cure)
 
 
-def _listed(brokers: Sequence[int]) -> str:
-    return ", ".join(map(str, brokers))
+def _named(brokers: Sequence[int]) -> str:
+    return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}"
 
 
 GROUPS_MAX: Final = 100

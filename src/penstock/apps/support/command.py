@@ -125,13 +125,19 @@ def bundle(
     broker; it lists what is missing. Look at the archive before you send it.
     """
     moment = SYSTEM_CLOCK.now_ms() // 1000
-    path = target or Path(f"penstock-support-{moment}.tar.gz")
+    path = target or _unused(f"penstock-support-{moment}")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
     with open(descriptor, "wb") as raw:
         os.fchmod(descriptor, _MODE)  # the file may exist
         made = _collected(state, file, data_dir, admin, logs)
         _write(raw, made, moment)
     _report(state, path, made)
+
+
+def _unused(name: str) -> Path:
+    """Return the path of an archive that does not exist, with a number if necessary."""
+    paths = (Path(f"{name}{more}.tar.gz") for more in ("", *(f"-{n}" for n in range(2, 1_000))))
+    return next(path for path in paths if not path.exists())
 
 
 def _collected(
