@@ -103,10 +103,15 @@ def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | Non
             for partition in partitions[start : start + ORDERED_AT_ONCE]
         }
         refused += map(str, client.reassign(part).values())
+    _check_all_moved(refused, len(target), "rejected")
+
+
+def _check_all_moved(refused: Sequence[str], count: int, what: str) -> None:
+    """Raise Refused if there are reasons of partitions; names up to `TOLD_MAX` of them."""
     if refused:
         more = len(refused) - TOLD_MAX
         told = "; ".join(refused[:TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
-        raise Refused(f"{len(refused)} of {counted(len(target), 'partition')} rejected: {told}")
+        raise Refused(f"{len(refused)} of {counted(count, 'partition')} {what}: {told}")
 
 
 def waiting_options(command: Any) -> Any:
@@ -392,9 +397,15 @@ def drain(
             client.exclude_broker(broker_id, False)
             say(state, f"broker {broker_id} may get new replicas", broker=broker_id)
             return
-        if not dry_run:
+        changed = not dry_run and broker_id not in client.excluded_brokers()
+        if changed:
             client.exclude_broker(broker_id)
-        target = _away(client, broker_id)
+        try:
+            target = _away(client, broker_id)
+        except Refused:
+            if changed:
+                client.exclude_broker(broker_id, False)
+            raise
         if not dry_run:
             order(client, target)
             if not no_wait:
@@ -433,11 +444,15 @@ def _away(client: Client, broker_id: int) -> dict[TopicAndPartition, Sequence[in
     """Return new replicas for all partitions with a replica on a broker, to drain that broker.
 
     Diskless partitions, and those that a pending reassignment already moves away, are left out.
+
+    Raises:
+        Refused: some partitions cannot be moved; names them.
     """
     found = client.metadata()
     ordered = client.reassignments()
     others = sites(found, {broker_id, *client.unplaceable_brokers()})
     target: dict[TopicAndPartition, Sequence[int]] = {}
+    refused: list[str] = []
     for name, topic in sorted(found.topics.items()):
         held = [partition for partition in topic.partitions if broker_id in partition.replicas]
         leaving = [
@@ -448,9 +463,12 @@ def _away(client: Client, broker_id: int) -> dict[TopicAndPartition, Sequence[in
         configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) != "true":
             for item in leaving:
-                target[name, item.index] = again(
-                    others, topic, item, ordered.get((name, item.index))
-                )
+                where = name, item.index
+                try:
+                    target[where] = again(others, topic, item, ordered.get(where))
+                except Refused as error:
+                    refused.append(str(error))
+    _check_all_moved(refused, len(target) + len(refused), "cannot be moved")
     return target
 
 
