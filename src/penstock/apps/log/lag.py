@@ -100,6 +100,7 @@ class LagWatch:
         windows = self._windows.setdefault(name, {})
         for where in windows.keys() - committed.keys():
             del windows[where]
+        abandoned = is_abandoned(listed.state, listed.protocol_type)
         found = []
         for topic in sorted({topic for topic, _ in committed}):
             ends = self._client.list_offsets(topic, "latest")
@@ -107,8 +108,8 @@ class LagWatch:
             for where in [where for where in committed if where[0] == topic]:
                 window = windows.setdefault(where, Window(_NO_TOPIC_ID, self._clock.now_ms()))
                 end, start = ends.get(where[1]), starts.get(where[1])
-                found.append(self._partition(where, committed[where].offset, window, end, start))
-        abandoned = is_abandoned(listed.state, listed.protocol_type)
+                offset = committed[where].offset
+                found.append(self._partition(where, offset, window, end, start, abandoned))
         return group_row(group_of(name, found, abandoned=abandoned))
 
     def _partition(
@@ -118,6 +119,7 @@ class LagWatch:
         window: Window,
         end: int | None,
         start: int | None,
+        abandoned: bool,
     ) -> EvaluatedPartition:
         from penstock.broker.lag.rules import Ends, Position, evaluate
         from penstock.broker.lag.service import EvaluatedPartition
@@ -137,6 +139,7 @@ class LagWatch:
             start=start,
             unread_ms=None if not end or offset >= end else self._unread_ms(where, offset),
             produced_per_second=ends.per_second(),
+            abandoned=abandoned,
         )
         return EvaluatedPartition(
             TopicPartition(*where), window, position, evaluate(window, position)

@@ -204,6 +204,7 @@ class Position(Struct, frozen=True, kw_only=True):
     produced_per_second: float | None = None
     retention_ms: int | None = None
     retention_records: float | None = None
+    abandoned: bool = False
 
     @property
     def lag(self) -> int | None:
@@ -260,7 +261,7 @@ def evaluate(window: Window, position: Position) -> Evaluation:
     state = state_of(
         commits, lag=lag, stopped=stopped, complete=window.complete, lost=position.lost
     )
-    idle = state in (State.STOP, State.STALL)
+    idle = position.abandoned or state in (State.STOP, State.STALL)
     consumed = 0.0 if idle else window.consumed_per_second(position.now_ms)
     return Evaluation(
         state=state,

@@ -414,7 +414,13 @@ class LagService:
         )
 
     def _partition(
-        self, where: TopicPartition, window: Window, log: LogFacts, unread: Unread = NOTHING_KNOWN
+        self,
+        where: TopicPartition,
+        window: Window,
+        log: LogFacts,
+        unread: Unread = NOTHING_KNOWN,
+        *,
+        abandoned: bool,
     ) -> EvaluatedPartition:
         now_ms, end = self._clock.now_ms(), log.end
         if end is not None and unread.empty:
@@ -430,6 +436,7 @@ class LagService:
             produced_per_second=log.produced_per_second,
             retention_ms=log.retention_ms,
             retention_records=log.retention_records,
+            abandoned=abandoned,
         )
         return EvaluatedPartition(where, window, position, evaluate(window, position))
 
@@ -441,12 +448,13 @@ class LagService:
         First unread records are looked up in the `count` partitions with the most lag. `logs` keeps
         the facts of partitions for further groups.
         """
+        abandoned = group_id in self._abandoned
         partitions = []
         for where, window in self._groups.get(group_id, {}).items():
             log = logs.get(where)
             if log is None:
                 log = logs[where] = self._log_facts(where)
-            partitions.append(self._partition(where, window, log))
+            partitions.append(self._partition(where, window, log, abandoned=abandoned))
         lagging = sorted(
             (index for index, found in enumerate(partitions) if found.evaluation.lag),
             key=lambda index: -(partitions[index].evaluation.lag or 0),
@@ -464,8 +472,11 @@ class LagService:
         )
         for index, first in zip(chosen, unread, strict=True):
             where = partitions[index].where
-            partitions[index] = self._partition(where, partitions[index].window, logs[where], first)
-        return group_of(group_id, partitions, abandoned=group_id in self._abandoned)
+            window = partitions[index].window
+            partitions[index] = self._partition(
+                where, window, logs[where], first, abandoned=abandoned
+            )
+        return group_of(group_id, partitions, abandoned=abandoned)
 
 
 def _may_be_empty(evaluation: Evaluation) -> bool:

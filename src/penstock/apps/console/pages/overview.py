@@ -51,7 +51,7 @@ class OverviewPages(Struct, frozen=True, kw_only=True):
             "overview.html",
             title="Overview",
             cluster_id=image.cluster_id,
-            brokers=image.brokers,
+            broker_count=len(image.brokers) + len(troubled.absent),
             live=broker.cluster.live,
             topic_count=sum(1 for topic in image.topics.values() if not topic.internal),
             partition_count=troubled.total,
@@ -85,6 +85,18 @@ class OverviewPages(Struct, frozen=True, kw_only=True):
             names = ", ".join(map(str, sorted(gone)))
             yield Problem(
                 text=f"cannot reach {counted(len(gone), 'broker')}: {names}", url=path("brokers")
+            )
+        if troubled.absent:
+            names = ", ".join(map(str, troubled.absent))
+            yield Problem(
+                text=f"brokers that hold replicas are not registered: {names}",
+                url=path("brokers"),
+            )
+        if troubled.refusing:
+            yield Problem(
+                text=f"{counted(troubled.refusing, 'partition')} rejecting records, because too few"
+                " replicas are in sync",
+                url=path("topics") + "?show=problems",
             )
         if troubled.leaderless:
             yield Problem(

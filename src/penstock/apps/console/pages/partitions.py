@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from penstock.broker.handlers.replication import Minimums
 from penstock.broker.net.errors import UnknownTopicOrPartition
+from penstock.control.rules.epochs import ack_quorum
 from penstock.replication.peer_format import PartitionKey
 
 if TYPE_CHECKING:
@@ -23,12 +25,18 @@ LOCAL = "local"
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """Numbers of partitions: all, those that this broker leads, and those with a problem."""
+    """Numbers of partitions: all, those that this broker leads, and those with a problem.
+
+    `refusing` partitions reject records, because too few replicas are in sync. `absent` are the
+    brokers that hold replicas and are not registered.
+    """
 
     total: int
     led: int
     leaderless: int
+    refusing: int
     behind: int
+    absent: Sequence[int]
 
 
 def kind_of(served: ServedTopic) -> str:
@@ -79,25 +87,39 @@ def records_behind(
     return None
 
 
-def trouble(row: Partition, live: Collection[int]) -> str:
+def needed(row: Partition, minimum: int) -> int:
+    """Return the replicas that must be in sync to accept a record; `minimum` is the setting."""
+    count = len(row.replicas)
+    return ack_quorum(count, min(minimum, count)) if count > 1 else 1
+
+
+def trouble(row: Partition, live: Collection[int], minimum: int) -> str:
     """Return a partition's problem as words; empty without one."""
     if row.leader not in live:
         return "no leader"
     found = behind(row, live)
-    return f"replica {', '.join(map(str, found))} out of sync" if found else ""
+    if not found:
+        return ""
+    words = f"replica {', '.join(map(str, found))} out of sync"
+    least = needed(row, minimum)
+    if len(row.isr) < least:
+        return f"rejects records: {words}, and {least} must be in sync"
+    return words
 
 
 def troubles(served: ServedTopic, live: Collection[int]) -> int:
     """Return the number of a topic's partitions with a problem."""
     if served.diskless:
         return 0
-    return sum(1 for row in served.topic.partitions if trouble(row, live))
+    return sum(1 for row in served.topic.partitions if row.leader not in live or behind(row, live))
 
 
 def counts(broker: Assembly) -> Counts:
     """Count the partitions of the cluster."""
     live, node_id = broker.cluster.live, broker.node_id
-    total = led = leaderless = lagging = 0
+    minimums = Minimums(broker.topic_admin.levels())
+    total = led = leaderless = lagging = refusing = 0
+    holders: set[int] = set()
     for served in broker.partitions.topics.values():
         rows: Sequence[Partition] = served.topic.partitions
         total += len(rows)
@@ -105,11 +127,21 @@ def counts(broker: Assembly) -> Counts:
             continue
         for row in rows:
             led += row.leader == node_id
+            holders.update(row.replicas)
             if row.leader not in live:
                 leaderless += 1
             elif behind(row, live):
                 lagging += 1
-    return Counts(total=total, led=led, leaderless=leaderless, behind=lagging)
+                refusing += len(row.isr) < needed(row, minimums.of(served.topic))
+    registered = {found.broker_id for found in broker.cluster.image.brokers}
+    return Counts(
+        total=total,
+        led=led,
+        leaderless=leaderless,
+        refusing=refusing,
+        behind=lagging - refusing,
+        absent=sorted(holders - registered),
+    )
 
 
 def size_here(served: ServedTopic) -> int | None:
@@ -119,6 +151,10 @@ def size_here(served: ServedTopic) -> int | None:
 
 
 def records_here(served: ServedTopic) -> int | None:
-    """Return the offset span of a topic's partitions that this broker serves; None if none."""
-    logs = [log for log in served.partitions if log is not None and log.high_watermark >= 0]
+    """Return the offset span of a topic's logs that this broker has; None if it has none."""
+    logs = [
+        log
+        for log in (*served.partitions, *served.followed)
+        if log is not None and log.high_watermark >= 0
+    ]
     return sum(max(0, log.high_watermark - log.log_start_offset) for log in logs) if logs else None

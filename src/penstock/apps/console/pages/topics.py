@@ -36,6 +36,7 @@ from penstock.broker.configuration.configs import (
     describe_topic,
 )
 from penstock.broker.handlers.configs import TOPIC as TOPIC_RESOURCE
+from penstock.broker.handlers.replication import Minimums
 from penstock.broker.partitions.registry import ServedTopic
 from penstock.control import Partition
 from penstock.partitions import look_up_watermarks
@@ -401,11 +402,12 @@ class TopicPages(Struct, frozen=True, kw_only=True):
         cluster, name = self.broker.cluster, served.topic.name
         places = [TopicPartition(name, row.index) for row in served.topic.partitions]
         ends = await self.broker.end_offsets.recent(places)
+        minimum = Minimums(self.broker.topic_admin.levels()).of(served.topic)
         return [
             _partition_row(
                 row,
                 served.partitions[row.index] or served.followed[row.index],
-                "" if served.diskless else trouble(row, cluster.live),
+                "" if served.diskless else trouble(row, cluster.live, minimum),
                 ends.get(place),
             )
             for row, place in zip(cluster.shown(served.topic), places, strict=True)
