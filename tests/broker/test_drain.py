@@ -65,6 +65,12 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     }
     await four.stop(leader)
     assert await facts(four, "broker", "remove", str(leader)) == {"broker": leader}
+    last = min(others)
+    _, refused = await ran(four, "broker", "drain", str(last), status=1)
+    assert "cannot be moved: " in refused
+    assert "later-0 cannot have 3 replicas: only 2 brokers are eligible" in refused
+    image = four.brokers[last].cluster.image
+    assert image.broker_configs[""]["placement.excluded.brokers"] == "", "nothing was changed"
     _, unknown = await ran(four, "broker", "remove", "9", status=1)
     assert "broker 9 was never registered" in unknown
 

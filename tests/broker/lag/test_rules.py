@@ -232,6 +232,13 @@ def test_it_catches_up() -> None:
     assert reasons.endswith("and it catches up in 100 s at this rate.")
 
 
+def test_an_abandoned_group_does_not_catch_up() -> None:
+    window = window_of(STEADY, [2_000 - 50 * index for index in range(10)])
+    found = evaluated(window, end=1_500, produced_per_second=4.0, abandoned=True)
+    assert found.consumed_per_second == 0
+    assert found.forecast.outlook is Outlook.STAYS_BEHIND
+
+
 def test_equal_rates_are_steady() -> None:
     window = window_of(STEADY, [offset + 50 for offset in STEADY])
     for produced, outlook in ((9.6, Outlook.STEADY), (10.4, Outlook.STEADY)):
