@@ -24,10 +24,10 @@ class Sink(DeltaSink):
         if batch_id == 2:
             die("done")
 
-    def _commit(self, table, files, schema, commit):
+    def _commit(self, table, made, commit):
         if commit.batch_id == 1:
             die("staged")
-        version = super()._commit(table, files, schema, commit)
+        version = super()._commit(table, made, commit)
         if commit.batch_id == 1:
             die("committed")
         return version

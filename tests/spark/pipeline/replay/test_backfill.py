@@ -219,7 +219,7 @@ def test_older_records_come_from_a_table(pipeline: Pipeline, spark: SparkSession
     backfill = Backfill(spec, spark, "second")
     only_log = backfill.look(Start())
     assert only_log.records < 60
-    with pytest.raises(CannotBackfill, match="by offsets"):
+    with pytest.raises(CannotBackfill, match="the start must be offsets"):
         backfill.look(parse("2026-01-01"), history=str(root / topic))
     with pytest.raises(AnalysisException, match=r"offsets 0 to 4 were deleted"):
         Backfill(spec, spark, "newest").run(parse(f'{{"{topic}": {{"0": 0, "1": 0}}}}'), by="ada")
