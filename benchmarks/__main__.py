@@ -75,6 +75,8 @@ ALL = (
     "registry",
     "registry_hostile",
     "console",
+    "metrics_scrape",
+    "tracing",
 )
 
 
