@@ -223,7 +223,6 @@ def records(code: Code, directory: Path, *written: str) -> Iterator[str]:
             broker.terminate()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_earlier_code_and_this_code_share_a_directory(bare: Run, tmp_path: Path) -> None:
     """The previous schema is upgraded, and refused afterwards; the same schema goes both ways."""
