@@ -16,7 +16,7 @@ from penstock.apps.support.collecting import LOG_BYTES_MAX, logs
 from penstock.apps.support.command import BUNDLE_BYTES_MAX, FILE_BYTES_MAX, Bundle
 from penstock.apps.support.redaction import Redactor, names_secret
 from penstock.testing import Broker
-from tests.apps.conftest import Run
+from tests.apps.conftest import Ran, Run
 
 PAYLOAD = b"payload-that-stays-here"
 PLANTED = {
@@ -80,15 +80,20 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_no_planted_secret_is_in_a_bundle(bare: Run, planted: Path) -> None:
+def bundled(run: Run, planted: Path) -> tuple[Ran, dict[str, str]]:
+    """Write a bundle of the planted files without a broker; return its texts by name."""
     target = planted / "bundle.tar.gz"
-    done = bare(
+    done = run(
         "-b", "127.0.0.1:1", "support", "bundle", "--output-file", str(target), "--config",
         str(planted / "broker.toml"), "--log", str(planted / "broker.log"), "-X",
         "default.api.timeout.ms=200",
     )  # fmt: skip
     assert done.status == 0, done.err
-    files = opened(target)
+    return done, opened(target)
+
+
+def test_no_planted_secret_is_in_a_bundle(bare: Run, planted: Path) -> None:
+    done, files = bundled(bare, planted)
     assert {"settings.json", "log-0-broker.log.txt", "doctor.json", "host.json"} <= {*files}
     for text in (*files.values(), done.out, done.err):
         assert [name for name, secret in PLANTED.items() if secret in text] == []
@@ -100,15 +105,9 @@ def test_no_secret_is_in_a_bundle_of_invalid_settings(bare: Run, planted: Path) 
     """The environment has a secret, which the log repeats without its name."""
     (planted / "broker.toml").write_text("log.dirs = ")
     (planted / "broker.log").write_text(PLANTED["listener"])
-    target = planted / "bundle.tar.gz"
-    done = bare(
-        "-b", "127.0.0.1:1", "support", "bundle", "--output-file", str(target), "--config",
-        str(planted / "broker.toml"), "--log", str(planted / "broker.log"), "-X",
-        "default.api.timeout.ms=200",
-    )  # fmt: skip
-    assert done.status == 0, done.err
+    done, files = bundled(bare, planted)
     assert "missing: settings: configuration file" in done.out
-    assert PLANTED["listener"] not in "".join(opened(target).values())
+    assert PLANTED["listener"] not in "".join(files.values())
 
 
 def test_a_bundle_of_a_running_broker_describes_it(bare: Run, tmp_path: Path) -> None:

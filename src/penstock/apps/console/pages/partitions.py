@@ -90,7 +90,7 @@ def records_behind(
 def needed(row: Partition, minimum: int) -> int:
     """Return the replicas that must be in sync to accept a record; `minimum` is the setting."""
     count = len(row.replicas)
-    return ack_quorum(count, min(minimum, count)) if count > 1 else 1
+    return ack_quorum(count, min(minimum, count))
 
 
 def trouble(row: Partition, live: Collection[int], minimum: int) -> str:
