@@ -242,6 +242,9 @@ def test_the_lag_of_a_group_over_time_is_drawn_and_listed(window: Window, broker
     expect(page.locator(".plot canvas")).to_have_count(1)
     page.locator("summary", has_text="Commits of the partitions").click()
     lags = page.get_by_role("region", name="Lag over time").locator("td[data-label=Lag]")
-    expect(lags).to_have_text([str(end - 5), str(end - 30), str(end - 30)])
+    expect(lags).to_have_count(3)
+    before, after, now = map(int, lags.all_inner_texts())
+    assert (before - after, now) == (25, after)
+    assert now in (end - 30, end - 31), "the record of an open transaction may be left out"
     with broker.client() as client:
         client.delete_group("slow reader")
