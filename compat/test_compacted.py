@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from penstock.records import BatchHeader
 
 COUNT = 400
 START_MS = 1_700_000_000_000
-TRIES = 20
+COMPACTED_SECONDS = 300
 
 
 class Compacted(NamedTuple):
@@ -81,11 +82,15 @@ def test_what_is_left_is_read(compacted: Compacted, name: str) -> None:
             (record.offset, record.value) for record in left if record.offset >= 130
         ][:20]
         if "offsets_at" in driver.able:
-            time = START_MS + 140
-            first = next(record for record in left if record.timestamp >= time)
-            assert driver.offsets_at("orders", time, [0])[0] == first.offset
+            since_ms = START_MS + 140
+            first = next(record for record in left if record.timestamp >= since_ms)
+            assert driver.offsets_at("orders", since_ms, [0])[0] == first.offset
     finally:
         driver.close()
+
+
+def offsets_of(driver: Driver, count: int) -> list[int]:
+    return [record.offset for record in driver.consume("orders", {0: 0}, count)]
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +115,10 @@ def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
             offsets = helper.produce("orders", sent, codec="zstd" if start % 40 else "none")
             newest |= {record.key: record.at(at) for record, at in zip(sent, offsets, strict=True)}
         left = sorted(newest.values(), key=lambda record: record.offset)
-        for _ in range(TRIES):  # a broker that has read goes on for a while by what it knows
-            there = helper.consume("orders", {0: 0}, len(left))
-            if [record.offset for record in there] == [record.offset for record in left]:
-                break
-            broker.stop()
-            broker.start()
+        # A broker serves the objects that it has read for some 40 s after their compaction.
+        deadline = time.monotonic() + COMPACTED_SECONDS
+        while (there := offsets_of(helper, len(left))) != [record.offset for record in left]:
+            assert time.monotonic() < deadline, f"not compacted: offsets {there}"
         helper.close()
         yield Compacted(broker, left)
     finally:

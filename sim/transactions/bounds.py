@@ -36,6 +36,8 @@ QUICK = (
     Bounds(group=True, crashes=1, failures=1),
     Bounds(transactions=2, epoch=32_766, crashes=1),
     Bounds(returns=True, ticks=2),
+    Bounds(returns=True, ticks=2, epoch=32_766),
+    Bounds(clients=2, group=True),
 )
 FULL = (
     *QUICK,

@@ -227,7 +227,7 @@ class Model:
     def _ends(self, state: State, number: int, client: Client) -> Iterator[tuple[Label, State]]:
         """A client commits what was written; it aborts whatever is on its way."""
         began = client.written or client.with_group or client.added
-        writes = any(write.client == number for write in state.writes)
+        writes = _writes(state, number)
         for commit in (True, False) if client.wanted is None else (client.wanted,):
             empty = not commit and self.bounds.version >= EPOCH_VERSION
             if (began or empty) and not (commit and writes):
@@ -313,12 +313,15 @@ class Model:
             if client.producer != NO_PRODUCER
         }
         others = {tag for tag in open_tags if tag.client != number}
-        state = state._replace(fenced=state.fenced | (others - ended))
         state = self._given(state, number, producer)
         client = state.clients[number]
         moved = client.producer != NO_PRODUCER and (
             client.added or client.written or client.with_group
         )
+        fenced = state.fenced | (others - ended)
+        if not moved and not _writes(state, number):
+            fenced -= {Tag(number, client.number)}  # the new identity begins it anew
+        state = state._replace(fenced=fenced)
         return _with(
             state,
             number,
@@ -570,6 +573,10 @@ def _add(producer: ProducerIdentity, index: int) -> AddToTransaction:
 
 def _partitions(index: int) -> frozenset[TopicPartition]:
     return frozenset({TopicPartition("t", index)})
+
+
+def _writes(state: State, number: int) -> bool:
+    return any(write.client == number for write in state.writes)
 
 
 def _under_way(state: State, number: int, index: int, stage: str = "") -> bool:

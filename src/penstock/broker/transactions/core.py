@@ -230,7 +230,10 @@ class Transactions:
         if isinstance(decision, Wait):
             self._wait(transaction, request)
         elif isinstance(decision, Change):
-            self._change(transaction, decision, request)
+            if pending is not None and rules.ends_offsets(pending.after, decision.after):
+                self._wait(transaction, request)
+            else:
+                self._change(transaction, decision, request)
         elif pending is None:
             self._reply(request.token, decision)
         else:

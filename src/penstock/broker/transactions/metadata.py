@@ -118,6 +118,11 @@ class ProducerIdentity(NamedTuple):
         return self.producer_epoch >= PRODUCER_EPOCH_MAX
 
     @property
+    def reserved(self) -> bool:
+        """Whether the epoch only fences: no producer may receive this identity."""
+        return self.producer_epoch > PRODUCER_EPOCH_MAX
+
+    @property
     def raised(self) -> ProducerIdentity:
         return ProducerIdentity(self.producer_id, self.producer_epoch + 1)
 

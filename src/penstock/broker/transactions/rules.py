@@ -54,7 +54,6 @@ from penstock.broker.transactions.metadata import (
     INVALID_TXN_STATE,
     NO_PRODUCER,
     NO_PRODUCER_ID,
-    PRODUCER_EPOCH_MAX,
     PRODUCER_FENCED,
     TRANSACTION_ABORTABLE,
     ProducerIdentity,
@@ -105,19 +104,23 @@ class Pending:
         self.answers: list[tuple[int, Response]] = []
         self.sent = False
         self.retry_ms: int | None = None
-        self.completes_offsets = _offsets_end(before, after)
+        self.completes_offsets = ends_offsets(before, after)
 
     @property
     def joinable(self) -> bool:
-        """Whether another change may share this save; a commit or abort needs its own save."""
+        """Whether another change may share this save; a commit or abort needs its own save.
+
+        Nor may a commit or abort of a group's offsets share the save that adds the group: its
+        client would receive success, and the stored rows would never contain the group.
+        """
         return not self.sent and self.completes_offsets is None and not self.after.state.prepared
 
     def becomes(self, after: TransactionMetadata) -> None:
-        self.completes_offsets = _offsets_end(self.after, after)
+        self.completes_offsets = ends_offsets(self.after, after)
         self.after = after
 
 
-def _offsets_end(
+def ends_offsets(
     before: TransactionMetadata | None, after: TransactionMetadata
 ) -> OffsetsEnd | None:
     """Return whether a change commits or aborts offsets that groups staged; None if neither."""
@@ -254,7 +257,7 @@ def _restart(known: TransactionMetadata, request: InitProducerId, *, now_ms: int
     if request.producer not in (NO_PRODUCER, known.producer, known.last):
         return _fenced(request.transactional_id, request.producer, known)
     retried = request.producer == known.last != NO_PRODUCER
-    if retried and known.producer.producer_epoch <= PRODUCER_EPOCH_MAX:
+    if retried and not known.producer.reserved:
         producer = known.producer
     elif not known.producer.exhausted:
         producer = known.producer.raised
@@ -322,9 +325,7 @@ def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: i
     retried = known.last if raises else known.producer
     if not (state is TransactionState.ONGOING or state is TransactionState.EMPTY):
         if request.producer == retried != NO_PRODUCER:
-            if state.commits == request.commit:
-                return Ended(producer=known.next_producer)
-            return _not_now(request, known)
+            return _repeated(known, request)
         if state.prepared and request.producer == present:
             return WAIT
     if request.producer != known.producer:
@@ -343,6 +344,15 @@ def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: i
         now_ms=now_ms,
     )
     return Change(after=after, answer=Ended(producer=after.next_producer))
+
+
+def _repeated(known: TransactionMetadata, request: EndTransaction) -> Response:
+    """Answer a request from the identity that has ended the transaction."""
+    if known.state.commits != request.commit:
+        return _not_now(request, known)
+    if known.next_producer.reserved:
+        return _fenced(request.transactional_id, request.producer, known)
+    return Ended(producer=known.next_producer)
 
 
 def _unknown(transactional_id: str, producer: ProducerIdentity) -> Refused:
