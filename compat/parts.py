@@ -82,6 +82,12 @@ def registry_java() -> str:
     return _compiled(place / "SpringRegistry.java", "registry", place / "pom.xml")
 
 
+def transforms_java() -> str:
+    """Return the class path of the program of `transforms/`, with Kafka Connect's transforms."""
+    place = HERE / "transforms"
+    return _compiled(place / "Transforms.java", "transforms", place / "pom.xml")
+
+
 def _compiled(source: Path, profile: str, pom: Path) -> str:
     libraries = jars(profile, pom)
 

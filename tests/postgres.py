@@ -50,12 +50,19 @@ class PostgresServer:
     """Cluster of databases and the process that serves it; may be stopped and restarted."""
 
     def __init__(
-        self, programs: Path, directory: Path, *, durable: bool = False, host: str = "127.0.0.1"
+        self,
+        programs: Path,
+        directory: Path,
+        *,
+        durable: bool = False,
+        host: str = "127.0.0.1",
+        settings: tuple[str, ...] = (),
     ) -> None:
         self._programs = programs
         self._host = host
         self.directory = directory
         self._durable = durable
+        self._settings = settings
         self._numbers = itertools.count(1)
         self._schemas: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,6 +93,7 @@ class PostgresServer:
             f"port={self.port}",
             f"listen_addresses={self._host}",
             f"unix_socket_directories={self.directory}",
+            *self._settings,
         ]
         command = [str(self._programs / "postgres"), "-D", str(self.directory / "data")]
         for setting in settings:
@@ -187,13 +195,17 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(*, durable: bool = False, host: str = "127.0.0.1") -> Iterator[PostgresServer]:
+def postgres_server(
+    *, durable: bool = False, host: str = "127.0.0.1", settings: tuple[str, ...] = ()
+) -> Iterator[PostgresServer]:
     """A running server with nothing in it, at an address of this machine; gone in the end."""
     # A short path, as a Unix socket's must be, and one that another user may enter.
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:
         directory = Path(name)
         try:
-            server = PostgresServer(programs(directory), directory, durable=durable, host=host)
+            server = PostgresServer(
+                programs(directory), directory, durable=durable, host=host, settings=settings
+            )
             server.create()
             server.start()
         except PartMissing as error:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.pipeline.document import Key, dotted, locate
+from penstock.base.document import Key, dotted, locate
 
 TEXT = '''\
 # a pipeline

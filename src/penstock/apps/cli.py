@@ -45,6 +45,7 @@ _COMMANDS: Final = {
         "outbox",
         "Write payloads as files, and pointers to them on a topic.",
     ),
+    "connect": ("connect.command", "connect", "Run connectors, each defined by a file."),
     "pipeline": ("pipeline.command", "pipeline", "Run Spark pipelines, each defined by a file."),
     "schema": (
         "schema.command",

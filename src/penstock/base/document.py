@@ -1,7 +1,7 @@
-"""Document: a pipeline's file as text and values, with the line of every key, and its problems.
+"""Document: a TOML file as text and values, with the line of every key, and its problems.
 
-`read` rejects text that is not TOML. Later checks use the stored lines: they convert line n of a
-step's SQL, as Spark counts it, to a line of the file.
+Pipelines and connectors are such files. `read` rejects text that is not TOML. Later checks use the
+stored lines: they convert line n of a step's SQL, as Spark counts it, to a line of the file.
 """
 
 from __future__ import annotations
@@ -250,7 +250,6 @@ class _Reader:
         self.line += character == "\n"
 
 
-FILE_NAME: Final = "pipeline.toml"
 FILE_BYTES_MAX: Final = 1 << 20
 """Largest TOML file, and largest file with SQL or Python."""
 
@@ -272,7 +271,7 @@ _FIXES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Problem that keeps a pipeline from running; `where` is a key like `source.orders.topic`."""
+    """Problem that makes a file unusable; `where` is a key like `source.orders.topic`."""
 
     file: Path
     line: int | None
@@ -295,8 +294,8 @@ def in_order(problems: Iterable[Problem], file: Path) -> tuple[Problem, ...]:
     return tuple(sorted(problems, key=place))
 
 
-class PipelineInvalid(InvalidError):
-    """Pipeline file with problems; the message lists all of them."""
+class DocumentInvalid(InvalidError):
+    """File with problems; the message lists all of them."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -305,19 +304,37 @@ class PipelineInvalid(InvalidError):
         self.problems = problems
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentKind:
+    """Kind of TOML file: the name that a directory's file has, and the command that creates one."""
+
+    name: str
+    init: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}.toml"
+
+
+PIPELINE: Final = DocumentKind("pipeline", "penstock pipeline init")
+CONNECTOR: Final = DocumentKind("connector", "penstock connect init")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """File of a pipeline. `file` is absolute; relative paths in it start at its directory."""
+    """TOML file. `file` is absolute; relative paths in it start at its directory."""
 
     file: Path
+    kind: DocumentKind
     text: str
     values: dict[str, Any]
     locations: Locations = field(repr=False)
 
     @property
     def default_name(self) -> str:
-        """Default pipeline name: the file's stem, or the directory of a `pipeline.toml`."""
-        return self.file.parent.name if self.file.name == FILE_NAME else self.file.stem
+        """Default name: the file's stem, or for a directory's file the name of the directory."""
+        same = self.file.name == self.kind.file_name
+        return self.file.parent.name if same else self.file.stem
 
     def path(self, given: str) -> Path:
         return Path(self.file.parent, Path(given).expanduser()).resolve()
@@ -341,42 +358,42 @@ class Document:
         return Problem(file=self.file, line=line, where=dotted(key), message=message, fix=fix)
 
 
-def read(path: Path) -> Document:
-    """Read a file, or the `pipeline.toml` of a directory.
+def read(path: Path, kind: DocumentKind = PIPELINE) -> Document:
+    """Read a file, or the file of a directory (`pipeline.toml` for a pipeline).
 
     Raises:
-        PipelineInvalid: the file is missing, too large, or not TOML.
+        DocumentInvalid: the file is missing, too large, or not TOML.
     """
     file = path.resolve()
     if file.is_dir():
-        file = file / FILE_NAME
-    text = read_text(file, _missing(path, file))
+        file = file / kind.file_name
+    text = read_text(file, _missing(path, kind))
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise PipelineInvalid((_syntax_problem(file, text, str(error)),)) from error
+        raise DocumentInvalid((_syntax_problem(file, text, str(error)),)) from error
     except RecursionError as error:
-        raise PipelineInvalid((_syntax_problem(file, text, "Lists nested too deep"),)) from error
-    return Document(file=file, text=text, values=values, locations=locate(text))
+        raise DocumentInvalid((_syntax_problem(file, text, "Lists nested too deep"),)) from error
+    return Document(file=file, kind=kind, text=text, values=values, locations=locate(text))
 
 
-def _missing(path: Path, file: Path) -> str:
+def _missing(path: Path, kind: DocumentKind) -> str:
     if path.is_dir():
-        return f"put a {FILE_NAME} there, or make one with `penstock pipeline init`"
-    return "name the pipeline's file or directory, or make one with `penstock pipeline init`"
+        return f"put a {kind.file_name} there, or make one with `{kind.init}`"
+    return f"name the {kind.name}'s file or directory, or make one with `{kind.init}`"
 
 
 def read_text(file: Path, fix: str) -> str:
     r"""Read a text file of at most `FILE_BYTES_MAX` bytes, with `\n` between lines.
 
     Raises:
-        PipelineInvalid: the file is missing (`fix` is the remedy), unreadable, too large, or not
+        DocumentInvalid: the file is missing (`fix` is the remedy), unreadable, too large, or not
             UTF-8.
     """
 
-    def refused(message: str, fix: str, line: int | None = None) -> PipelineInvalid:
+    def refused(message: str, fix: str, line: int | None = None) -> DocumentInvalid:
         problem = Problem(file=file, line=line, where="file", message=message, fix=fix)
-        return PipelineInvalid((problem,))
+        return DocumentInvalid((problem,))
 
     try:
         with file.open("rb") as opened:
@@ -387,7 +404,7 @@ def read_text(file: Path, fix: str) -> str:
         reason = error.strerror or type(error).__name__
         raise refused(f"cannot be read: {reason}", "fix its permissions") from error
     if len(content) > FILE_BYTES_MAX:
-        raise refused(f"is larger than {FILE_BYTES_MAX} bytes", "split the pipeline")
+        raise refused(f"is larger than {FILE_BYTES_MAX} bytes", "split the file")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

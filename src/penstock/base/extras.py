@@ -12,6 +12,8 @@ from penstock.base.errors import InvalidError
 PACKAGES: Final = {
     "client": ("pyarrow",),
     "compile": ("numba",),
+    "connect": ("psycopg2", "sqlalchemy"),
+    "iceberg": ("pyiceberg",),
     "spark": ("pyspark", "deltalake", "pandas", "sqlglot"),
     "plots": ("matplotlib",),
 }

@@ -25,16 +25,19 @@ class InvalidFormat(InvalidError):
         self.reason = reason
 
 
-Kind = Literal["raw", "text", "json", "json-schema", "avro", "protobuf", "registry"]
+Kind = Literal["raw", "text", "json", "json-schema", "avro", "protobuf", "registry", "debezium"]
 Framing = Literal["none", "confluent"]
 UnknownFields = Literal["ignore", "reject"]
 Decimals = Literal["exact", "round"]
+DecimalHandling = Literal["precise", "string"]
 
 KINDS: Final[tuple[Kind, ...]] = (
-    "raw", "text", "json", "json-schema", "avro", "protobuf", "registry",
+    "raw", "text", "json", "json-schema", "avro", "protobuf", "registry", "debezium",
 )  # fmt: skip
 INFER: Final = "infer"
 NEWEST: Final = "latest"
+DEBEZIUM: Final = "debezium"
+_UNFRAMED: Final = ("raw", "text", "registry", DEBEZIUM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +45,8 @@ class ValueFormat:
     """Format of record values.
 
         kind            `raw` returns the bytes, `text` is UTF-8; the others have a schema
-        schema          for `json`: Spark's DDL, or `infer`; for `registry`: the pinned schema of
-                        the reader, a `ReaderSchema` as JSON
+        schema          for `json`: Spark's DDL, or `infer`; for `debezium`: the DDL of a row; for
+                        `registry`: the pinned schema of the reader, a `ReaderSchema` as JSON
         schema_file     for `json-schema`, `avro`, `protobuf`: a `.json`, `.avsc` or `.proto` file,
                         or a compiled descriptor set
         message         for `protobuf` and `registry`: the full name of a Protobuf message
@@ -58,6 +61,10 @@ class ValueFormat:
         decimals        `exact` rejects values with more digits than their column holds, after the
                         point of a decimal or after the microseconds of a time; `round` rounds
                         decimals half up, and cuts times
+        decimal_handling  for `debezium`: `precise` reads a decimal's string as base64 of its
+                        unscaled bytes, `string` as its digits
+        milliseconds    for `debezium`: timestamp columns whose numbers are milliseconds; others are
+                        microseconds
 
     `check` reports settings that are missing or contradict each other.
     """
@@ -75,6 +82,8 @@ class ValueFormat:
     unknown_fields: UnknownFields = "ignore"
     zone: str | None = None
     decimals: Decimals = "exact"
+    decimal_handling: DecimalHandling = "precise"
+    milliseconds: tuple[str, ...] = ()
 
 
 def check(value_format: ValueFormat) -> None:
@@ -89,7 +98,7 @@ def check(value_format: ValueFormat) -> None:
     _check_needs(value_format)
     if value_format.framing not in ("none", "confluent"):
         raise InvalidFormat("framing", value_format.framing, "must be none or confluent")
-    if value_format.framing != "none" and kind in ("raw", "text", "registry"):
+    if value_format.framing != "none" and kind in _UNFRAMED:
         raise InvalidFormat("framing", value_format.framing, f"format {kind} has no framing")
     if value_format.ids and value_format.framing == "none":
         raise InvalidFormat("ids", list(value_format.ids), "needs framing confluent")
@@ -97,7 +106,7 @@ def check(value_format: ValueFormat) -> None:
         raise InvalidFormat(
             "unknown_fields", value_format.unknown_fields, "must be ignore or reject"
         )
-    closing = ("json", "json-schema", "registry")
+    closing = ("json", "json-schema", "registry", DEBEZIUM)
     if value_format.unknown_fields == "reject" and kind not in closing:
         raise InvalidFormat("unknown_fields", "reject", f"needs format json, not {kind}")
     if value_format.decimals not in ("exact", "round"):
@@ -108,9 +117,9 @@ def check(value_format: ValueFormat) -> None:
 
 def _check_needs(value_format: ValueFormat) -> None:
     kind = value_format.kind
-    if kind == "json":
+    if kind in ("json", DEBEZIUM):
         if not value_format.schema:
-            raise InvalidFormat("schema", "", "format json needs a schema in Spark's DDL")
+            raise InvalidFormat("schema", "", f"format {kind} needs a schema in Spark's DDL")
         if value_format.schema.strip().lower() == INFER:
             raise InvalidFormat(
                 "schema",

@@ -248,13 +248,13 @@ class Values:
         " value's fields, and `_error`, the reason why a value is invalid. `raw` decodes nothing.",
         name="valueFormat",
         kind=option_values.word_of(
-            "raw", "json", "json-schema", "avro", "protobuf", "registry"
+            "raw", "json", "json-schema", "avro", "protobuf", "registry", "debezium"
         ),
     )  # fmt: skip
     schema: str | None = setting(
         None, "Schema of values, as Spark writes it in JSON"
-        ' (`StructType.fromDDL("id bigint").json()`). Required for `json`. For `registry`: a pinned'
-        " schema, which a pipeline sets.", name="valueSchema",
+        ' (`StructType.fromDDL("id bigint").json()`). Required for `json` and `debezium`.'
+        " For `registry`: a pinned schema, which a pipeline sets.", name="valueSchema",
         kind=_AS_JSON,
     )  # fmt: skip
     schema_file: Path | None = setting(
@@ -302,6 +302,15 @@ class Values:
         "exact", "Treatment of a value with more digits than its column. `exact` makes it an error."
         " `round` rounds decimals half up, and truncates times to microseconds.",
         name="valueDecimals", kind=option_values.word_of("exact", "round"),
+    )  # fmt: skip
+    decimal_handling: str = setting(
+        "precise", "For `debezium`: form of decimals in strings. `precise` means base64 of the"
+        " unscaled bytes, `string` means digits.",
+        name="valueDecimalHandling", kind=option_values.word_of("precise", "string"),
+    )  # fmt: skip
+    milliseconds: str | None = setting(
+        None, 'For `debezium`: timestamp columns whose numbers are milliseconds, such as `["at"]`.'
+        " The numbers of others are microseconds.", name="valueMilliseconds", kind=_AS_JSON,
     )  # fmt: skip
     zone: str | None = setting(
         None, "For `json`: time zone of times that have none.",
@@ -370,10 +379,14 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
     )
 
 
+_MILLISECONDS: Final = "valueMilliseconds"
+
+
 def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None) -> dict[str, str]:
     wanted = None if fields is None else json.dumps(fields)
     given = {info.name: getattr(value_format, info.attribute, wanted) for info in describe(Values)}
-    given["valueIds"] = json.dumps(value_format.ids) if value_format.ids else None
+    for name, items in (("valueIds", value_format.ids), (_MILLISECONDS, value_format.milliseconds)):
+        given[name] = json.dumps(items) if items else None
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
@@ -385,8 +398,12 @@ def named_as_option(error: InvalidFormat) -> InvalidOption:
 
 def _values(values: Values) -> dict[str, Any]:
     parts = asdict(values)
-    wanted, ids = parts.pop("fields"), parts.pop("ids")
-    value_format = ValueFormat(**parts, ids=() if ids is None else _ids(ids))
+    wanted, ids, milliseconds = (parts.pop(name) for name in ("fields", "ids", "milliseconds"))
+    value_format = ValueFormat(
+        **parts,
+        ids=() if ids is None else _ids(ids),
+        milliseconds=() if milliseconds is None else _texts(_MILLISECONDS, milliseconds),
+    )
     # The schema is fixed when the source is created, which happens on the driver.
     pinned = value_format.kind != "registry" or value_format.schema is not None
     try:
@@ -395,10 +412,14 @@ def _values(values: Values) -> dict[str, Any]:
         raise named_as_option(error) from error
     if wanted is None:
         return {"value_format": value_format}
-    names = _json("valueFields", wanted)
+    return {"value_format": value_format, "value_fields": _texts("valueFields", wanted)}
+
+
+def _texts(option: str, text: str) -> tuple[str, ...]:
+    names = _json(option, text)
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InvalidOption("valueFields", wanted, 'must look like ["id", "at"]')
-    return {"value_format": value_format, "value_fields": tuple(names)}
+        raise InvalidOption(option, text, 'must look like ["id", "at"]')
+    return tuple(names)
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.document import FILE_BYTES_MAX, DocumentInvalid, Problem
 from penstock.spark.pipeline.checking import VIEWS_MAX
-from penstock.spark.pipeline.document import FILE_BYTES_MAX, PipelineInvalid, Problem
 from penstock.spark.pipeline.parsing import load
 
 SOURCE = '[source.orders]\ntopic = "orders"\n'
@@ -62,7 +62,7 @@ def refusals() -> Iterator[object]:
 
 def problems(directory: Path, text: str) -> tuple[Problem, ...]:
     (directory / "pipeline.toml").write_text(text)
-    with pytest.raises(PipelineInvalid) as caught:
+    with pytest.raises(DocumentInvalid) as caught:
         load(directory)
     return caught.value.problems
 
@@ -143,16 +143,16 @@ def test_functions_may_be_made_in_any_way(directory: Path, function: str) -> Non
 
 
 def test_files_that_cannot_be_read(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(PipelineInvalid, match=r"none\.toml: file: there is no such file; name"):
+    with pytest.raises(DocumentInvalid, match=r"none\.toml: file: there is no such file; name"):
         load(tmp_path / "none.toml")
-    with pytest.raises(PipelineInvalid, match=r"pipeline\.toml: file: there .*; put a pipeline"):
+    with pytest.raises(DocumentInvalid, match=r"pipeline\.toml: file: there .*; put a pipeline"):
         load(directory)
     file = directory / "pipeline.toml"
     file.write_bytes(b"a = 1\nb = '\xff'\n")
-    with pytest.raises(PipelineInvalid, match=r"pipeline\.toml:2: file: is not UTF-8; save"):
+    with pytest.raises(DocumentInvalid, match=r"pipeline\.toml:2: file: is not UTF-8; save"):
         load(directory)
     file.write_bytes(b"#" * (FILE_BYTES_MAX + 1))
-    with pytest.raises(PipelineInvalid, match=f"file: is larger than {FILE_BYTES_MAX} bytes"):
+    with pytest.raises(DocumentInvalid, match=f"file: is larger than {FILE_BYTES_MAX} bytes"):
         load(directory)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from penstock.spark.pipeline.document import PipelineInvalid
+from penstock.base.document import DocumentInvalid
 from penstock.spark.pipeline.journal import Journal
 from penstock.spark.pipeline.runner import PipelineRunner, PipelineRuns, QueryFailed
 from penstock.spark.pipeline.writing import writer
@@ -254,10 +254,10 @@ def test_a_sink_that_refuses_a_batch_can_be_mended_in_the_file(pipeline: Pipelin
         [sink.lake]""",
     )
     pipeline.send(topic, numbers(0, 3))
-    with pytest.raises(PipelineInvalid, match="has no column part"):
+    with pytest.raises(DocumentInvalid, match="has no column part"):
         pipeline.run(text)
     other = text.replace("n, _record.partition as part", "n + 100 as n, _record.partition as part")
-    with pytest.raises(PipelineInvalid, match="has no column part"):
+    with pytest.raises(DocumentInvalid, match="has no column part"):
         pipeline.run(other)
     assert not [*(pipeline.folder / "second").rglob("*.*")]
     mended = other.replace('table = "lake"', 'table = "lake"\n        add_columns = true')
@@ -284,7 +284,7 @@ def test_a_half_written_batch_that_is_refused_says_by_which_file_it_goes(
         pipeline.run(text)
     monkeypatch.undo()
     write_deltalake(str(pipeline.folder / "lake"), pa.table({"n": [-1]}))
-    with pytest.raises(PipelineInvalid, match="has no column part"):
+    with pytest.raises(DocumentInvalid, match="has no column part"):
         pipeline.run(text.replace("select n,", "select n + 100 as n,"))
     pipeline.run(text.replace('table = "lake"', 'table = "lake"\n        add_columns = true'))
     for table in ("second", "lake"):

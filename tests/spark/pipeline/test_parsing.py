@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.base.document import read
 from penstock.formats import ValueFormat
 from penstock.spark.pipeline import kinds
-from penstock.spark.pipeline.document import read
 from penstock.spark.pipeline.frames import start_options
 from penstock.spark.pipeline.kinds import Unfit
 from penstock.spark.pipeline.parsing import load

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.base.document import DocumentInvalid
 from penstock.security.data import (
     Encrypt,
     FieldEncoder,
@@ -24,7 +25,6 @@ from penstock.security.data import (
 from penstock.security.data.file_ring import FileKeyRing, KeyPlace
 from penstock.security.data.master_keys import master_keys
 from penstock.spark.pipeline.analysis import plan, problems
-from penstock.spark.pipeline.document import PipelineInvalid
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.progress import described
 from penstock.spark.pipeline.replay.backfill import Backfill
@@ -297,7 +297,7 @@ def test_a_ring_that_cannot_be_used_ends_the_start(
         FileKeyRing.create(place.ring, master_keys(place.master_place)).close()
         place.ring.chmod(mode)
     text = protecting(pipeline, "refused", pipeline.topic("orders"), pipeline.topic("out"))
-    with pytest.raises(PipelineInvalid, match=said) as caught:
+    with pytest.raises(DocumentInvalid, match=said) as caught:
         pipeline.run(text)
     [problem] = caught.value.problems
     assert (problem.where, problem.line) == ("run.keys", 5)

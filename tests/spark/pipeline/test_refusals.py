@@ -15,9 +15,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.base.document import Problem, in_order
 from penstock.base.errors import PenstockError
 from penstock.spark.pipeline.analysis import problems
-from penstock.spark.pipeline.document import Problem, in_order
 from penstock.spark.pipeline.parsing import survey
 from penstock.spark.pipeline.writing import application, writer
 from penstock.spark.tables.commits import Commit

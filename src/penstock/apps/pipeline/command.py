@@ -30,7 +30,7 @@ from penstock.apps.client.session import (
 from penstock.base.extras import check_installed
 
 if TYPE_CHECKING:
-    from penstock.spark.pipeline.document import Problem
+    from penstock.base.document import Problem
     from penstock.spark.pipeline.parsing import Survey
     from penstock.spark.pipeline.spec import PipelineSpec
 
@@ -71,20 +71,20 @@ class Located:
         """Read and check the file.
 
         Raises:
-            PipelineInvalid: the file has problems; has all of them.
+            DocumentInvalid: the file has problems; has all of them.
         """
-        from penstock.spark.pipeline.document import PipelineInvalid
+        from penstock.base.document import DocumentInvalid
 
         found = self.survey()
         if found.problems:
-            raise PipelineInvalid(found.problems)
+            raise DocumentInvalid(found.problems)
         return found.spec
 
     def survey(self) -> Survey:
         """Read as much of the file as possible, and collect its problems.
 
         Raises:
-            PipelineInvalid: the file does not exist, or is not TOML.
+            DocumentInvalid: the file does not exist, or is not TOML.
         """
         from penstock.spark.pipeline.parsing import survey
 
@@ -94,7 +94,7 @@ class Located:
 def located(command: Callable[..., None]) -> Callable[..., None]:
     """Add FILE and the options of locations; the command gets a `State` and a `Located` first.
 
-    If the command raises PipelineInvalid, the problems are written to stderr.
+    If the command raises DocumentInvalid, the problems are written to stderr.
     """
 
     @click.argument("file", type=click.Path(path_type=Path))
@@ -127,14 +127,14 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
         output: str | None,
         **arguments: Any,
     ) -> None:
-        from penstock.spark.pipeline.document import PipelineInvalid
+        from penstock.base.document import DocumentInvalid
 
         state = current().merged(bootstrap, profile, output, ())
         servers = state.bootstrap or state.of_named_profile("bootstrap")
         found = Located(file=file, bootstrap=servers, admin=admin, state=directory)
         try:
             command(state, found, **arguments)
-        except PipelineInvalid as invalid:
+        except DocumentInvalid as invalid:
             if state.debug:
                 raise
             for problem in invalid.problems:
@@ -171,11 +171,11 @@ def validate(state: State, where: Located, static: bool) -> None:
 
 
 def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
-    from penstock.spark.pipeline.document import PipelineInvalid, in_order
+    from penstock.base.document import DocumentInvalid, in_order
 
     try:
         found = where.survey()
-    except PipelineInvalid as invalid:
+    except DocumentInvalid as invalid:
         return invalid.problems
     if static:
         return found.problems

@@ -1,6 +1,7 @@
 """Writer of rows as JSON texts, column by column, with the results of Spark's `to_json`.
 
-A null field is left out; a null element of a list or map is `null`. Times are in UTC with
+A null field is left out, or written with `nulls`; a null element of a list or map is `null`. Bytes
+are base64. Times are in UTC with
 milliseconds. Finer digits are written too unless they are 0, whereas Spark cuts them. Numbers may
 have another notation than Spark's (`1e+10` for `1.0E10`). Invalid UTF-8 becomes the replacement
 character. Arrow casts every column to text, and joins names and texts to rows.
@@ -10,6 +11,7 @@ Source: JacksonGenerator and JSONOptions of Spark; RFC 8259.
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any, Final
 
@@ -22,27 +24,31 @@ _CONTROLS: Final = [
     (bytes([code]), _SHORT.get(code, f"\\u{code:04X}").encode()) for code in range(32)
 ]
 _NOT_FINITE: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
+_NO_BYTES: Final = np.empty(0, np.uint8)
 _FINER: Final = {"us": (1_000, 3), "ns": (1_000_000, 6)}
 """For a time unit: units in a millisecond, and digits after the milliseconds."""
 _YEARS: Final = (np.datetime64("0000", "ms"), np.datetime64("10000", "ms"))
 """First year with a text of four digits, and the year after the last one."""
 
 
-def json_rows(rows: pa.StructArray) -> pa.StringArray:
+def json_rows(rows: pa.StructArray, *, nulls: bool = False) -> pa.StringArray:
     """Return each row as a JSON object; a null row is null.
 
     Args:
-        rows: columns of booleans, integers, floats, decimals, texts, dates, timestamps, and
+        rows: columns of booleans, integers, floats, decimals, texts, bytes, dates, timestamps, and
             structs, lists and maps (with text keys) of these.
+        nulls: whether null fields are written as `null`; else they are left out.
 
     Raises:
         pa.ArrowException: a column has another type.
     """
+    if nulls and rows.type.num_fields:
+        return _whole_rows(rows)
     parts: list[Any] = []
     columns = rows.flatten()
     begun = bool(columns) and not columns[0].null_count
     for field, column in zip(rows.type, columns, strict=True):
-        quote, text = _text(column)
+        quote, text = _text(column, nulls)
         ends = [f",{json.dumps(field.name, ensure_ascii=False)}:{quote}", quote]
         if column.null_count:
             given = column.is_valid()
@@ -58,30 +64,82 @@ def json_rows(rows: pa.StructArray) -> pa.StringArray:
     return pc.if_else(rows.is_valid(), joined, None) if rows.null_count else joined
 
 
-def _text(column: Any) -> tuple[str, Any]:
+def json_values(column: Any) -> pa.StringArray:
+    """Return each value of a column as JSON text, with null fields; a null value is null.
+
+    Raises:
+        pa.ArrowException: the column has a type that `json_rows` does not write.
+    """
+    quote, text = _text(column, True)
+    return pc.binary_join_element_wise(quote, text, quote, "") if quote else text
+
+
+def _whole_rows(rows: Any) -> Any:
+    """Return rows as JSON objects in which every field is written."""
+    parts: list[Any] = []
+    mark = "{"
+    for field, column in zip(rows.type, rows.flatten(), strict=True):
+        parts += [f"{mark}{json.dumps(field.name, ensure_ascii=False)}:", _elements(column, True)]
+        mark = ","
+    joined = pc.binary_join_element_wise(*parts, pa.repeat("}", len(rows)), "")
+    return pc.if_else(rows.is_valid(), joined, None) if rows.null_count else joined
+
+
+def _text(column: Any, nulls: bool) -> tuple[str, Any]:
     """Return the quote around a column's texts, and the texts."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return '"', _escaped(column)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return '"', base64_texts(column)
     if pa.types.is_date32(kind):
         return '"', _moments(column, "D", "")
     if pa.types.is_timestamp(kind):
         return '"', _moments(column, kind.unit, "Z" if kind.tz else "")
     if pa.types.is_floating(kind):
         return "", _floats(column)
-    if pa.types.is_struct(kind):
-        return "", json_rows(column)
-    if pa.types.is_map(kind):
-        keys, items = column.keys, _elements(column.items)
-        pairs = pc.binary_join_element_wise('"', _escaped(keys), '":', items, "")
-        return "", _joined(column, pairs, "{", "}")
-    if pa.types.is_list(kind):
-        return "", _joined(column, _elements(column.values), "[", "]")
+    if pa.types.is_nested(kind):
+        return "", _nested(column, nulls)
     return "", column.cast(pa.string())
 
 
-def _elements(column: Any) -> Any:
-    quote, text = _text(column)
+def _nested(column: Any, nulls: bool) -> Any:
+    if pa.types.is_struct(column.type):
+        return json_rows(column, nulls=nulls)
+    if pa.types.is_map(column.type):
+        keys, items = column.keys, _elements(column.items, nulls)
+        pairs = pc.binary_join_element_wise('"', _escaped(keys), '":', items, "")
+        return _joined(column, pairs, "{", "}")
+    return _joined(column, _elements(column.values, nulls), "[", "]")
+
+
+def base64_texts(column: Any) -> Any:
+    """Return each value of a binary column in base64 (RFC 4648, with padding); null stays null."""
+    values = column.cast(pa.large_binary())
+    _, places, data = values.buffers()
+    # Nulls may have bytes too.
+    offsets = np.frombuffer(places, np.int64)[values.offset :][: len(values) + 1]
+    lengths = np.diff(offsets)
+    total = int(lengths.sum())
+    content = np.frombuffer(data, np.uint8)[offsets[0] :][:total] if total else _NO_BYTES
+    groups = -(-lengths // 3)
+    # Each value begins at a multiple of three bytes, so one call encodes all of them.
+    gaps = groups * 3 - lengths
+    padded = np.zeros(int(groups.sum()) * 3, np.uint8)
+    padded[np.arange(total) + np.repeat(np.cumsum(gaps) - gaps, lengths)] = content
+    encoded = np.frombuffer(base64.b64encode(padded.tobytes()), np.uint8).copy()
+    ends = np.cumsum(groups) * 4
+    encoded[ends[gaps > 0] - 1] = ord("=")
+    encoded[ends[gaps > 1] - 2] = ord("=")
+    begins = np.concatenate(([0], ends)).astype(np.int64)
+    texts = pa.LargeStringArray.from_buffers(
+        len(values), pa.py_buffer(begins), pa.py_buffer(encoded)
+    ).cast(pa.string())
+    return pc.if_else(values.is_valid(), texts, None) if values.null_count else texts
+
+
+def _elements(column: Any, nulls: bool) -> Any:
+    quote, text = _text(column, nulls)
     if quote:
         text = pc.binary_join_element_wise(quote, text, quote, "")
     return text.fill_null("null")

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.base.errors import BugError
 from penstock.formats import InvalidFormat
+from penstock.formats.debezium import DebeziumReader, checked
 from penstock.formats.json.decode import JsonReader
 from penstock.formats.json.json_schema import Record, record_of_json_schema
 from penstock.formats.json.plain import NOT_TEXT, Conversion
@@ -167,6 +168,8 @@ def decoder(value_format: ValueFormat) -> Decoder:
             return TextDecoder()
         case "json" | "json-schema":
             return _json_decoder(value_format)
+        case "debezium":
+            return _debezium_decoder(value_format)
         case "avro":
             return ReaderDecoder(reader=avro_reader(value_format), value_format=value_format)
         case "protobuf":
@@ -227,6 +230,21 @@ def _json_decoder(value_format: ValueFormat) -> Decoder:
     )
     if unsupported(record):
         return JsonDecoder(record=record, reader=replace(reader, record=readable(record)))
+    return ReaderDecoder(reader=reader, value_format=value_format)
+
+
+def _debezium_decoder(value_format: ValueFormat) -> Decoder:
+    schema = read_ddl(value_format.schema or "")
+    zone = value_format.zone or _session_zone()
+    if other := sorted(set(value_format.milliseconds).difference(schema.names)):
+        raise InvalidFormat("milliseconds", other[0], "is not a column of the schema")
+    reader = DebeziumReader(
+        record=checked(record_of(schema, closed=value_format.unknown_fields == "reject")),
+        conversion=Conversion(zone=zone, exact=value_format.decimals == "exact"),
+        milliseconds=value_format.milliseconds,
+        base64_decimals=value_format.decimal_handling == "precise",
+    )
+    value_format = replace(value_format, schema=schema.json(), zone=zone)
     return ReaderDecoder(reader=reader, value_format=value_format)
 
 

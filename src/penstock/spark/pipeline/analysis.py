@@ -21,12 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructType
 
+from penstock.base import document
+from penstock.base.document import DocumentInvalid, Problem, dotted
 from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER, ValueFormat
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import (
-    document,
     frames,
     protecting,
     readers,
@@ -36,7 +37,6 @@ from penstock.spark.pipeline import (
 )
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
-from penstock.spark.pipeline.document import PipelineInvalid, Problem, dotted
 from penstock.spark.pipeline.draft import keys_of
 from penstock.spark.pipeline.frames import StepFailed, with_steps
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
@@ -52,6 +52,7 @@ from penstock.spark.pipeline.spec import (
     RECORD,
     RECORD_FIELDS,
     ConsoleSink,
+    IcebergSink,
     PipelineSpec,
     Rule,
     Sink,
@@ -64,6 +65,7 @@ from penstock.spark.pipeline.state import PipelinePaths
 from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS, application, check_sink
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
+from penstock.spark.tables.changes import CHANGE
 from penstock.spark.tables.commits import committed_by_another
 from penstock.spark.tables.location import open_table
 from penstock.spark.tables.schemas import RESERVED
@@ -73,7 +75,7 @@ from penstock.spark.tables.schemas import RESERVED
 # Each sink compares the columns with its existing table.
 
 
-TARGETS: Final = {TableSink: "table", ConsoleSink: "console"}
+TARGETS: Final = {TableSink: "table", IcebergSink: "iceberg", ConsoleSink: "console"}
 """Key that names a sink's target, by type of target; `topic` for other types."""
 
 
@@ -126,7 +128,7 @@ def of_sink(
     except (InvalidError, DeltaError) as error:
         yield target, str(error)
     else:
-        if not isinstance(sink.to, TableSink) or (table := open_table(sink.to.table)) is None:
+        if type(sink.to) is not TableSink or (table := open_table(sink.to.table)) is None:
             return
         known_as = spark_id(PipelinePaths(spec).checkpoint(query.name))
         name = application(spec, query.name, sink.name)
@@ -209,7 +211,7 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
     """Return the plan of a pipeline without running it.
 
     Raises:
-        PipelineInvalid: the file has problems.
+        DocumentInvalid: the file has problems.
     """
     analysed = _analyse(spec, spark)
     found = queries(spec, analysed.stateful)
@@ -225,7 +227,7 @@ def plans(
         inferred: the inferred schemas as DDL, by source.
 
     Raises:
-        PipelineInvalid: the file has problems.
+        DocumentInvalid: the file has problems.
     """
     return queries(spec, _analyse(spec, spark, inferred).stateful)
 
@@ -256,7 +258,7 @@ def _analyse(
     analysis = _Analysis(spec, spark.newSession())
     analysis.run(inferred)
     if analysis.problems:
-        raise PipelineInvalid(tuple(analysis.problems))
+        raise DocumentInvalid(tuple(analysis.problems))
     return analysis
 
 
@@ -441,13 +443,17 @@ class _Analysis:
             self._table_sink(key, sink.to, view)
 
     def _table_sink(self, key: tuple[str, ...], to: TableSink, view: DataFrame) -> None:
-        columns = {"keys": to.keys, "partition_by": to.partition_by, "order_by": to.order_by}
+        # The sink itself checks partitions of Iceberg, which may have transforms.
+        plain = () if isinstance(to, IcebergSink) else to.partition_by
+        columns = {"keys": to.keys, "partition_by": plain, "order_by": to.order_by}
         for name, given in columns.items():
             for column in (given,) if isinstance(given, str) else given or ():
                 if column not in view.columns or column == RECORD:
                     self._no_column((*key, name), column, view)
         if to.delete_when is not None:
             self._try((*key, "delete_when"), partial(view.where, to.delete_when))
+        if to.applies_changes and CHANGE not in view.columns:
+            self._no_column((*key, "mode"), CHANGE, view)
 
     def _check_targets(self, query: QueryPlan) -> None:
         for name in query.sinks:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import ClassVar, Final
 
+from penstock.base.document import Document, DocumentInvalid, Key, Problem, read
 from penstock.base.errors import RetriableError, UnavailableError
 from penstock.client import Client
 from penstock.client.errors import BrokerRefused
-from penstock.spark.pipeline.document import Document, Key, PipelineInvalid, Problem, read
 from penstock.spark.pipeline.kinds import nearest, servers
 from penstock.spark.pipeline.spec import PipelineSpec, TopicSink
 
@@ -34,7 +34,7 @@ def check_topics(spec: PipelineSpec, meet: Callable[[Client], None] | None = Non
 
     Raises:
         NoBroker: no broker responds within `WAIT_MS`.
-        PipelineInvalid: topics are missing (all are listed), or the dead-letter topic is compacted.
+        DocumentInvalid: topics are missing (all are listed), or the dead-letter topic is compacted.
     """
     document = read(spec.file)
     named = list(_named(spec, document))
@@ -56,7 +56,7 @@ def check_topics(spec: PipelineSpec, meet: Callable[[Client], None] | None = Non
         fix = "set its cleanup.policy to delete, or name another topic"
         missing.append(document.problem(("errors", "dead_letters"), message, fix))
     if missing:
-        raise PipelineInvalid(tuple(missing))
+        raise DocumentInvalid(tuple(missing))
 
 
 def _compacted(client: Client, topic: str | None, there: Collection[str]) -> bool:

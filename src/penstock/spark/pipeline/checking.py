@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.document import Key, Problem, in_order
 from penstock.base.settings import by_name
-from penstock.formats.value_format import is_schema_file
+from penstock.formats.value_format import DEBEZIUM, INFER, is_schema_file
 from penstock.security.data.masks import KINDS as MASKS
 from penstock.security.data.masks import InvalidTokenForm, TokenForm
-from penstock.spark.pipeline.document import Key, Problem, in_order
 from penstock.spark.pipeline.draft import (
     NAME_CHARS_MAX,
     Draft,
@@ -34,6 +34,7 @@ from penstock.spark.pipeline.spec import (
     REGISTRY_VARIABLE,
     Evolve,
     FormatKeys,
+    IcebergSink,
     Protection,
     TableSink,
     TopicSink,
@@ -47,6 +48,7 @@ _RESERVED: Final = frozenset(
 )
 """Words of SQL that Spark does not accept as names of tables."""
 _TABLE_KEYS: Final = (*by_name(TableSink), *by_name(Evolve))
+_ICEBERG_KEYS: Final = (*by_name(IcebergSink), *by_name(Evolve))
 _TOPIC_KEYS: Final = tuple(by_name(TopicSink))
 _TO_DEAD_LETTERS: Final = frozenset({"dead-letter", "retry"})
 """Actions that may end in a dead letter: `retry` does after its last try."""
@@ -60,14 +62,19 @@ _COMPARED: Final = ("keys", "order_by", "partition_by")
 Choices = Mapping[str, Mapping[str, str]]
 """For each key, the values of another key that allow it; with an example, they require it."""
 _OF_FORMAT: Final[Choices] = {
-    "schema": {"json": '"id bigint, name string", or "infer"'},
+    "schema": {
+        "json": '"id bigint, name string", or "infer"',
+        DEBEZIUM: '"id bigint, name string", the columns of the table',
+    },
     "schema_file": {
         "json-schema": '"{name}.json"', "avro": '"{name}.avsc"', "protobuf": '"{name}.proto"',
     },
     "message": {"protobuf": '"package.Message"', "registry": ""},
     "framing": dict.fromkeys(("json", "json-schema", "avro", "protobuf"), ""),
-    "decimals": dict.fromkeys(("json", "json-schema", "avro", "protobuf", "registry"), ""),
-    "unknown_fields": dict.fromkeys(("json", "json-schema", "registry"), ""),
+    "decimals": dict.fromkeys(("json", "json-schema", "avro", "protobuf", "registry", DEBEZIUM), ""),
+    "unknown_fields": dict.fromkeys(("json", "json-schema", "registry", DEBEZIUM), ""),
+    "decimal_handling": {DEBEZIUM: ""},
+    "milliseconds": {DEBEZIUM: ""},
     **{key: {"registry": ""} for key in ("registry", "registry_config", "subject", "reader")},
 }  # fmt: skip
 _OF_FRAMING: Final[Choices] = {"ids": {"confluent": ""}}
@@ -203,8 +210,14 @@ def _source(draft: Draft, source: Section) -> None:
         _only_for(draft, source, decoding, "topics, but this is a table")
     else:
         _chosen(draft, source, FormatKeys, "framing", _OF_FRAMING)
-        if _chosen(draft, source, FormatKeys, "format", _OF_FORMAT) == "registry":
+        value_format = _chosen(draft, source, FormatKeys, "format", _OF_FORMAT)
+        if value_format == "registry":
             _registry(draft, source, kind)
+        if value_format == DEBEZIUM:
+            _only_for(draft, source, ("outbox",), "values that are no change events")
+        if value_format == DEBEZIUM and source.get("schema") == INFER:
+            key = (*source.key, "schema")
+            draft.refuse(key, "debezium cannot infer columns", 'write them: "id bigint, name string"')
     if kind == "pattern":
         _only_for(draft, source, ("outbox",), "a topic, but this is a pattern")
     _watermark(draft, source)
@@ -247,16 +260,19 @@ def _sink(draft: Draft, sink: Section) -> None:
         draft.refuse(sink.key, "has no from", 'add from = "…", the source or step to write')
     if sink.given("console") and sink.raw["console"] is False:
         draft.refuse((*sink.key, "console"), "false would write nothing", "remove the sink")
-    kind = _exactly_one(draft, sink, "table", "topic", "console")
-    if kind == "table":
-        _only_for(draft, sink, _without(_TOPIC_KEYS, _TABLE_KEYS), "topics, but this is a table")
+    kind = _exactly_one(draft, sink, "table", "iceberg", "topic", "console")
+    if kind in {"table", "iceberg"}:
+        own = _TABLE_KEYS if kind == "table" else _ICEBERG_KEYS
+        _only_for(draft, sink, _without(_TOPIC_KEYS, own), "topics, but this is a table")
+        _only_for(draft, sink, _without(_ICEBERG_KEYS, own), "Iceberg tables")
         _table_sink(draft, sink)
     elif kind == "topic":
-        _only_for(draft, sink, _without(_TABLE_KEYS, _TOPIC_KEYS), "tables, but this is a topic")
+        tables = (*_ICEBERG_KEYS, *_TABLE_KEYS)
+        _only_for(draft, sink, _without(tables, _TOPIC_KEYS), "tables, but this is a topic")
         if sink.get("ordered"):
             _needs(draft, sink, "key", "ordered", '"id", whose order is kept')
     elif kind == "console":
-        keys = (*_TABLE_KEYS, *_without(_TOPIC_KEYS, _TABLE_KEYS))
+        keys = (*dict.fromkeys((*_TABLE_KEYS, *_ICEBERG_KEYS, *_TOPIC_KEYS)),)
         _only_for(draft, sink, keys, "tables and topics")
 
 
@@ -267,7 +283,21 @@ def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 def _table_sink(draft: Draft, sink: Section) -> None:
     if sink.given("add_columns"):
         _only_for(draft, sink, ("evolve",), "sinks without add_columns, which has the same meaning")
-    mode = _chosen(draft, sink, TableSink, "mode", _OF_MODE)
+    choices = {
+        key: modes
+        for key, modes in _OF_MODE.items()
+        if key != "partition_by" or not sink.given("iceberg")
+    }
+    changes = _has_changes(draft, sink.get("from") or "", frozenset())
+    if changes:
+        choices["delete_when"] = {"cdc": ""}
+    mode = _chosen(draft, sink, TableSink, "mode", choices)
+    if mode != "cdc" or sink.given("delete_when"):
+        _only_for(draft, sink, ("history",), "cdc of change events, without delete_when")
+    elif changes:
+        whose = "rows that are no change events, which are applied in the order of the database"
+        _only_for(draft, sink, ("order_by",), whose)
+        _only_for(draft, sink, ("iceberg",), "append and upsert, or for cdc with delete_when")
     order_by = sink.get("order_by")
     if mode not in {None, "append"} and order_by and order_by in (sink.get("keys") or ()):
         draft.refuse(
@@ -275,6 +305,16 @@ def _table_sink(draft: Draft, sink: Section) -> None:
             f"{order_by} is one of the keys, which do not change",
             "name a column that increases with each change, or remove order_by",
         )
+
+
+def _has_changes(draft: Draft, name: str, above: frozenset[str]) -> bool:
+    """Return whether a view is a source of change events, or reads such a view."""
+    name = view_named(draft, name)
+    if name in draft.sources:
+        return bool(draft.sources[name].get("format") == DEBEZIUM)
+    step = None if name in above else draft.steps.get(name)
+    views = () if step is None else step_inputs(draft, step)
+    return any(_has_changes(draft, view, above | {name}) for view in views)
 
 
 def _retries(draft: Draft) -> None:
@@ -534,7 +574,7 @@ def _rules_without_records(draft: Draft, view: Section) -> None:
 def _written_twice(draft: Draft) -> None:
     seen: dict[tuple[str, str], Section] = {}
     for sink in draft.sinks.values():
-        for kind in ("table", "topic"):
+        for kind in ("table", "iceberg", "topic"):
             target = sink.get(kind)
             first = sink if target is None else seen.setdefault((kind, target), sink)
             if first is not sink:

@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.document import (
+    Document,
+    DocumentInvalid,
+    Key,
+    Problem,
+    dotted,
+    read,
+    read_text,
+)
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import Kind, SettingInfo, by_name, describe
 from penstock.formats.value_format import is_schema_file
 from penstock.security.data.file_ring import KeyPlace, ring_at
 from penstock.security.data.key_ring import KeyRingUnusable
-from penstock.spark.pipeline.document import (
-    Document,
-    Key,
-    PipelineInvalid,
-    Problem,
-    dotted,
-    read,
-    read_text,
-)
 from penstock.spark.pipeline.kinds import SETTINGS, TEXT, Located, Unfit, nearest, type_name
 from penstock.spark.pipeline.spec import (
     ENTRIES,
@@ -249,12 +249,12 @@ def sql_text(draft: Draft, step: Section) -> str | None:
         return None if text is None else str(text)
     try:
         return read_text(file, "") if file.is_file() else None
-    except PipelineInvalid as invalid:
+    except DocumentInvalid as invalid:
         _unreadable(draft, (*step.key, "sql_file"), invalid)
         return None
 
 
-def _unreadable(draft: Draft, key: Key, invalid: PipelineInvalid) -> None:
+def _unreadable(draft: Draft, key: Key, invalid: DocumentInvalid) -> None:
     problems = [replace(problem, where=dotted(key)) for problem in invalid.problems]
     draft.problems.extend(problem for problem in problems if problem not in draft.problems)
 
@@ -276,7 +276,7 @@ def _python(draft: Draft, step: Section) -> None:
         return
     try:
         tree = ast.parse(read_text(file, ""))
-    except PipelineInvalid as invalid:
+    except DocumentInvalid as invalid:
         _unreadable(draft, key, invalid)
         return
     except (SyntaxError, ValueError) as error:
@@ -339,7 +339,7 @@ def check_keys(spec: PipelineSpec) -> None:
     """Check that the pipeline's keyring can be opened, if a protection needs it.
 
     Raises:
-        PipelineInvalid: the keyring is missing or readable by others, or its master key does not
+        DocumentInvalid: the keyring is missing or readable by others, or its master key does not
             fit.
     """
     place = keys_of(spec)
@@ -352,4 +352,4 @@ def check_keys(spec: PipelineSpec) -> None:
         ring_at(place)
     except KeyRingUnusable as error:
         problem = read(spec.file).problem(("run", "keys"), str(error))
-        raise PipelineInvalid((problem,)) from error
+        raise DocumentInvalid((problem,)) from error

@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
+from penstock.formats.value_format import DEBEZIUM
 from penstock.records.extents import first_millisecond
 from penstock.security.data.file_ring import KeyPlace
 from penstock.spark.formats.decoders import Decoder, decoder
@@ -43,6 +44,7 @@ from penstock.spark.reads.outbox import read_outbox
 from penstock.spark.schema import COLUMN_NAMES, HEADERS, VALUE, quoted, spark_schema
 from penstock.spark.schema import ERROR as UNDECODED
 from penstock.spark.tables import read_table
+from penstock.spark.tables.changes import CHANGE, SEQUENCE_SQL
 
 Ranges = Mapping[str, Mapping[str, Sequence[int]]]
 """Offsets [first, end) by topic and partition; partitions are text, as in JSON."""
@@ -169,7 +171,7 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     `ERROR` has the reason if the value cannot be decoded. `records` has columns of Spark's format
     `penstock`, and `_value` and `_error` if the source has already decoded the values. Columns that
     it lacks are null in `_record`. The optional column `_attempt` is the number of earlier tries of
-    a record.
+    a record. Of change events, `_change` gets the `sequence`, and tombstones are left out.
     """
     lines = records if source.outbox is None else _outbox_lines(records, source)
     if VALUE not in lines.columns:
@@ -183,8 +185,17 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     ]
     tried = ATTEMPT if ATTEMPT in found else 0
     error = UNDECODED if source.outbox is None else f"coalesce({UNREAD}, {UNDECODED})"
+    values = [f"{VALUE}.*"]
+    if source.value_format.kind == DEBEZIUM:
+        lines = lines.where(f"{VALUE} is not null or {UNDECODED} is not null")
+        change = f"{VALUE}.{CHANGE}"
+        sequence = SEQUENCE_SQL.format(lsn=f"{change}.lsn", offset="offset")
+        values = [
+            f"{VALUE}.* except ({CHANGE})",
+            f"struct({change}.op, {sequence} as sequence, {change}.at, {change}.unchanged) as {CHANGE}",
+        ]
     return lines.selectExpr(
-        f"{VALUE}.*",
+        *values,
         f"struct({', '.join(parts)}, {tried} as attempt) as {RECORD}",
         f"{error} as {ERROR}",
     )

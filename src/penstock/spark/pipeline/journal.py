@@ -193,6 +193,7 @@ _KINDS: Final[Mapping[str, type]] = {
         language.PythonStep,
         language.Step,
         language.TableSink,
+        language.IcebergSink,
         language.TopicSink,
         language.ConsoleSink,
         language.Sink,

@@ -17,6 +17,7 @@ from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import Kind
 from penstock.formats.value_format import is_schema_file
+from penstock.lake.target import catalog_properties, placed, table_name
 from penstock.security.data.key_ring import ENVIRONMENT
 
 LIST_ENTRIES_MAX: Final = 1_000
@@ -257,6 +258,21 @@ def servers(value: object) -> str:
     return ",".join(address.strip() for address in given.split(","))
 
 
+def lake_table(value: object) -> str:
+    try:
+        return table_name(value)
+    except ValueError as error:
+        raise Unfit(str(error), 'write "db.orders"') from error
+
+
+def catalog(value: object) -> dict[str, str]:
+    try:
+        return catalog_properties(value)
+    except ValueError as error:
+        fix = 'write {type = "sql", uri = "sqlite:///lake.db", warehouse = "lake"}'
+        raise Unfit(str(error), fix) from error
+
+
 def url(value: object) -> str:
     given = text(value)
     if not re.fullmatch(r"https?://[^/\s]+/?", given):
@@ -387,6 +403,8 @@ PATH: Final = Located("path", text, lambda given, path: path(given))
 PLACE: Final = Located(
     "path or URI", text, lambda given, path: given if "://" in given else str(path(given))
 )
+LAKE_TABLE: Final = Kind("`NAMESPACE.TABLE`", lake_table)
+CATALOG: Final = Located("name, or table of properties", catalog, placed)
 COLUMN: Final = Kind("column", text)
 COLUMNS: Final = Kind("column or list of columns", texts)
 VIEW: Final = Kind("view", text)

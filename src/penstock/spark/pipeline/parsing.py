@@ -13,20 +13,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from penstock.base.document import DocumentInvalid, Problem, dotted, read
 from penstock.base.settings import by_name
 from penstock.formats import ValueFormat
+from penstock.formats.value_format import DEBEZIUM
 from penstock.spark.pipeline import kinds
 from penstock.spark.pipeline.checking import check, step_inputs, view_named
-from penstock.spark.pipeline.document import PipelineInvalid, Problem, dotted, read
 from penstock.spark.pipeline.draft import Draft, Section, sql_text
 from penstock.spark.pipeline.spec import (
     ADMIN,
     BOOTSTRAP,
+    LAKE_TRIGGER,
     REGISTRY_VARIABLE,
     ConsoleSink,
     ErrorPolicy,
     Evolve,
     FormatKeys,
+    IcebergSink,
     OneTopic,
     PipelineSpec,
     Protection,
@@ -88,11 +91,11 @@ def load(
         have an action. `file` is the TOML file.
 
     Raises:
-        PipelineInvalid: the file has problems; the error lists all of them.
+        DocumentInvalid: the file has problems; the error lists all of them.
     """
     found = survey(path, bootstrap=bootstrap, admin=admin, state=state)
     if found.problems:
-        raise PipelineInvalid(found.problems)
+        raise DocumentInvalid(found.problems)
     return found.spec
 
 
@@ -106,7 +109,7 @@ def survey(
     """Read a pipeline as `load` does, but return its problems with the part that could be read.
 
     Raises:
-        PipelineInvalid: the file is missing, or not TOML.
+        DocumentInvalid: the file is missing, or not TOML.
     """
     document = read(path)
     drafted = Draft(document)
@@ -133,7 +136,7 @@ def _is_unsure(view: Section, wrong: list[str]) -> bool:
 
 
 def _leads(sink: Section) -> bool:
-    targets = [sink.get(kind) for kind in sink.which("table", "topic", "console")]
+    targets = [sink.get(kind) for kind in sink.which("table", "iceberg", "topic", "console")]
     return sink.get("from") is not None and len(targets) == 1 and targets[0] is not None
 
 
@@ -165,7 +168,14 @@ def _run(
         bootstrap=_address(drafted, "bootstrap", bootstrap, BOOTSTRAP),
         admin_url=_address(drafted, "admin", admin, ADMIN),
         state=directory,
+        **_trigger(drafted),
     )
+
+
+def _trigger(drafted: Draft) -> dict[str, str]:
+    """Return the default trigger of a pipeline with Iceberg sinks: 12 commits a minute."""
+    lake = any(sink.given("iceberg") for sink in drafted.sinks.values())
+    return {"trigger": LAKE_TRIGGER} if lake and not drafted.run.given("trigger") else {}
 
 
 def _source(drafted: Draft, source: Section) -> Source:
@@ -203,8 +213,14 @@ def _step(drafted: Draft, step: Section) -> Step:
 
 
 def _rules(drafted: Draft, view: Section) -> tuple[Rule, ...]:
-    return tuple(
+    made = (
         _made(Rule, rule, name=rule.name, otherwise=drafted.otherwise(rule)) for rule in view.rules
+    )
+    if view.get("format") != DEBEZIUM:
+        return tuple(made)
+    # Deletes and truncations have no values that a rule could check.
+    return tuple(
+        replace(rule, condition=f"_change.op in ('d', 't') or ({rule.condition}\n)") for rule in made
     )
 
 
@@ -220,6 +236,8 @@ def _sink(drafted: Draft, sink: Section) -> Sink:
 def _target(sink: Section) -> TableSink | TopicSink | ConsoleSink:
     if sink.given("table"):
         return _made(TableSink, sink, **sink.fields(Evolve))
+    if sink.given("iceberg"):
+        return _made(IcebergSink, sink, **sink.fields(Evolve))
     if sink.given("topic"):
         return _made(TopicSink, sink)
     return _made(ConsoleSink, sink)

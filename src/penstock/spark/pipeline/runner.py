@@ -89,7 +89,7 @@ class PipelineRunner:
 
         Raises:
             PipelineRuns: another process runs the pipeline.
-            PipelineInvalid: the file has problems that only Spark finds, or names no usable
+            DocumentInvalid: the file has problems that only Spark finds, or names no usable
                 keyring.
             QueryFailed: a query cannot be started, and a retry cannot help.
             NothingToInfer, NothingToPin, InvalidFormat: a schema is missing or cannot be used.

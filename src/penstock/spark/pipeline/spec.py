@@ -58,6 +58,8 @@ TableMode = Literal["append", "upsert", "cdc"]
 OutputMode = Literal["append", "update"]
 BOOTSTRAP: Final = "127.0.0.1:9092"
 ADMIN: Final = "http://127.0.0.1:9644"
+LAKE_TRIGGER: Final = "5 seconds"
+"""Default trigger of pipelines that write Iceberg tables, each of whose commits is a snapshot."""
 
 REGISTRY_VARIABLE: Final = "PENSTOCK_REGISTRY"
 """Environment variable with the address of the schema registry."""
@@ -275,7 +277,8 @@ def _codec(default: str | None) -> Any:
 class TableSink:
     """Delta table. `upsert` and `cdc` need `keys`; `order_by` orders the rows of a key.
 
-    `cdc` deletes a key when the condition `delete_when` holds for its newest row.
+    `cdc` deletes a key when the condition `delete_when` holds for its newest row. Without
+    `delete_when` it applies change events, in the order of the database.
     """
 
     SEPARATOR: ClassVar = "_"
@@ -293,17 +296,42 @@ class TableSink:
         kind=kinds.COLUMN,
     )  # fmt: skip
     delete_when: str | None = setting(
-        None, "For `cdc`, required: a condition in SQL. A key is deleted if its newest row meets"
-        " it.", kind=kinds.SQL,
+        None, "For `cdc`, required unless the view has change events (`format = \"debezium\"`): a"
+        " condition in SQL. A key is deleted if its newest row meets it.", kind=kinds.SQL,
+        shown="–",
+    )  # fmt: skip
+    history: bool = setting(
+        False, "For `cdc` of change events: whether the table keeps all versions of a row, with"
+        " `__START_AT` and `__END_AT`, which is null in the current version.", kind=kinds.FLAG,
     )  # fmt: skip
     partition_by: tuple[str, ...] = setting(
-        (), "For tables with `append`: the columns to partition by.", kind=kinds.COLUMNS
+        (),
+        "For tables with `append`, and for Iceberg tables: the columns to partition by. Iceberg has"
+        " also `day(at)`, `bucket(16, id)` and others.",
+        kind=kinds.COLUMNS,
     )
     add_columns: bool = setting(
         False, "For tables: whether columns that the table lacks are added to it.",
         kind=kinds.FLAG,
     )  # fmt: skip
     codec: str | None = _codec(None)
+
+    @property
+    def applies_changes(self) -> bool:
+        """Whether the sink applies change events, in the order of the database."""
+        return self.mode == "cdc" and self.delete_when is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergSink(TableSink):
+    """Iceberg table of a catalogue; `table` is its name."""
+
+    table: str = setting(MISSING, "An Iceberg table.", name="iceberg", kind=kinds.LAKE_TABLE)
+    catalog: Mapping[str, str] = setting(
+        {}, "For Iceberg tables: the catalogue, by its properties as pyiceberg names them (`type`,"
+        " `uri`, `warehouse`), or by its name in pyiceberg's own configuration.",
+        kind=kinds.CATALOG, shown="`default`",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,6 +453,7 @@ class RunOptions:
     trigger: str = setting(
         "now", "When a batch begins: as soon as the last one ended, or at each interval. `once`"
         " reads the records that exist when the run starts, and ends.", kind=kinds.TRIGGER,
+        shown="`now`; with Iceberg tables `5 seconds`",
     )  # fmt: skip
     records_max: int | None = setting(
         None, "Most records of a batch.", name="max_records", kind=kinds.COUNT, shown="no limit"
@@ -479,12 +508,14 @@ class FormatKeys:
 
     kind: str = setting(
         "raw", "The format of values. `raw` gives their bytes in the column `value`; `text` is"
-        " UTF-8; `registry` reads each value with its own schema of a schema registry.",
+        " UTF-8; `registry` reads each value with its own schema of a schema registry; `debezium`"
+        " reads change events, JSON without a schema, into the table's columns and `_change`.",
         name="format", kind=kinds.choice(*FORMATS),
     )  # fmt: skip
     schema: str | None = setting(
         None, 'For `json`, required: Spark\'s DDL (`"id bigint, at timestamp"`), or `infer`, which'
-        " reads a sample.", kind=kinds.TEXT,
+        " reads a sample. For `debezium`, required: the DDL of the table's columns.",
+        kind=kinds.TEXT,
     )  # fmt: skip
     schema_file: str | None = setting(
         None, "For `json-schema`, `avro` and `protobuf`, required: a `.json`, `.avsc` or `.proto`"
@@ -521,13 +552,23 @@ class FormatKeys:
         " `latest` is the newest version when the pipeline starts.", kind=kinds.READER,
     )  # fmt: skip
     unknown_fields: str = setting(
-        "ignore", "For `json` and `json-schema`: whether a field outside the schema is an error.",
+        "ignore", "For `json`, `json-schema` and `debezium`: whether a field outside the schema is"
+        " an error.",
         kind=kinds.choice("ignore", "reject"),
     )  # fmt: skip
     decimals: str = setting(
         "exact", "For formats with a schema: how to read a value with more digits than its column."
         " `exact` rejects it; `round` rounds decimals half up, and cuts times to microseconds.",
         kind=kinds.choice("exact", "round"),
+    )  # fmt: skip
+    decimal_handling: str = setting(
+        "precise", "For `debezium`: the form of decimals in strings, as in Debezium's"
+        " `decimal.handling.mode`. `precise` means base64 of the unscaled bytes, `string` digits.",
+        kind=kinds.choice("precise", "string"),
+    )  # fmt: skip
+    milliseconds: tuple[str, ...] = setting(
+        (), "For `debezium`: timestamp columns whose numbers are milliseconds, such as"
+        " `timestamp(3)`. The numbers of others are microseconds.", kind=kinds.COLUMNS,
     )  # fmt: skip
 
 
@@ -602,9 +643,9 @@ STEP: Final = Table(
 )
 SINK: Final = Table(
     "[sink.NAME]",
-    "Target of a view, written exactly once. Exactly one of `table`, `topic` and `console` names"
-    " it. The column `_record` is left out.",
-    _keys(Sink, TableSink, Evolve, TopicSink, ConsoleSink),
+    "Target of a view, written exactly once. Exactly one of `table`, `iceberg`, `topic` and"
+    " `console` names it. The column `_record` is left out.",
+    _keys(Sink, TableSink, Evolve, IcebergSink, TopicSink, ConsoleSink),
 )
 ERRORS: Final = Table(
     "[errors]",

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import starmap
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from penstock.base.extras import check_installed
+from penstock.lake.target import Target
 from penstock.records.columnar.shortening import Pointer
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, rejects
@@ -23,6 +25,7 @@ from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
 from penstock.spark.pipeline.spec import (
     RECORD,
     ConsoleSink,
+    IcebergSink,
     PipelineSpec,
     Sink,
     TableSink,
@@ -33,6 +36,10 @@ from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.sink.options import is_json_value
 from penstock.spark.staged import Staged
 from penstock.spark.tables import DeltaSink, DeltaUpsert
+
+if TYPE_CHECKING:
+    from penstock.lake.commits import LakeTable
+    from penstock.spark.tables.iceberg import IcebergAppend, IcebergUpsert
 
 # Dead letters: rejected records as they are written to the dead-letter topic.
 #
@@ -185,6 +192,8 @@ def check_sink(spec: PipelineSpec, query: str, sink: Sink, view: DataFrame) -> N
         AnalysisException: Spark rejects an expression of the sink.
     """
     name = application(spec, query, sink.name)
+    if isinstance(sink.to, IcebergSink):
+        check_installed("iceberg")
     if isinstance(sink.to, TopicSink):
         _log_sink(spec, sink.to, name).check(topic_rows(view, sink.to))
     elif isinstance(sink.to, TableSink) and sink.to.mode == "append":
@@ -211,7 +220,11 @@ def _table_writer(to: TableSink, name: str) -> Stage:
     return lambda frame, batch_id: table.stage(_without_record(frame), batch_id)
 
 
-def _append(to: TableSink, name: str) -> DeltaSink:
+def _append(to: TableSink, name: str) -> DeltaSink | IcebergAppend:
+    if isinstance(to, IcebergSink):
+        from penstock.spark.tables.iceberg import IcebergAppend
+
+        return IcebergAppend(_lake_table(to, name), name)
     return DeltaSink(
         to.table,
         application=name,
@@ -221,7 +234,18 @@ def _append(to: TableSink, name: str) -> DeltaSink:
     )
 
 
-def _upsert(to: TableSink, name: str) -> DeltaUpsert:
+def _upsert(to: TableSink, name: str) -> DeltaUpsert | IcebergUpsert:
+    if isinstance(to, IcebergSink):
+        from penstock.spark.tables.iceberg import IcebergUpsert
+
+        return IcebergUpsert(
+            _lake_table(to, name),
+            name,
+            keys=to.keys,
+            order_by=to.order_by,
+            delete_when=to.delete_when,
+            leave_out=(RECORD,),
+        )
     return DeltaUpsert(
         to.table,
         application=name,
@@ -230,6 +254,18 @@ def _upsert(to: TableSink, name: str) -> DeltaUpsert:
         delete_when=to.delete_when,
         add_columns=to.add_columns,
         leave_out=(RECORD,),
+        codec=to.codec,
+    )
+
+
+def _lake_table(to: IcebergSink, name: str) -> LakeTable:
+    from penstock.lake.commits import LakeTable
+
+    return LakeTable(
+        Target(table=to.table, catalog=tuple(sorted(to.catalog.items()))),
+        application=name,
+        partition_by=to.partition_by,
+        add_columns=to.add_columns,
         codec=to.codec,
     )
 

@@ -49,7 +49,7 @@ from penstock.spark.staged import Staged, query_of
 from penstock.spark.tables.append import DeltaSink, Written
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.files import checked, delta_properties
-from penstock.spark.tables.location import check_writable
+from penstock.spark.tables.location import absolute, check_writable
 from penstock.spark.tables.newest import Newest, distinct, in_tasks
 from penstock.spark.tables.rules import (
     CONSTRAINT,
@@ -86,6 +86,131 @@ _RESULT_BOUND: Final = "spark.driver.maxResultSize"
 _LOG: Final = logging.getLogger(__name__)
 
 
+class KeyedRows:
+    """Reader of a batch's newest row of every key; arguments are those of `DeltaUpsert`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keys: Sequence[str],
+        order_by: str | None = None,
+        delete_when: str | None = None,
+        leave_out: Sequence[str] = (),
+        batch_rows_max: int = BATCH_ROWS_MAX,
+    ) -> None:
+        if not keys:
+            raise InvalidOption("keys", keys, "must name at least one column")
+        if order_by in keys:
+            raise InvalidOption("order_by", order_by, "must not be one of the key columns")
+        self._name = name
+        self._keys = tuple(keys)
+        self._order_by = order_by
+        self._delete_when = delete_when
+        self._leave_out = tuple(leave_out)
+        self._batch_rows_max = batch_rows_max
+
+    def gather(
+        self, batch: DataFrame, rules: Sequence[Rule] = (), partitions: Sequence[str] = ()
+    ) -> tuple[pa.Table, bool]:
+        """Return the rows to merge, one per key, each with its column `REMOVES`.
+
+        The second result is whether Spark read each row of the batch only once.
+
+        Args:
+            rules: rules that rows must meet unless they delete their key.
+            partitions: partition columns, in which some texts become null.
+
+        Raises:
+            TableMismatch: some rows break a rule.
+        """
+        # A limit in Spark would move all rows into one task first.
+        marked = self.marked(batch, partitions)
+        if self._order_by is None:
+            return self._checked(marked, rules, DataFrame.toArrow), True
+        if in_tasks(marked.schema, keys=self._keys, order=self._order_by):
+            reduced = partial(_reduced, keys=self._keys, order=(self._order_by, REMOVES))
+            try:
+                return self._checked(marked, rules, reduced), True
+            except Exception as error:
+                if _RESULT_BOUND not in str(error):
+                    raise
+                _LOG.warning(
+                    "table %s: the rows of all tasks exceed %s. Reading the batch again, grouped "
+                    "by key in Spark. Lower the trigger's limit of records to avoid this",
+                    self._name, _RESULT_BOUND,
+                )  # fmt: skip
+        newest = partial(self._sorted, order=_column(self._order_by))
+        return self._checked(marked, rules, lambda rows: newest(rows).toArrow()), False
+
+    def _checked(
+        self, marked: DataFrame, rules: Sequence[Rule], read: Callable[[DataFrame], pa.Table]
+    ) -> pa.Table:
+        """Read rows, and check the rules for those that do not delete their key.
+
+        Raises:
+            TableMismatch: some rows break a rule.
+        """
+        if not rules:
+            return read(marked)
+        kept = [replace(rule, broken=f"not {REMOVES} and ({rule.broken})") for rule in rules]
+        counted = Observation()
+        rows = read(marked.observe(counted, *map(F.expr, observed(kept))))
+        # If there are no rows, Spark may not run the observation.
+        if rows.num_rows and (broken := complaints(kept, counted.get)):
+            raise TableMismatch(f"table {self._name}: {broken[0]}. Drop or correct these rows")
+        return rows
+
+    def marked(self, batch: DataFrame, partitions: Sequence[str] = ()) -> DataFrame:
+        """Return the batch with valid texts and the column `REMOVES`, without `leave_out`."""
+        removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
+        text = valid_text(with_null_texts(batch, partitions), self._keys)
+        marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
+        if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
+            raise InvalidOption("delete_when", self._delete_when, "must be a boolean expression")
+        return with_nulls(marked.drop(*self._leave_out))
+
+    def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
+        row = F.struct(*(_column(name) for name in marked.columns))
+        rank = F.struct(order.isNull(), order, F.col(REMOVES))
+        return (
+            marked.groupBy(*(_column(name) for name in self._keys))
+            .agg(F.max_by(row, rank).alias("_penstock_row"))
+            .select("_penstock_row.*")
+        )
+
+    def check(self, rows: pa.Table, batch_id: int) -> None:
+        """Check gathered rows.
+
+        Raises:
+            TableMismatch: there are too many rows, a key or an order column is null, or (without
+                `order_by`) a key has several rows.
+        """
+        what = f"table {self._name}: batch {batch_id}"
+        if rows.num_rows > self._batch_rows_max:
+            raise TableMismatch(
+                f"{what} has more than {self._batch_rows_max} rows to merge. Lower the trigger's "
+                "limit of records"
+            )
+        if null := [name for name in self._keys if rows[name].null_count]:
+            raise TableMismatch(
+                f"{what} has rows whose key column {null[0]} is null. Drop these rows, or set a "
+                "value"
+            )
+        if self._order_by is not None:  # there is one row of each key
+            if not rows[self._order_by].null_count:
+                return
+            raise TableMismatch(
+                f"{what} has rows whose order column {self._order_by} is null. Drop these rows, or "
+                "set a value"
+            )
+        if twice := len(rows) - distinct(rows.select(self._keys)):
+            raise TableMismatch(
+                f"{what} has {twice} more rows than distinct keys. Set order_by to a column in "
+                "which a later row of a key is greater"
+            )
+
+
 class DeltaUpsert:
     """Sink that stores the latest row of every key in a Delta table; pass it to `foreachBatch`."""
 
@@ -120,10 +245,14 @@ class DeltaUpsert:
         storage_options: options of an object store, as `deltalake` names them.
         batch_rows_max: most rows to merge; a batch with more keys is rejected.
         """
-        if not keys:
-            raise InvalidOption("keys", keys, "must name at least one column")
-        if order_by in keys:
-            raise InvalidOption("order_by", order_by, "must not be one of the key columns")
+        self._newest = KeyedRows(
+            absolute(table),
+            keys=keys,
+            order_by=order_by,
+            delete_when=delete_when,
+            leave_out=leave_out,
+            batch_rows_max=batch_rows_max,
+        )
         self._sink = DeltaSink(table, application=application, storage_options=storage_options)
         self._keys = tuple(keys)
         self._order_by = order_by
@@ -131,7 +260,6 @@ class DeltaUpsert:
         self._add_columns = add_columns
         self._leave_out = tuple(leave_out)
         self._codec = checked(codec)
-        self._batch_rows_max = batch_rows_max
         self._storage_options = dict(storage_options or {}) or None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -162,8 +290,10 @@ class DeltaUpsert:
             return Staged(rows=0, commit=partial(_done, batch_id), replayed=True)
         batch = generated(batch, table)
         schema = self._schema(table, batch.drop(*self._leave_out).schema)
-        rows, once = self._gather(batch, table)
-        self._check_rows(rows, batch_id)
+        partitions = _partitions(table, batch.columns)
+        rules = [*lengths_of(table), *merged_rules(batch.schema, partitions)]
+        rows, once = self._newest.gather(batch, rules, partitions)
+        self._newest.check(rows, batch_id)
         rows = self._fitted(rows, schema)
         return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit), once=once)
 
@@ -179,7 +309,7 @@ class DeltaUpsert:
         table = self._sink.open()
         batch = generated(batch, table)
         self._schema(table, batch.drop(*self._leave_out).schema)
-        self._marked(batch, _partitions(table, batch.columns))
+        self._newest.marked(batch, _partitions(table, batch.columns))
 
     def _finish(self, rows: pa.Table, commit: Commit) -> Written:
         if not rows.num_rows:
@@ -189,69 +319,6 @@ class DeltaUpsert:
             return _done(commit.batch_id)
         return Written(
             batch_id=commit.batch_id, rows=rows.num_rows, files=0, version=version, replayed=False
-        )
-
-    def _gather(self, batch: DataFrame, table: DeltaTable | None) -> tuple[pa.Table, bool]:
-        """Return the rows to merge, one per key, each with its column `REMOVES`.
-
-        The second result is whether Spark read each row of the batch only once.
-        """
-        # A limit in Spark would move all rows into one task first.
-        partitions = _partitions(table, batch.columns)
-        marked = self._marked(batch, partitions)
-        rules = [*lengths_of(table), *merged_rules(batch.schema, partitions)]
-        if self._order_by is None:
-            return self._checked(marked, rules, DataFrame.toArrow), True
-        if in_tasks(marked.schema, keys=self._keys, order=self._order_by):
-            reduced = partial(_reduced, keys=self._keys, order=(self._order_by, REMOVES))
-            try:
-                return self._checked(marked, rules, reduced), True
-            except Exception as error:
-                if _RESULT_BOUND not in str(error):
-                    raise
-                _LOG.warning(
-                    "table %s: the rows of all tasks exceed %s. Reading the batch again, grouped "
-                    "by key in Spark. Lower the trigger's limit of records to avoid this",
-                    self._sink.table, _RESULT_BOUND,
-                )  # fmt: skip
-        newest = partial(self._sorted, order=_column(self._order_by))
-        return self._checked(marked, rules, lambda rows: newest(rows).toArrow()), False
-
-    def _checked(
-        self, marked: DataFrame, rules: Sequence[Rule], read: Callable[[DataFrame], pa.Table]
-    ) -> pa.Table:
-        """Read rows, and check the rules for those that do not delete their key.
-
-        Raises:
-            TableMismatch: some rows break a rule.
-        """
-        if not rules:
-            return read(marked)
-        kept = [replace(rule, broken=f"not {REMOVES} and ({rule.broken})") for rule in rules]
-        counted = Observation()
-        rows = read(marked.observe(counted, *map(F.expr, observed(kept))))
-        # If there are no rows, Spark may not run the observation.
-        if rows.num_rows and (broken := complaints(kept, counted.get)):
-            raise TableMismatch(
-                f"table {self._sink.table}: {broken[0]}. Drop or correct these rows"
-            )
-        return rows
-
-    def _marked(self, batch: DataFrame, partitions: Sequence[str]) -> DataFrame:
-        removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
-        text = valid_text(with_null_texts(batch, partitions), self._keys)
-        marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
-        if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
-            raise InvalidOption("delete_when", self._delete_when, "must be a boolean expression")
-        return with_nulls(marked.drop(*self._leave_out))
-
-    def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
-        row = F.struct(*(_column(name) for name in marked.columns))
-        rank = F.struct(order.isNull(), order, F.col(REMOVES))
-        return (
-            marked.groupBy(*(_column(name) for name in self._keys))
-            .agg(F.max_by(row, rank).alias("_penstock_row"))
-            .select("_penstock_row.*")
         )
 
     def _schema(self, table: DeltaTable | None, batch: StructType) -> Schema:
@@ -300,31 +367,6 @@ class DeltaUpsert:
             for field in found.schema
         ]
         return pa.concat_tables([found, pa.table(columns, schema=found.schema)])
-
-    def _check_rows(self, rows: pa.Table, batch_id: int) -> None:
-        what = f"table {self._sink.table}: batch {batch_id}"
-        if rows.num_rows > self._batch_rows_max:
-            raise TableMismatch(
-                f"{what} has more than {self._batch_rows_max} rows to merge. Lower the trigger's "
-                "limit of records"
-            )
-        if null := [name for name in self._keys if rows[name].null_count]:
-            raise TableMismatch(
-                f"{what} has rows whose key column {null[0]} is null. Drop these rows, or set a "
-                "value"
-            )
-        if self._order_by is not None:  # there is one row of each key
-            if not rows[self._order_by].null_count:
-                return
-            raise TableMismatch(
-                f"{what} has rows whose order column {self._order_by} is null. Drop these rows, or "
-                "set a value"
-            )
-        if twice := len(rows) - distinct(rows.select(self._keys)):
-            raise TableMismatch(
-                f"{what} has {twice} more rows than distinct keys. Set order_by to a column in "
-                "which a later row of a key is greater"
-            )
 
     def _commit(self, rows: pa.Table, commit: Commit) -> int | None:
         """Return the version that contains the batch; None if another attempt committed it."""

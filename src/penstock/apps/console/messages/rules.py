@@ -29,10 +29,10 @@ from penstock.apps.console.messages.expressions import (
     Truth,
     parse,
 )
+from penstock.base.document import Document, Key, Problem, dotted, in_order, read
 from penstock.base.errors import InvalidError
 from penstock.security.data.masks import KEPT_MAX, KINDS, Mask
 from penstock.security.files import Reloading
-from penstock.spark.pipeline.document import Document, Key, Problem, dotted, in_order, read
 from penstock.spark.pipeline.kinds import nearest, type_name
 
 if TYPE_CHECKING:

@@ -119,7 +119,7 @@ class Backfill:
 
         Raises:
             CannotBackfill: the sink does not exist, or cannot accept older rows.
-            PipelineInvalid, InvalidFormat: the pipeline's file has problems.
+            DocumentInvalid, InvalidFormat: the pipeline's file has problems.
         """
         check_sink(spec, sink)
         spec = readers.pinned(spec, stored=True)

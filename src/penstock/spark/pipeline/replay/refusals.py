@@ -79,7 +79,12 @@ def check_sink(spec: PipelineSpec, name: str) -> None:
             "another topic from a new pipeline, which reads from the start"
         )
     elif isinstance(sink.to, TableSink) and sink.to.mode != "append":
-        if sink.to.order_by is None:
+        if sink.to.applies_changes:
+            reason = (
+                "keys that were deleted long ago would come back with older rows. Write the table "
+                "from a new pipeline, which reads from the start"
+            )
+        elif sink.to.order_by is None:
             reason = (
                 "it keeps the last row of each key, so without order_by older rows would replace "
                 "newer ones. Set order_by"

@@ -1,0 +1,1 @@
+"""Command group `penstock connect`: connectors that are defined by files."""

@@ -1,0 +1,263 @@
+"""Command group `penstock connect`: runs, checks and shows connectors, each defined by a file.
+
+Each problem of a file is reported on one line, `file:line: where: message; fix`, and the exit
+status is then 1. A connector that fails ends its command with status 1 and one line with the cause.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from penstock.apps.client.session import (
+    LazyGroup,
+    State,
+    current,
+    output_option,
+    path_option,
+    say,
+    show,
+    write_json,
+)
+from penstock.base.document import DocumentInvalid, Problem
+from penstock.base.errors import PenstockError
+from penstock.base.extras import check_installed
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.connect.connector_file import ConnectorSpec
+    from penstock.connect.status import ConnectorStatus
+
+STATUS_PROBLEMS: Final = 1
+SAMPLES: Final = {
+    "postgresql": """\
+# Changes of PostgreSQL tables, from a snapshot on, exactly once.
+name = "{name}"
+
+[source]
+connector = "postgresql"
+url = "postgresql://penstock@127.0.0.1:5432/shop"   # a password: ${{env:SHOP_PASSWORD}}
+tables = ["public.*"]
+topic = "{name}.{{schema}}.{{table}}"
+decimals = "string"                                 # exact, and legible in every language
+
+[errors]
+dead_letters = "{name}.dead"
+""",
+}
+"""Files of `penstock connect init`, by connector."""
+
+_COMMANDS: Final = {
+    "run": ("connect.run", "run", "Run a connector."),
+    "validate": ("connect.command", "validate", "Check a connector file."),
+    "plan": ("connect.command", "plan", "Show what a connector would do."),
+    "init": ("connect.command", "init", "Create a sample connector file."),
+    "status": ("connect.command", "status", "Show the state of a connector."),
+}
+
+
+@click.group(
+    "connect",
+    cls=LazyGroup,
+    entries=_COMMANDS,
+    short_help="Run connectors, each defined by a file.",
+)
+def connect() -> None:
+    """Run connectors, each defined by a file: a source into topics, or topics into a sink."""
+    check_installed("client")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Connector file, with the locations on the command line that override those in the file."""
+
+    file: Path
+    bootstrap: str | None
+    state: Path | None
+
+    def load(self) -> ConnectorSpec:
+        """Read and check the file.
+
+        Raises:
+            DocumentInvalid: the file has problems; has all of them.
+        """
+        from penstock.connect.connector_file import load
+
+        return load(self.file, bootstrap=self.bootstrap, state=self.state)
+
+
+def located(command: Callable[..., None]) -> Callable[..., None]:
+    """Add FILE and the options of locations; the command gets a `State` and a `Located` first.
+
+    If the command raises DocumentInvalid, the problems are written to stderr.
+    """
+
+    @click.argument("file", type=click.Path(path_type=Path))
+    @click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT,…",
+        help="Brokers to connect to, as HOST:PORT,…; overrides the file.",
+    )
+    @path_option("--state directory", "Directory of the status file; overrides the file.")
+    @click.option(
+        "--profile", help="Section of profiles.toml with defaults of -b, --output and -X."
+    )
+    @click.option(
+        "--output",
+        type=click.Choice(("table", "json")),
+        help="Format of results: table for people, json for programs. Default: table.",
+    )
+    @functools.wraps(command)
+    def wrapped(
+        file: Path,
+        bootstrap: str | None,
+        directory: Path | None,
+        profile: str | None,
+        output: str | None,
+        **arguments: Any,
+    ) -> None:
+        state = current().merged(bootstrap, profile, output, ())
+        servers = state.bootstrap or state.of_named_profile("bootstrap")
+        try:
+            command(state, Located(file=file, bootstrap=servers, state=directory), **arguments)
+        except DocumentInvalid as invalid:
+            if state.debug:
+                raise
+            for problem in invalid.problems:
+                click.echo(str(problem), err=True)
+            sys.exit(STATUS_PROBLEMS)
+
+    return wrapped
+
+
+def client_of(state: State, spec: ConnectorSpec) -> Client:
+    """Return a client of the connector's brokers, with the security of the profile."""
+    from penstock.client import Client
+
+    return Client(spec.bootstrap, client_id=f"connect-{spec.name}", security=state.security())
+
+
+# validate, plan
+
+
+@click.command("validate", short_help="Check a connector file.")
+@located
+@click.option("--static", is_flag=True, help="Check only the file, without connecting anywhere.")
+def validate(state: State, where: Located, static: bool) -> None:
+    """Report every problem that would keep a connector from running.
+
+    The check connects to the source or sink and to the brokers, and changes nothing. Exits with
+    status 1 on any problem.
+    """
+    problems = _problems(state, where, static=static)
+    if state.json:
+        write_json([asdict(problem) for problem in problems])
+    else:
+        for problem in problems:
+            click.echo(str(problem))
+        if not problems:
+            click.echo(f"{where.file}: no problems")
+    if problems:
+        sys.exit(STATUS_PROBLEMS)
+
+
+def _problems(state: State, where: Located, *, static: bool) -> tuple[Problem, ...]:
+    try:
+        spec = where.load()
+    except DocumentInvalid as invalid:
+        return invalid.problems
+    if static:
+        return ()
+    found = [
+        Problem(file=spec.file, line=None, where=spec.direction, message=text)
+        for text in _plugin(spec).problems()
+    ]
+    try:
+        with client_of(state, spec) as client:
+            client.metadata([])
+    except PenstockError as error:
+        found.append(Problem(file=spec.file, line=None, where="run.bootstrap", message=str(error)))
+    return tuple(found)
+
+
+def _plugin(spec: ConnectorSpec) -> Any:
+    from penstock.connect.plugins import SourceContext
+
+    if spec.direction == "sink":
+        return spec.sink_plugin()(spec.settings, spec.name)
+    return spec.source_plugin()(spec.settings, SourceContext(connector=spec.name))
+
+
+@click.command("plan", short_help="Show what a connector would do.")
+@located
+def plan(state: State, where: Located) -> None:
+    """Show the steps that a run would take in other systems, without taking them."""
+    spec = where.load()
+    steps = list(_plugin(spec).plan())
+    say(state, "\n".join(steps), connector=spec.name, steps=steps)
+
+
+# init
+
+
+@click.command("init", short_help="Create a sample connector file.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--connector", type=click.Choice(tuple(SAMPLES)), default="postgresql", show_default=True,
+    help="Connector of the file.",
+)  # fmt: skip
+@output_option
+def init(state: State, file: Path, connector: str) -> None:
+    """Create a connector file, and show how to check and run it. A file is never overwritten."""
+    if file.exists():
+        raise click.ClickException(f"{file} exists; choose another name")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(SAMPLES[connector].format(name=file.stem))
+    quoted = shlex.quote(str(file))
+    commands = [f"penstock connect {verb} {quoted}" for verb in ("validate", "plan", "run")]
+    text = "\n".join([f"wrote {file}", "", *commands])
+    say(state, text, file=str(file), connector=connector, commands=commands)
+
+
+# status
+
+
+@click.command("status", short_help="Show the state of a connector.")
+@located
+def status(state: State, where: Located) -> None:
+    """Show the state of a connector's last run on this machine; exit with status 1 if it failed."""
+    from penstock.connect.status import read_status
+
+    spec = where.load()
+    found = read_status(spec.state)
+    if found is None:
+        text = f"connector {spec.name} has not run with the state directory {spec.state}"
+        say(state, text, connector=spec.name, running=False)
+        return
+    if state.json:
+        write_json(msgspec.to_builtins(found))
+    else:
+        _show(state, found)
+    if found.state == "FAILED":
+        sys.exit(STATUS_PROBLEMS)
+
+
+def _show(state: State, found: ConnectorStatus) -> None:
+    show(
+        state,
+        [msgspec.to_builtins(found)],
+        ("connector", "state", "records", "batches", "dead_letters", "skipped", "retries"),
+    )
+    if found.cause:
+        click.echo(f"cause: {found.cause}")
+    for name, value in found.facts.items():
+        click.echo(f"{name}: {value}")

@@ -1,0 +1,63 @@
+"""Positions of a source: where its next run continues, as records of a compacted topic.
+
+The topic `penstock-connect.<name>.positions` has one partition. A record's key is the name of a
+position, its value the position as JSON; a null value removes it. Positions are written in the
+transaction that writes the rows, so a position and its rows are visible together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.base.errors import CorruptError
+from penstock.client import Client
+
+CONFIGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
+POSITIONS_MAX: Final = 1_000_000
+"""Most records that are read; compaction keeps the number near that of the positions."""
+
+
+def positions_topic(connector: str) -> str:
+    return f"penstock-connect.{connector}.positions"
+
+
+def load(client: Client, connector: str, replication_factor: int) -> dict[str, Any]:
+    """Return the committed positions; create the topic if it does not exist.
+
+    Call this after the producer has fenced earlier runs, so that no open transaction of theirs
+    remains.
+
+    Raises:
+        CorruptError: a record is not a position.
+        PenstockError: the brokers do not respond, or reject the request.
+    """
+    topic = positions_topic(connector)
+    client.create_topic(topic, 1, CONFIGS, replication_factor=replication_factor, exist_ok=True)
+    rows = client.read_arrow(
+        topic,
+        columns=("key", "value"),
+        isolation="read_committed",
+        max_records=POSITIONS_MAX,
+    )
+    found: dict[str, Any] = {}
+    for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
+        try:
+            name = key.decode()
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = msgspec.json.decode(value)
+        except (AttributeError, ValueError) as error:
+            raise CorruptError(f"topic {topic}: record {key!r} is not a position") from error
+    return found
+
+
+def rows_of(positions: Mapping[str, Any]) -> Any:
+    """Return positions as rows of their topic."""
+    values = [None if item is None else msgspec.json.encode(item) for item in positions.values()]
+    keys = [name.encode() for name in positions]
+    return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})

@@ -1,0 +1,1 @@
+"""Connectors of SQL databases: tables or queries into topics, and topics into tables."""

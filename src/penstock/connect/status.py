@@ -1,0 +1,137 @@
+"""Status of a connector: its state and counts, in the file `status.json` of its state directory.
+
+    {"connector": "shop", "direction": "source", "state": "RUNNING", "pid": 4711,
+     "worker": "host-1", "since_ms": 1790000000000, "cause": null, "records": 120000,
+     "batches": 240, "dead_letters": 0, "skipped": 0, "retries": 0,
+     "last_commit_ms": 1790000000100, "positions": {…}, "facts": {…}}
+
+| state      | meaning                                                                   |
+|------------|---------------------------------------------------------------------------|
+| `STARTING` | the process connects to the brokers and to the other system               |
+| `RUNNING`  | the connector transfers rows, or waits for new ones                       |
+| `RETRYING` | an attempt failed; `cause` has the error, and the next attempt follows    |
+| `FAILED`   | the connector has ended because of the error in `cause`                   |
+| `STOPPED`  | the connector has ended as requested, or has read everything              |
+
+A process that was killed cannot write its state. `read_status` therefore also checks that the
+process exists, and reports FAILED if it does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from penstock.base.files import write_durably
+from penstock.base.system import SYSTEM_CLOCK, Clock
+
+FILE: Final = "status.json"
+WRITE_SECONDS: Final = 1.0
+"""Time between two writes of unchanged states."""
+CAUSE_CHARS_MAX: Final = 2_000
+
+State = Literal["STARTING", "RUNNING", "RETRYING", "FAILED", "STOPPED"]
+ALIVE: Final = frozenset({"STARTING", "RUNNING", "RETRYING"})
+
+
+class ConnectorStatus(Struct, kw_only=True):
+    """State of a connector and its counts since its process started.
+
+    Attributes:
+        cause: error of RETRYING and FAILED; None in other states.
+        records: rows that were committed; `dead_letters` and `skipped` are not included.
+        positions: positions of a source, or next offsets of a sink by `topic-partition`.
+        facts: facts of the source or sink, such as the lag of a replication slot.
+    """
+
+    connector: str
+    direction: str
+    state: State = "STARTING"
+    pid: int = 0
+    process_started: int = 0
+    since_ms: int = 0
+    cause: str | None = None
+    records: int = 0
+    batches: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+    retries: int = 0
+    last_commit_ms: int | None = None
+    positions: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+
+
+class StatusFile:
+    """Status of this process's connector, and the file that it is written to."""
+
+    def __init__(
+        self, connector: str, direction: str, directory: Path, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._path = directory / FILE
+        self._clock = clock
+        self._next = 0.0
+        pid = os.getpid()
+        self.status = ConnectorStatus(
+            connector=connector, direction=direction, pid=pid, process_started=_started(pid) or 0,
+            since_ms=clock.now_ms(),
+        )  # fmt: skip
+        directory.mkdir(parents=True, exist_ok=True)
+        self._write()
+
+    def enter(self, state: State, cause: str | None = None) -> None:
+        """Set the state and its cause, and write the file if they changed."""
+        shown = None if cause is None else cause[:CAUSE_CHARS_MAX]
+        if (state, shown) != (self.status.state, self.status.cause):
+            self.status.state, self.status.cause = state, shown
+            self.status.since_ms = self._clock.now_ms()
+            self._write()
+
+    def committed(self, records: int, positions: Mapping[str, Any]) -> None:
+        """Count a committed batch."""
+        self.status.records += records
+        self.status.batches += 1
+        self.status.last_commit_ms = self._clock.now_ms()
+        self.status.positions = dict(positions)
+
+    def refresh(self, facts: Mapping[str, Any]) -> None:
+        """Write the file if its last write was `WRITE_SECONDS` ago."""
+        if self._clock.monotonic() >= self._next:
+            self.status.facts = dict(facts)
+            self._write()
+
+    def _write(self) -> None:
+        self._next = self._clock.monotonic() + WRITE_SECONDS
+        write_durably(self._path, msgspec.json.encode(self.status))
+
+
+def read_status(directory: Path) -> ConnectorStatus | None:
+    """Return the status in a state directory; None if no run has written one.
+
+    The state is FAILED if the process that wrote it was killed.
+    """
+    try:
+        found = msgspec.json.decode((directory / FILE).read_bytes(), type=ConnectorStatus)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if found.state in ALIVE and _started(found.pid) != found.process_started:
+        found.state = "FAILED"
+        found.cause = (
+            f"process {found.pid} was killed, perhaps because memory ran out; start the"
+            " connector again"
+        )
+    return found
+
+
+def _started(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since boot; None if it does not run."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == b"Z" else int(fields[19])

@@ -1,0 +1,366 @@
+"""Java's `SimpleDateFormat` by columns, in UTC: texts of timestamps, and timestamps of texts.
+
+A pattern has the letters y M L d D H k h K m s S a E u z Z X and texts in single quotes. Parsing is
+lenient as in Java: month 13 is January of the next year, and text after the last field is ignored.
+`S` is a number of milliseconds, so `.5` with the pattern `.S` is 5 ms.
+
+The calendar is ISO 8601's in all years; Java's is the Julian one before 15 October 1582.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.connect.transforms.transform import reject
+
+_MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
+_DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_HALVES: Final = ("AM", "PM")
+_NUMBERS: Final = "yMLdDHkhKmsSu"
+_LETTERS: Final = _NUMBERS + "aEzZX"
+_TOKEN: Final = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|[^A-Za-z']+")
+_ZONES: Final = {"z": ("UTC", "UTC", "UTC"), "Z": ("+0000",) * 3, "X": ("Z", "Z", "Z")}
+_ZONE_TEXT: Final = r"(?:UTC|GMT|Z)?(?:[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
+_ZONE: Final = r"^(?:UTC|GMT|Z)?(?P<sign>[+-]?)(?P<hours>[0-9]{0,2}):?(?P<minutes>[0-9]{0,2})$"
+_DAY_MS: Final = 86_400_000
+_UNIT_MS: Final = {"H": 3_600_000, "m": 60_000, "s": 1_000, "S": 1}
+_DIGITS_MAX: Final = 18
+"""Most digits of a number in a text that is parsed."""
+_WIDE_YEARS: Final = (np.datetime64("0001", "ms"), np.datetime64("10000", "ms"))
+"""First year whose text has the width of its pattern, and the year after the last one."""
+_PIVOT_YEARS: Final = 80
+"""A year of two digits is in the century that began this many years ago, as in Java."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Part of a pattern: a letter and the number of times that it occurs, or a text."""
+
+    letter: str
+    count: int
+    text: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that a field of text can have; empty for numbers."""
+        short = slice(None) if self.count > 3 else slice(3)
+        if self.letter in "ML" and self.count > 2:
+            return tuple(name[short] for name in _MONTHS)
+        if self.letter == "E":
+            return tuple(name[short] for name in _DAYS)
+        return _HALVES if self.letter == "a" else ()
+
+    @property
+    def is_number(self) -> bool:
+        return bool(self.letter) and self.letter in _NUMBERS and not self.names
+
+
+@dataclass(frozen=True)
+class DateFormat:
+    """Pattern of dates; `parse_format` makes it."""
+
+    pattern: str
+    tokens: tuple[_Token, ...]
+
+    # Formatting
+
+    def format(self, moments: Any) -> Any:
+        """Return texts of moments: a column timestamp[ms]; nulls stay null."""
+        values = moments.cast(pa.int64()).fill_null(0).to_numpy().astype("M8[ms]")
+        wide = not values.size or (values.min() >= _WIDE_YEARS[0] and values.max() < _WIDE_YEARS[1])
+        widths = self._widths if wide else None
+        fields = _Fields(values)
+        texts = self._joined(fields) if widths is None else self._matrix(fields, widths)
+        return pc.if_else(moments.is_valid(), texts, None) if moments.null_count else texts
+
+    @cached_property
+    def _widths(self) -> list[int] | None:
+        """Width of each token in bytes in the years 1 to 9999; None if widths depend on the value."""
+        widths = []
+        for token in self.tokens:
+            sizes = {len(name.encode()) for name in token.names}
+            largest = {"y": 4, "D": 3, "S": 3, "u": 1}.get(token.letter, 2)
+            if not token.letter:
+                sizes = {len(token.text.encode())}
+            elif token.letter in _ZONES:
+                sizes = {len(_ZONES[token.letter][0])}
+            elif token.letter == "y" and token.count == 2:
+                sizes = {2}
+            elif token.is_number:
+                sizes = {token.count} if token.count >= largest else set()
+            if len(sizes) != 1:
+                return None
+            widths += sizes
+        return widths
+
+    def _matrix(self, fields: _Fields, widths: list[int]) -> Any:
+        """Return texts of one width, written as a matrix of bytes."""
+        width, count = sum(widths), fields.count
+        matrix = np.empty((count, width), np.uint8)
+        at = 0
+        for token, size in zip(self.tokens, widths, strict=True):
+            part = matrix[:, at : at + size]
+            if token.is_number:
+                rest = fields.number(token)
+                for column in range(size - 1, -1, -1):
+                    rest, digit = np.divmod(rest, 10)
+                    part[:, column] = digit + ord("0")
+            elif token.names:
+                names = np.array([list(name.encode()) for name in token.names], np.uint8)
+                part[:] = names[fields.index(token)]
+            else:
+                part[:] = np.frombuffer(_fixed(token).encode(), np.uint8)
+            at += size
+        offsets = np.arange(0, (count + 1) * width, width, np.int64)
+        data = pa.py_buffer(matrix)
+        large = pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), data)
+        return large.cast(pa.string())
+
+    def _joined(self, fields: _Fields) -> Any:
+        """Return texts of any width, joined from the texts of the tokens."""
+        parts: list[Any] = []
+        for token in self.tokens:
+            if token.is_number:
+                number = pa.array(fields.number(token)).cast(pa.string())
+                parts.append(pc.utf8_lpad(number, token.count, "0"))
+            elif token.names:
+                parts.append(pa.array(token.names).take(pa.array(fields.index(token))))
+            else:
+                parts.append(pa.repeat(_fixed(token), fields.count))
+        return pc.binary_join_element_wise(*parts, "")
+
+    # Parsing
+
+    def parse(self, texts: Any) -> Any:
+        """Return a column timestamp[ms] of texts; nulls stay null.
+
+        Raises:
+            RowsRejected: texts do not have the form of the pattern.
+        """
+        widths = self._widths
+        strict = np.zeros(len(texts), np.bool_)
+        numbers: dict[str, Any] = {}
+        if widths is not None and all(token.is_number or not token.letter for token in self.tokens):
+            strict, numbers = self._digits(texts, widths)
+        found = _moments(numbers, len(texts))
+        slow = ~strict & texts.is_valid().to_numpy(zero_copy_only=False)
+        if slow.any():
+            rows = np.flatnonzero(slow)
+            few = texts.take(pa.array(rows))
+            parts = pc.extract_regex(few, self._expression)
+            bad = np.zeros(len(texts), np.bool_)
+            bad[rows] = parts.is_null().to_numpy(zero_copy_only=False)
+            reject(bad, f"{{}} does not match the date format {self.pattern!r}", texts)
+            found[rows] = _moments(self._read(parts), len(few))
+        column = pa.array(found.astype("M8[ms]"), pa.timestamp("ms"))
+        return pc.if_else(texts.is_valid(), column, None) if texts.null_count else column
+
+    def _digits(self, texts: Any, widths: list[int]) -> tuple[Any, dict[str, Any]]:
+        """Read texts of the pattern's width that have digits at all places of digits.
+
+        Return flags of these rows, and numbers by letter, which are 0 in the other rows.
+        """
+        width, count = sum(widths), len(texts)
+        lengths = pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False)
+        fits = lengths == width
+        if not width or not fits.any():
+            return np.zeros(count, np.bool_), {}
+        filled = texts if fits.all() else pc.if_else(pa.array(fits), texts, "0" * width)
+        filled = filled.fill_null("0" * width)
+        start = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset]
+        data = np.frombuffer(filled.buffers()[2], np.uint8)[start : start + width * count]
+        matrix = data.reshape(count, width)
+        numbers: dict[str, Any] = {}
+        at = 0
+        for token, size in zip(self.tokens, widths, strict=True):
+            part = matrix[:, at : at + size]
+            if token.letter:
+                digits = part - np.uint8(ord("0"))
+                fits &= (digits < 10).all(axis=1)
+                number = np.zeros(count, np.int64)
+                for column in range(size):
+                    number = number * 10 + digits[:, column]
+                numbers[token.letter] = _full_year(number) if _is_short(token) else number
+            else:
+                fits &= (part == np.frombuffer(token.text.encode(), np.uint8)).all(axis=1)
+            at += size
+        return fits, numbers
+
+    @cached_property
+    def _expression(self) -> str:
+        """Regular expression whose groups are the fields: `f0`, `f1` …"""
+        parts = ["^"]
+        for number, token in enumerate(self.tokens):
+            following = self.tokens[number + 1] if number + 1 < len(self.tokens) else None
+            if token.is_number:
+                fixed = following is not None and following.is_number
+                size = f"{{{token.count}}}" if fixed else f"{{1,{_DIGITS_MAX}}}"
+                sign = "-?" if not fixed else ""
+                parts.append(rf"[ \t]*(?P<f{number}>{sign}[0-9]{size})")
+            elif token.names:
+                long = _Token(token.letter, 4).names
+                names = "|".join(name for pair in zip(long, token.names, strict=True)
+                                 for name in (pair[0], pair[0][:3]))  # fmt: skip
+                parts.append(rf"[ \t]*(?P<f{number}>(?i:{names}))")
+            elif token.letter:
+                parts.append(rf"[ \t]*(?P<f{number}>{_ZONE_TEXT})")
+            else:
+                parts.append(re.escape(token.text))
+        return "".join(parts)
+
+    def _read(self, parts: Any) -> dict[str, Any]:
+        """Return numbers by letter from the groups of the expression."""
+        numbers: dict[str, Any] = {}
+        for number, token in enumerate(self.tokens):
+            if not token.letter:
+                continue
+            text = pc.struct_field(parts, f"f{number}")
+            if token.is_number:
+                numbers[token.letter] = text.cast(pa.int64()).to_numpy()
+                if _is_short(token):
+                    two = pc.match_substring_regex(text, "^[0-9]{2}$").to_numpy(False)
+                    value = numbers[token.letter]
+                    numbers[token.letter] = np.where(two, _full_year(value), value)
+            elif token.names:
+                width = min(len(name) for name in token.names)
+                names = pa.array([name[: min(width, 3)].lower() for name in token.names])
+                start = pc.utf8_lower(pc.utf8_slice_codeunits(text, 0, min(width, 3)))
+                index = pc.index_in(start, names).to_numpy()
+                numbers[token.letter] = index + (token.letter in "ML")
+            else:
+                numbers["zone"] = _zone_ms(text)
+        return numbers
+
+
+def parse_format(value: object) -> DateFormat:
+    """Return the format of a pattern.
+
+    Raises:
+        ValueError: the pattern is empty, or has an unknown letter.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be a date format such as yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+    tokens, at = [], 0
+    while at < len(value):
+        match = _TOKEN.match(value, at)
+        if match is None:
+            raise ValueError(f"quote {at + 1} of {value!r} has no second one")
+        text, letter, quoted = match.group(), match.group(1), match.group(2)
+        if letter and letter not in _LETTERS:
+            raise ValueError(f"letter {letter} is not supported; use {', '.join(_LETTERS)}")
+        if letter:
+            tokens.append(_Token("M" if letter == "L" else letter, len(text)))
+        else:
+            plain = text if quoted is None else quoted.replace("''", "'") or "'"
+            tokens.append(_Token("", 0, plain))
+        at = match.end()
+    return DateFormat(value, tuple(tokens))
+
+
+class _Fields:
+    """Fields of moments, each calculated when it is first used."""
+
+    def __init__(self, values: Any) -> None:
+        self.count = len(values)
+        self._days = values.astype("M8[D]")
+        self._ms = (values - self._days).astype(np.int64)
+
+    @cached_property
+    def _months(self) -> Any:
+        return self._days.astype("M8[M]")
+
+    def number(self, token: _Token) -> Any:
+        letter = token.letter
+        if letter == "y":
+            year = self._days.astype("M8[Y]").astype(np.int64) + 1970
+            year = np.where(year > 0, year, 1 - year)  # 0 is the year 1 before Christ
+            return year % 100 if token.count == 2 else year
+        if letter == "M":
+            return self._months.astype(np.int64) % 12 + 1
+        if letter == "d":
+            return (self._days - self._months.astype("M8[D]")).astype(np.int64) + 1
+        if letter == "D":
+            return (self._days - self._days.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1
+        if letter == "u":
+            return (self._days.astype(np.int64) + 3) % 7 + 1
+        if letter in "msS":
+            part = {"m": 60, "s": 60, "S": 1000}[letter]
+            return (self._ms // _UNIT_MS[letter]) % part
+        hour = self._ms // _UNIT_MS["H"]
+        if letter in "hK":
+            hour = hour % 12
+        return np.where(hour == 0, 12 if letter == "h" else 24, hour) if letter in "hk" else hour
+
+    def index(self, token: _Token) -> Any:
+        """Return indexes into the names of a field of text."""
+        if token.letter == "M":
+            return self._months.astype(np.int64) % 12
+        if token.letter == "E":
+            return (self._days.astype(np.int64) + 3) % 7
+        return self._ms // (12 * _UNIT_MS["H"])
+
+
+def _fixed(token: _Token) -> str:
+    """Return the text of a token that is the same in all moments."""
+    return _ZONES[token.letter][min(token.count, 3) - 1] if token.letter else token.text
+
+
+def _is_short(token: _Token) -> bool:
+    return token.letter == "y" and token.count <= 2
+
+
+def _full_year(years: Any) -> Any:
+    """Return years of two digits with their century."""
+    first = datetime.now(UTC).year - _PIVOT_YEARS
+    year = first - first % 100 + years
+    return np.where(year < first, year + 100, year)
+
+
+def _zone_ms(text: Any) -> Any:
+    parts = pc.extract_regex(text, _ZONE)
+    hours, minutes = (
+        pc.if_else(pc.equal(pc.struct_field(parts, name), ""), "0", pc.struct_field(parts, name))
+        .cast(pa.int64())
+        .to_numpy()
+        for name in ("hours", "minutes")
+    )
+    negative = pc.equal(pc.struct_field(parts, "sign"), "-").to_numpy(False)
+    return np.where(negative, -1, 1) * (hours * _UNIT_MS["H"] + minutes * _UNIT_MS["m"])
+
+
+def _moments(numbers: Mapping[str, Any], count: int) -> Any:
+    """Return milliseconds since 1970 from numbers by letter, which may exceed their ranges."""
+    zero = np.zeros(count, np.int64)
+    year = numbers.get("y", zero + 1970)
+    if "D" in numbers:
+        months, day = (year - 1970) * 12, numbers["D"]
+    else:
+        months, day = (
+            (year - 1970) * 12 + numbers.get("M", zero + 1) - 1,
+            numbers.get("d", zero + 1),
+        )
+    days = months.astype("M8[M]").astype("M8[D]").astype(np.int64) + day - 1
+    hour = numbers.get("H", zero)
+    if "k" in numbers:
+        hour = np.where(numbers["k"] == 24, 0, numbers["k"])
+    for letter in "hK":
+        if letter in numbers:
+            half = numbers[letter]
+            half = np.where(half == 12, 0, half) if letter == "h" else half
+            hour = half + 12 * numbers.get("a", zero)
+    found = days * _DAY_MS + hour * _UNIT_MS["H"] - numbers.get("zone", zero)
+    for letter in "msS":
+        found = found + numbers.get(letter, zero) * _UNIT_MS[letter]
+    return found
