@@ -57,6 +57,8 @@ ALL = (
     "spark_triggers",
     "table_codecs",
     "field_protection",
+    "transforms",
+    "iceberg",
     "host_socket",
     "outbox",
     "diskless_fetch",

@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 ALLOWED = HERE / "allowed.toml"
 OWN = {
     "test_compacted",
+    "test_debezium",
     "test_diskless",
     "test_history",
     "test_log_files",
@@ -40,6 +41,7 @@ OWN = {
     "test_telemetry",
     "test_three_brokers",
     "test_transaction_kills",
+    "test_transforms",
     "test_two_brokers",
 }
 

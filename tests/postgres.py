@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from compat.parts import PartMissing, debian
+from compat.parts import PartMissing, debian, postgres_17
 
 from tests.machine import lacking
 from tests.ports import free_port
@@ -196,15 +196,26 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server(
-    *, durable: bool = False, host: str = "127.0.0.1", settings: tuple[str, ...] = ()
+    *,
+    durable: bool = False,
+    host: str = "127.0.0.1",
+    settings: tuple[str, ...] = (),
+    version_17: bool = False,
 ) -> Iterator[PostgresServer]:
-    """A running server with nothing in it, at an address of this machine; gone in the end."""
+    """A running server with nothing in it, at an address of this machine; gone in the end.
+
+    `version_17`: PostgreSQL 17 from its package, instead of the machine's version.
+    """
     # A short path, as a Unix socket's must be, and one that another user may enter.
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:
         directory = Path(name)
         try:
             server = PostgresServer(
-                programs(directory), directory, durable=durable, host=host, settings=settings
+                _programs_17(directory) if version_17 else programs(directory),
+                directory,
+                durable=durable,
+                host=host,
+                settings=settings,
             )
             server.create()
             server.start()
@@ -229,6 +240,13 @@ def programs(directory: Path) -> Path:
     if found is None:
         raise PartMissing("the package postgresql has no usr/lib/postgresql/*/bin/postgres")
     return found
+
+
+def _programs_17(directory: Path) -> Path:
+    """The programs of PostgreSQL 17, copied to where the server's user may read them."""
+    native = postgres_17().parent
+    shutil.copytree(native, directory / "native")
+    return directory / "native" / "bin"
 
 
 def _fetched(directory: Path) -> Path:

@@ -50,7 +50,7 @@ PLAIN: Final[Mapping[str, Any]] = {
 }
 KEY: Final[Mapping[str, Any]] = {"struct": [["id", "int64"], ["region", "string"]]}
 
-_TEXTS: Final = ("", " ", "true", "TRUE", "plain", "ünï\u0301cödé 😀", "\x00\n\"\\", "x" * 300)
+_TEXTS: Final = ("", " ", "true", "TRUE", "plain", "ünï\u0301cödé 😀", '\x00\n"\\', "x" * 300)
 _DIGITS: Final = (
     "0", "-0", "+7", "007", "127", "128", "-128", "-129", "32767", "32768", "-2147483648",
     "2147483648", "9223372036854775807", "9223372036854775808", "-9223372036854775808",
@@ -72,7 +72,8 @@ _FLOATS: Final = (
 
 def _number(random_: random.Random, bits: int) -> int:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    return random_.choice([low, high, 0, 1, -1, random_.randint(low, high), random_.randint(-9, 9)])
+    small, any_ = random_.randint(-9, 9), random_.randint(low, high)
+    return random_.choice((low, high, 0, 1, -1, any_, small))
 
 
 def _float(random_: random.Random, bits: int) -> str:
@@ -112,7 +113,9 @@ def _scalar(random_: random.Random, kind: str, name: str) -> Any:
         return random_.randint(0, DAY_MS - 1)
     if kind == "timestamp":  # after the first day of 1970, and never at midnight
         return random_.randint(3, 2_900_000) * DAY_MS + random_.randint(1, DAY_MS - 1)
-    return str(Decimal(random_.choice([0, 5, -1, 10**20, random_.randint(-(10**9), 10**9)])).scaleb(-3))
+    return str(
+        Decimal(random_.choice([0, 5, -1, 10**20, random_.randint(-(10**9), 10**9)])).scaleb(-3)
+    )
 
 
 def generated(random_: random.Random, kind: Any, name: str = "") -> Any:
@@ -214,13 +217,12 @@ def forms(values: Any, *, schemas: bool) -> list[Any]:
         children = [forms(child, schemas=schemas) for child in values.flatten()]
         valid = values.is_valid().to_pylist()
         names = kind.names
-        found = [
+        return [
             {name: child[row] for name, child in zip(names, children, strict=True)
              if child[row] is not None}
             if valid[row] else None
             for row in range(len(values))
         ]  # fmt: skip
-        return found
     if pa.types.is_list(kind):
         return [
             None if not value.is_valid else ("array", forms(value.values, schemas=schemas))

@@ -42,13 +42,13 @@ def assert_same(expected: pa.Table, found: pa.Table) -> None:
 
 
 def assert_stored(lake: LakeTable, expected: pa.Table) -> None:
-    """A table has exactly these rows, read by pyiceberg, and file by file by Arrow."""
+    """A table of one schema has exactly these rows, read by pyiceberg, and its files by Arrow."""
     table = stored(lake)
     assert_same(expected, table.scan().to_arrow())
     paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
     parts = [pq.read_table(path, partitioning=None) for path in paths]
-    if len({field.name for part in parts for field in part.schema}) == expected.num_columns:
-        assert_same(expected, pa.concat_tables(parts, promote_options="permissive"))
+    # Names in files have no special characters, so the columns are taken by their positions.
+    assert_same(expected, pa.concat_tables(parts).rename_columns(expected.column_names))
 
 
 def assert_files_once(lake: LakeTable) -> None:

@@ -53,10 +53,15 @@ STATE_DIRECTORY: Final = ".penstock/connect"
 NAME_CHARS_MAX: Final = 100
 SECRET_BYTES_MAX: Final = 64 << 10
 BUILT_IN: Final[Mapping[str, str]] = {
+    "sink:iceberg": "penstock.connect.iceberg:IcebergSink",
     "source:postgresql": "penstock.connect.postgresql.source:PostgresSource",
     "source:files": "penstock.connect.files.source:FileSource",
     "sink:files": "penstock.connect.files.sink:FileSink",
     "sink:http": "penstock.connect.http:HttpSink",
+    "source:sql": "penstock.connect.sql.source:SqlSource",
+    "sink:sql": "penstock.connect.sql.sink:SqlSink",
+    "source:outbox": "penstock.connect.postgresql.outbox:OutboxSource",
+    "source:outbox-polling": "penstock.connect.outbox_polling:OutboxSource",
 }
 """Classes of the connectors that Penstock has, by name."""
 _VARIABLE: Final = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -101,7 +106,7 @@ class ValueOptions(ConnectorSettings):
         " `registry` writes Avro with a schema id of the registry.", choices=("json", "registry"),
     )  # fmt: skip
     key_format: str = setting(
-        "json", "Format of keys.", choices=("json", "registry"), shown="`format`"
+        "", "Format of keys.", choices=("", "json", "registry"), shown="`format`"
     )
     registry: str = setting("", "URL of the schema registry.", shown="`PENSTOCK_REGISTRY`")
 
@@ -318,7 +323,9 @@ class _Parser:
         try:
             validate_topic_name(name)
         except InvalidTopicName as error:
-            self.refuse(key, f"{name!r}: {error.reason}", "use letters, digits, ., _ and -")
+            self.refuse(
+                key, f"{name!r}: {error.reason.removeprefix('a topic name ')}", "correct it"
+            )
 
     def _plugin(self) -> tuple[Direction, type[Any], Any, Any] | None:
         there: list[Direction] = [

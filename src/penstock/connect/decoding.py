@@ -18,7 +18,8 @@ from pyarrow import json as arrow_json
 from penstock.connect.connector_file import SinkOptions
 from penstock.connect.converting import whole
 from penstock.connect.errors import RowsRejected
-from penstock.connect.plugins import KEY, VALUE, Records
+from penstock.connect.plugins import HEADERS, KEY, VALUE, Records
+from penstock.connect.registering import REGISTRY, RegistryDecoder, registry_of
 
 _FIELD: Final = "v"
 
@@ -27,7 +28,8 @@ class Decoder:
     """Decoder of keys and values by the options of a sink."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+        registered = options.format == REGISTRY
+        self._registry = RegistryDecoder(registry_of(options), "value") if registered else None
 
     def decode(self, records: Records) -> Records:
         """Return rows whose keys and values are columns instead of bytes.
@@ -38,7 +40,11 @@ class Decoder:
             RowsRejected: values of some rows cannot be decoded.
         """
         rows = records.rows
-        values = json_column(whole(rows.column(VALUE)))
+        given = whole(rows.column(VALUE))
+        if self._registry is not None:
+            values = self._registry.decode(records.topic, given, whole(rows.column(HEADERS)))
+        else:
+            values = json_column(given)
         keys = whole(rows.column(KEY))
         try:
             keys = json_column(keys)

@@ -36,8 +36,8 @@ class IcebergSettings(ConnectorSettings):
         "", "Required: the table, as NAMESPACE.TABLE. The first rows create it.",
         kind=Kind("table", table_name), shown="–",
     )  # fmt: skip
-    catalog: Mapping[str, str] = setting(
-        {}, "The catalogue: its properties as pyiceberg names them (`type`, `uri`, `warehouse`), or"
+    catalog: Mapping[str, str] | None = setting(
+        None, "The catalogue: its properties as pyiceberg names them (`type`, `uri`, `warehouse`), or"
         " its name in pyiceberg's own configuration.",
         kind=Kind("name or table", catalog_properties), shown="`default`", secret=True,
     )  # fmt: skip
@@ -82,7 +82,7 @@ class IcebergSink(Sink[IcebergSettings]):
     def __init__(self, settings: IcebergSettings, connector: str) -> None:
         super().__init__(settings, connector)
         self._table = LakeTable(
-            Target.of(settings.table, settings.catalog, Path),
+            Target.of(settings.table, settings.catalog or {}, Path),
             application=f"connect.{connector}",
             partition_by=settings.partition_by,
             add_columns=settings.add_columns,
@@ -167,10 +167,10 @@ class IcebergSink(Sink[IcebergSettings]):
             raise RowsRejected(gone, ["the value is null"] * len(gone))
         columns = pa.table(values.flatten(), names=[field.name for field in values.type])
         reasons: dict[int, str] = {}
-        for name in self.settings.keys:
+        for name in filter(None, (*self.settings.keys, self.settings.order_by)):
             absent = columns[name].is_null() if name in columns.column_names else None
             found = range(len(columns)) if absent is None else np.flatnonzero(absent)
-            reasons |= dict.fromkeys(map(int, found), f"key column {name} is null")
+            reasons |= dict.fromkeys(map(int, found), f"column {name}, a key or the order, is null")
         columns = self._converted(columns, reasons)
         if reasons:
             rejected = sorted(reasons)

@@ -7,7 +7,7 @@ transaction that writes the rows, so a position and its rows are visible togethe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +53,19 @@ def load(client: Client, connector: str, replication_factor: int) -> dict[str, A
                 found[name] = msgspec.json.decode(value)
         except (AttributeError, ValueError) as error:
             raise CorruptError(f"topic {topic}: record {key!r} is not a position") from error
+    return found
+
+
+def forget(client: Client, connector: str, names: Iterable[str] = ()) -> list[str]:
+    """Remove positions; the connector must not run. Return their names.
+
+    Args:
+        names: names of positions, or the tables that they belong to; empty means all.
+    """
+    wanted = set(names)
+    with_tables = wanted | {f"table/{name}" for name in wanted}
+    found = [name for name in load(client, connector, -1) if not wanted or name in with_tables]
+    client.write_arrow(positions_topic(connector), rows_of(dict.fromkeys(found)))
     return found
 
 

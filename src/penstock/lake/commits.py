@@ -46,9 +46,9 @@ from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ExpireSnapshots
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
-from penstock.lake.files import FileWriter, remove_orphans
+from penstock.lake.files import ORPHAN_AGE_HOURS, FileWriter, remove_orphans
 from penstock.lake.schemas import (
     add_partitions,
     check_partitions,
@@ -290,10 +290,9 @@ class LakeTable:
     def _attempt(
         self, table: Table, mark: Mark, added: Sequence[DataFile], removed: Sequence[DataFile]
     ) -> Snapshot:
-        before = table.metadata.last_sequence_number
-        marks = _marks(table) | {
-            PREFIX + self._application: msgspec.json.encode(mark, order="sorted").decode()
-        }
+        snapshot = table.current_snapshot()
+        before = 0 if snapshot is None else snapshot.sequence_number or 0
+        marks = _marks(table) | {PREFIX + self._application: msgspec.json.encode(mark).decode()}
         transaction = _Change(table)
         update = transaction.update_snapshot(snapshot_properties=marks)
         with update.overwrite() if removed else update.merge_append() as producer:
@@ -323,13 +322,13 @@ class LakeTable:
             with ExpireSnapshots(transaction) as expiry:
                 expiry.by_ids(expired)
 
-    def remove_orphans(self, **age: float) -> list[str]:
+    def remove_orphans(self, *, older_than_hours: float = ORPHAN_AGE_HOURS) -> list[str]:
         """Delete files that no snapshot names; arguments and result are those of `files`."""
         table = self.open(fresh=True)
         if table is None:
             return []
         with _reachable(self.name):
-            found = remove_orphans(table, **age)
+            found = remove_orphans(table, older_than_hours=older_than_hours)
         if found:
             _LOG.info("table %s: deleted %d files that no snapshot names", self.name, len(found))
         return found
@@ -380,7 +379,7 @@ def _marks(table: Table) -> dict[str, str]:
 
 def _light(table: Table) -> Any:
     """Return metadata without snapshots, for writers that are sent to other processes."""
-    nothing = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+    nothing: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
     return table.metadata.model_copy(update=nothing)
 
 
@@ -389,8 +388,9 @@ def _reachable(name: str) -> Iterator[None]:
     try:
         yield
     except (
-        CommitStateUnknownException, ServerError, ServiceUnavailableError, DBAPIError, OSError,
+        CommitStateUnknownException, ServerError, ServiceUnavailableError, OperationalError,
+        OSError,
     ) as error:  # fmt: skip
         raise LakeUnavailable(f"table {name}: {type(error).__name__}: {error}") from error
-    except RESTError as error:
+    except (RESTError, DBAPIError) as error:
         raise LakeMismatch(f"table {name}: {type(error).__name__}: {error}") from error

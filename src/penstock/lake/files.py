@@ -58,6 +58,15 @@ class FileWriter:
         if not rows.num_rows:
             return []
         rows = fitted(self.name, rows, self.metadata.schema())
+        try:
+            return self._write(rows, self.metadata)
+        except (OverflowError, ValueError):
+            # pyiceberg cannot compute bounds outside of the years 1 to 9999.
+            counts = {TableProperties.DEFAULT_WRITE_METRICS_MODE: "counts"}
+            properties = {**self.metadata.properties, **counts}
+            return self._write(rows, self.metadata.model_copy(update={"properties": properties}))
+
+    def _write(self, rows: pa.Table, metadata: TableMetadata) -> list[DataFile]:
         size = int(self.metadata.properties.get(
             TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, FILE_BYTES))  # fmt: skip
         numbers, write_uuid = count(), self.randomness.uuid()
@@ -72,7 +81,7 @@ class FileWriter:
             for key, part in self._divided(rows)
             for batches in bin_pack_arrow_table(part, size)
         )
-        return list(write_file(self.io, self.metadata, tasks))
+        return list(write_file(self.io, metadata, tasks))
 
     def _divided(self, rows: pa.Table) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
         """Yield the rows of each partition, in their order."""

@@ -24,6 +24,7 @@ from pyiceberg.expressions import (
     GreaterThanOrEqual,
     In,
     LessThanOrEqual,
+    Reference,
 )
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
@@ -57,9 +58,7 @@ class Upsert:
     order_by: str | None = None
     removes: Any = None
 
-    def change(
-        self, writer: FileWriter
-    ) -> Callable[[Table], tuple[list[DataFile], list[DataFile]]]:
+    def change(self, writer: FileWriter) -> Callable[[Table], Change]:
         """Return the function that `LakeTable.commit` calls for the table's current snapshot."""
 
         def changed(table: Table) -> Change:
@@ -124,20 +123,18 @@ def newest(
     Of rows that are equal in `order_by`, the last one is the newest.
 
     Raises:
-        LakeMismatch: a key is null.
+        LakeMismatch: a key or an order is null.
     """
-    for column in keys:
+    for column in (*keys, *((order_by,) if order_by else ())):
         if rows[column].null_count:
             raise LakeMismatch(
-                f"table {name}: key column {column} is null in some rows. Drop these rows, or set a"
-                " value"
+                f"table {name}: column {column}, a key or the order, is null in some rows. Drop"
+                " these rows, or set a value"
             )
     rank = np.arange(len(rows))
     if order_by is not None:
         ordered = pa.table({"order": rows[order_by], "row": rank})
-        order = pc.sort_indices(
-            ordered, [("order", "ascending"), ("row", "ascending")], null_placement="at_start"
-        )
+        order = pc.sort_indices(ordered, [("order", "ascending"), ("row", "ascending")])
         rank = np.empty(len(rows), dtype=np.int64)
         rank[order.to_numpy()] = np.arange(len(rows))
     names = [str(number) for number in range(len(keys))]
@@ -165,15 +162,15 @@ def _candidates(table: Table, rows: pa.Table, keys: Sequence[str]) -> list[FileS
         if not (pa.types.is_integer(kind) or pa.types.is_large_string(kind)
                 or pa.types.is_date(kind) or pa.types.is_decimal(kind)):  # fmt: skip
             continue
-        distinct = pc.unique(values)
+        term, distinct = Reference(column), pc.unique(values)
         if len(distinct) <= LISTED_KEYS_MAX:
-            condition = And(condition, In(column, distinct.to_pylist()))
+            condition = And(condition, In(term=term, values=distinct.to_pylist()))
         else:
             bounds = pc.min_max(values).as_py()
             condition = And(
                 condition,
-                GreaterThanOrEqual(column, bounds["min"]),
-                LessThanOrEqual(column, bounds["max"]),
+                GreaterThanOrEqual(term=term, value=bounds["min"]),
+                LessThanOrEqual(term=term, value=bounds["max"]),
             )
     return list(table.scan(row_filter=condition).plan_files())
 

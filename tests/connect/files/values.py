@@ -54,5 +54,11 @@ def column(rows: list[dict[str, Any]]) -> Any:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Compare values so that NaN equals NaN and -0.0 differs from 0.0."""
-    return repr(found) == repr(expected)
+    """Compare values so that NaN equals NaN and -0.0 differs from 0.0; fields may have any order."""
+    return _sorted(found) == _sorted(expected)
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(part) for name, part in sorted(value.items())}
+    return [_sorted(part) for part in value] if isinstance(value, list) else repr(value)

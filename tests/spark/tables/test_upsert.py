@@ -279,7 +279,7 @@ def test_every_key_is_found_in_the_file_that_has_it(table: Path, kind: pa.DataTy
     for batch_id, ids in enumerate([*([value] for value in values), values]):
         rows = pa.table({"id": pa.array(ids, kind), "at": [batch_id] * len(ids)})
         rows = rows.append_column(REMOVES, pa.array([False] * len(ids)))
-        merging._commit(rows, Commit(application="tests", batch_id=batch_id))
+        merging.commit(lambda _, rows=rows: rows, Commit(application="tests", batch_id=batch_id))
     read = DeltaTable(str(table)).to_pyarrow_table()
     assert read["at"].to_pylist() == [len(values)] * len(values)
     assert set(read["id"].to_pylist()) == set(values)

@@ -111,7 +111,8 @@ def changed(rows: Rows, shape: Shape, origin: Origin, now_us: int) -> list[Any]:
     if gone.any() and shape.key:
         at = pa.array(np.flatnonzero(gone))
         tombstones = pa.nulls(len(at), pa.struct([]))
-        tables.append(_table(keys.take(at), tombstones, None, order[gone] + _TOMBSTONE))
+        named = None if headers is None else headers.take(at)
+        tables.append(_table(keys.take(at), tombstones, named, order[gone] + _TOMBSTONE))
     if moved.any():
         at = pa.array(np.flatnonzero(moved))
         created = _Parts(
@@ -213,6 +214,8 @@ def _sources(
         "txId": pa.array(moments.xid),
         "lsn": lsn,
         "xmin": pa.nulls(count, pa.int64()),
+        "origin": pa.nulls(count, pa.string()),
+        "origin_lsn": pa.nulls(count, pa.int64()),
     }
     return pa.StructArray.from_arrays(list(columns.values()), list(columns))
 
@@ -250,7 +253,10 @@ def _names(lacking: list[tuple[str, Any]], count: int) -> Any | None:
 
 
 def _moved(rows: Rows, shape: Shape, old: Any, new: Any) -> Any:
-    """Return a mask of the updates that change the key."""
+    """Return a mask of the updates that change the key.
+
+    A replica identity without the primary key does not show that.
+    """
     updates = (rows.letters == _UPDATE) & (rows.olds != 0)
     if not shape.key or not updates.any():
         return np.zeros(len(new), bool)
@@ -258,6 +264,8 @@ def _moved(rows: Rows, shape: Shape, old: Any, new: Any) -> Any:
     differs = np.zeros(len(new), bool)
     for name in shape.key:
         index = places[name]
+        if not rows.relation.columns[index].identity:
+            return np.zeros(len(new), bool)
         same = pc.equal(rows.old[index], rows.new[index]).fill_null(False)
         mask = rows.unchanged[index]
         differs |= ~same.to_numpy(zero_copy_only=False) & (True if mask is None else ~mask)

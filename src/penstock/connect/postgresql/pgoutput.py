@@ -64,8 +64,8 @@ class Moments:
     Attributes:
         index: index of the message in the chunk.
         lsn: position of the message in the log.
-        commit_lsn: position of the transaction's commit; `before` that of the commit before it, 0
-            if it is not known.
+        commit_lsn: position of the transaction's commit; `before` is the end of the transaction
+            before it, 0 if it is not known.
         commit_us: time of the commit in microseconds since 1970.
         xid: transaction id, 32 bits.
         number: number of the row in its transaction, from 0.
@@ -158,7 +158,7 @@ class Decoder:
         self._begin: tuple[int, int, int, int] = (0, 0, 0, 0)
         """Commit position, time and xid of the open transaction, and its rows up to here."""
         self._before = 0
-        """Commit position of the last transaction before the open one."""
+        """End of the last transaction before the open one; 0 if it is not known."""
 
     @property
     def open(self) -> bool:
@@ -198,8 +198,9 @@ class Decoder:
         commit_lsn = np.concatenate(([lsn], begun["lsn"].astype(np.int64)))
         times = np.concatenate(([time], begun["time"].astype(np.int64) + EPOCH_US))
         xids = np.concatenate(([xid], begun["xid"].astype(np.int64)))
-        before = np.concatenate(([self._before], commit_lsn[:-1]))
-        before[1:] = np.where(before[1:] == 0, self._before, before[1:])
+        ended = _records(data, starts[commits], _COMMIT)["end"].astype(np.int64)
+        ends = np.concatenate(([self._before], ended))
+        before = np.concatenate(([self._before], ends[np.searchsorted(commits, begins)]))
         wanted = np.isin(letters, _ROWS) | (letters == ord("T"))
         index = np.flatnonzero(wanted)
         owner = np.searchsorted(begins, index)
@@ -216,6 +217,7 @@ class Decoder:
             number=number,
         )
         self._remember(begins, commits, commit_lsn, times, xids, owner, rows)
+        self._before = int(before[-1] if self.open else ends[-1])
         return moments, letters[index] == ord("T")
 
     def _remember(
@@ -226,13 +228,10 @@ class Decoder:
         last_begin = int(begins[-1]) if len(begins) else -1
         continues = last_begin > last_commit or (last_commit < 0 and bool(lsns[0]))
         if not continues:
-            self._before = int(lsns[-1]) or self._before
             self._begin = (0, 0, 0, 0)
             return
         last = len(lsns) - 1
         count = int(np.count_nonzero(owner == last)) + (rows if last == 0 else 0)
-        if last and lsns[last - 1]:
-            self._before = int(lsns[last - 1])
         self._begin = (int(lsns[last]), int(times[last]), int(xids[last]), count)
 
     def _changes(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -123,7 +123,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 class PostgresSource(Source[Settings]):
     """Source of PostgreSQL's changes."""
 
-    settings_type = Settings
+    settings_type: ClassVar[type[Any]] = Settings
 
     def __init__(self, settings: Settings, context: SourceContext) -> None:
         super().__init__(settings, context)
@@ -329,10 +329,14 @@ class PostgresSource(Source[Settings]):
                 segments = (*segments, segment)
             count = len(columns[0])
             moments = _snapshot_moments(count, reader)
-            now_us = SYSTEM_CLOCK.now_ms() * 1_000
-            rows = snapshotted(columns, shape, self._origin, moments, now_us)
-            records = (Records(topic, rows),) if count else ()
+            records = self._snapshot_records(columns, shape, topic, moments) if count else ()
             yield records, TableState(done=done, segments=segments)
+
+    def _snapshot_records(
+        self, columns: list[Any], shape: Shape, topic: str, moments: Moments
+    ) -> tuple[Records, ...]:
+        now_us = SYSTEM_CLOCK.now_ms() * 1_000
+        return (Records(topic, snapshotted(columns, shape, self._origin, moments, now_us)),)
 
     # Stream
 
@@ -440,17 +444,14 @@ class PostgresSource(Source[Settings]):
     def _records(
         self, change: Rows | Truncation, kept: SnapshotFilter, now_us: int
     ) -> list[Records]:
-        relation, moments, before = change.relation, change.moments, self._stream_position
-        fresh = (moments.commit_lsn > before.commit_lsn) | (
-            (moments.commit_lsn == before.commit_lsn) & (moments.number >= before.rows)
-        )
+        relation = change.relation
         shape = self._shape(relation)
         topic = self._topic(relation.schema, relation.name, self._origin.database)
         if isinstance(change, Truncation):
-            if not fresh.all() or not self.settings.truncates:
+            if not self._fresh(change.moments).all() or not self.settings.truncates:
                 return []
             return [Records(topic, truncated(change, shape, self._origin, now_us))]
-        mask = fresh & self._not_in_snapshot(change, shape, kept)
+        mask = self._unread(change, shape, kept)
         if not mask.any():
             return []
         rows = change if mask.all() else change.where(mask)
@@ -459,8 +460,17 @@ class PostgresSource(Source[Settings]):
             tables = [table for table in tables if table.schema.field("value").type.num_fields]
         return [Records(topic, table) for table in tables]
 
+    def _fresh(self, moments: Moments) -> Any:
+        """Return a mask of the changes that are not in the log yet."""
+        before = self._stream_position
+        same = (moments.commit_lsn == before.commit_lsn) & (moments.number >= before.rows)
+        return (moments.commit_lsn > before.commit_lsn) | same
+
+    def _unread(self, rows: Rows, shape: Shape, kept: SnapshotFilter) -> Any:
+        """Return a mask of the changes that are not in the log, and that no snapshot shows."""
+        return self._fresh(rows.moments) & self._not_in_snapshot(rows, shape, kept)
+
     def _not_in_snapshot(self, rows: Rows, shape: Shape, kept: SnapshotFilter) -> Any:
-        """Return a mask of the changes that no snapshot shows."""
         moments = rows.moments
         if not len(moments.index) or int(moments.commit_lsn.min()) > kept.until_lsn:
             return np.ones(len(moments.index), bool)

@@ -11,7 +11,7 @@
 | timetz, timestamptz         | text in UTC                                                  |
 | interval                    | int64: microseconds; a month has 365.25 / 12 days            |
 | bytea                       | bytes                                                        |
-| bit(1), bit(n), bit varying | boolean; bytes, little-endian                                |
+| bit(1), bit(n), bit varying | boolean; bytes, little-endian, without leading zeros         |
 | point                       | struct of x, y, wkb and srid                                 |
 | arrays                      | lists of these                                               |
 | enum, domain                | text; the value of the base type                             |
@@ -48,11 +48,11 @@ POINT: Final = pa.struct(
 )
 DAYS_PER_MONTH: Final = 365.25 / 12
 DAY_US: Final = 86_400_000_000
-INFINITE_MS: Final = {
+INFINITE_US: Final = {
     "infinity": 9_223_372_036_825_200_000,
     "-infinity": -9_223_372_036_832_400_000,
 }
-"""Milliseconds of PostgreSQL's JDBC driver for infinite timestamps."""
+"""Microseconds of PostgreSQL's JDBC driver for infinite timestamps."""
 
 _TIMESTAMP: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?$"
 _ZONED: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?\+00$"
@@ -65,8 +65,14 @@ _CLOCK: Final = re.compile(
 )
 _INTERVAL: Final = re.compile(r"([+-]?\d+) (year|mon|day)s?")
 _SPAN: Final = re.compile(r"([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?$")
-_PLAIN_NUMBER: Final = r"^-?\d{1,18}$"
+_WHOLE_NUMBER: Final = r"^-?\d{1,18}$"
+_PLAIN_NUMBER: Final = r"^-?[0-9.]{1,19}$"
+"""Number with a scale that is not 0, of at most 18 digits."""
+_DIGITS: Final = 6
+"""Digits of microseconds."""
+_LENGTH: Final = len("2000-01-01 00:00:00.000000")
 _BYTES_MAX: Final = 8
+_INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ def converter(kind: PgType, rules: ValueRules) -> Convert:
     if kind.name in ("bit", "varbit"):
         single = kind.name == "bit" and kind.modifier in (-1, 1)
         return _flag_bit if single else _bits
+    if kind.name == "timestamptz":
+        return _zoned(kind.modifier if kind.modifier >= 0 else _DIGITS)
     if kind.name in ("timestamp", "time"):
         coarse = 0 <= kind.modifier <= 3
         return (_timestamp if kind.name == "timestamp" else _time)(coarse)
@@ -166,28 +174,29 @@ def _scale(modifier: int) -> int:
 
 def _unscaled(texts: Any, scale: int) -> Any:
     """Return numbers of one scale as big-endian two's complement; NaN and infinity are null."""
-    digits = texts if scale <= 0 else pc.replace_substring(texts, ".", "")
+
+    def usual(texts: Any) -> Any:
+        if scale < 0:
+            return _packed(pc.utf8_slice_codeunits(texts, 0, scale))
+        return _packed(pc.replace_substring(texts, ".", "") if scale else texts)
 
     def each(text: str) -> bytes | None:
-        number = Decimal(text)
-        if not number.is_finite():
+        if not Decimal(text).is_finite():
             return None
-        sign, figures, _ = number.as_tuple()
-        whole = int(number.scaleb(scale)) if scale < 0 else int("".join(map(str, figures)) or 0)
-        return _octets(-whole if sign and scale >= 0 else whole)
+        return _octets(text[:scale] if scale < 0 else text.replace(".", ""))
 
-    if scale < 0:
-        return _rarely(texts, "^$", lambda empty: pa.nulls(len(empty)), each, pa.binary())
-    return _rarely(digits, _PLAIN_NUMBER, _packed, each, pa.binary())
+    return _rarely(texts, _PLAIN_NUMBER if scale else _WHOLE_NUMBER, usual, each, pa.binary())
 
 
-def _octets(number: int) -> bytes:
+def _octets(digits: str) -> bytes:
+    """Return a whole number as its shortest big-endian two's complement."""
+    number = int(Decimal(digits or 0))  # `int` of a text has a limit of digits
     return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, signed=True)
 
 
 def _packed(texts: Any) -> Any:
     """Return texts of whole numbers below 10**18 as their shortest two's complement bytes."""
-    numbers = texts.cast(pa.int64())
+    numbers = pc.if_else(pc.equal(texts, ""), "0", texts).cast(pa.int64())
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     magnitude = np.where(values < 0, ~values, values)
     sizes = np.ones(len(values), np.int64)
@@ -203,15 +212,17 @@ def _packed(texts: Any) -> Any:
 
 
 def _variable(texts: Any) -> Any:
-    """Return numbers of any scale as structs; NaN and infinity are null."""
+    """Return numbers of any scale as structs, without zeros at the end of their fractions.
+
+    NaN and infinity are null.
+    """
 
     def each(text: str) -> dict[str, Any] | None:
-        number = Decimal(text)
-        if not number.is_finite():
+        if not Decimal(text).is_finite():
             return None
-        sign, figures, exponent = number.as_tuple()
-        whole = int("".join(map(str, figures)) or 0)
-        return {"scale": -int(exponent), "value": _octets(-whole if sign else whole)}
+        whole, _, fraction = text.partition(".")
+        fraction = fraction.rstrip("0")
+        return {"scale": len(fraction), "value": _octets(whole + fraction)}
 
     return _distinct(texts, each, VARIABLE_SCALE)
 
@@ -231,7 +242,7 @@ def _money(decimals: Decimals) -> Convert:
 
 def _date(texts: Any) -> Any:
     def each(text: str) -> int | None:
-        if text in INFINITE_MS:
+        if text in INFINITE_US:
             return 2**31 - 1 if text == "infinity" else -(2**31)
         return _epoch_us(text) // DAY_US
 
@@ -248,9 +259,8 @@ def _timestamp(coarse: bool) -> Convert:
         return micros if not coarse else _floor(micros, divisor)
 
     def each(text: str) -> int:
-        if text in INFINITE_MS:
-            return INFINITE_MS[text]
-        return _epoch_us(text) // divisor
+        micros = INFINITE_US[text] if text in INFINITE_US else _epoch_us(text)
+        return _saturated(micros // divisor)
 
     return lambda texts: _rarely(texts, _TIMESTAMP, usual, each, pa.int64())
 
@@ -260,29 +270,34 @@ def _floor(numbers: Any, divisor: int) -> Any:
     return pa.array(values, pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))
 
 
-def _zoned(texts: Any) -> Any:
-    """Return timestamps with zone, whose texts are in UTC, with six digits and `Z`."""
+def _zoned(precision: int) -> Convert:
+    """Return the converter of timestamps with zone, whose texts are in UTC.
+
+    Results have `precision` digits after the second, and `Z`.
+    """
+    left_out = _DIGITS - precision if precision else _DIGITS + 1
 
     def usual(texts: Any) -> Any:
-        moments = pc.replace_substring_regex(texts, r"\+00$", "").cast(pa.timestamp("us"))
-        return pc.binary_join_element_wise(pc.strftime(moments, "%Y-%m-%dT%H:%M:%S"), "Z", "")
+        moments = pc.replace_substring(texts, "+00", "").cast(pa.timestamp("us"))
+        found = moments.cast(pa.string())
+        if left_out:
+            found = pc.utf8_slice_codeunits(found, 0, _LENGTH - left_out)
+        found = pc.binary_replace_slice(found, 10, 11, "T")
+        return pc.binary_join_element_wise(found, "Z", "")
 
-    return _rarely(texts, _ZONED, usual, _zoned_text, pa.string())
+    def each(text: str) -> str:
+        moment = _MOMENT.fullmatch(text)
+        if moment is None:
+            return text
+        year = -int(moment[1]) + 1 if moment[8] else int(moment[1])
+        sign = "-" if year < 0 else "+" if year > 9999 else ""
+        fraction = "." + (moment[7] or "").ljust(precision, "0") if precision else ""
+        return (
+            f"{sign}{abs(year):04d}-{moment[2]}-{moment[3]}"
+            f"T{moment[4]}:{moment[5]}:{moment[6]}{fraction}Z"
+        )
 
-
-def _zoned_text(text: str) -> str:
-    if text in INFINITE_MS:
-        return text
-    moment = _MOMENT.fullmatch(text)
-    if moment is None:
-        return text
-    year = -int(moment[1]) + 1 if moment[8] else int(moment[1])
-    sign = "-" if year < 0 else "+" if year > 9999 else ""
-    fraction = (moment[7] or "").ljust(6, "0")
-    return (
-        f"{sign}{abs(year):04d}-{moment[2]}-{moment[3]}T{moment[4]}:{moment[5]}:{moment[6]}"
-        f".{fraction}Z"
-    )
+    return lambda texts: _rarely(texts, _ZONED, usual, each, pa.string())
 
 
 def _epoch_us(text: str) -> int:
@@ -297,6 +312,11 @@ def _epoch_us(text: str) -> int:
     seconds = int(moment[4] or 0) * 3600 + int(moment[5] or 0) * 60 + int(moment[6] or 0)
     micros = int((moment[7] or "").ljust(6, "0"))
     return (days + cycles * 146_097) * DAY_US + seconds * 1_000_000 + micros
+
+
+def _saturated(number: int) -> int:
+    """Return the nearest number of 64 bits."""
+    return max(~_INT64_MAX, min(number, _INT64_MAX))
 
 
 def _time(coarse: bool) -> Convert:
@@ -344,7 +364,7 @@ def _interval(texts: Any) -> Any:
             seconds = int(span[2]) * 3600 + int(span[3]) * 60 + int(span[4])
             micros = seconds * 1_000_000 + int((span[5] or "").ljust(6, "0"))
             micros = -micros if span[1] == "-" else micros
-        return int(days * DAY_US) + micros
+        return _saturated(int(days * DAY_US) + micros)
 
     return _distinct(texts, each, pa.int64())
 
@@ -371,7 +391,7 @@ def _flag_bit(texts: Any) -> Any:
 
 def _bits(texts: Any) -> Any:
     def each(text: str) -> bytes:
-        return int(text or "0", 2).to_bytes(-(-len(text) // 8), "little")
+        return int(text or "0", 2).to_bytes(-(-len(text.lstrip("0")) // 8), "little")
 
     return _distinct(texts, each, pa.binary())
 
@@ -442,7 +462,6 @@ _CONVERTERS: Final[Mapping[str, Convert]] = {
     "float4": _to(pa.float32()),
     "float8": _to(pa.float64()),
     "date": _date,
-    "timestamptz": _zoned,
     "timetz": _zoned_time,
     "interval": _interval,
     "bytea": _bytes,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
@@ -28,11 +29,12 @@ from penstock.connect.plugins import SourceBatch
 PAUSE_SECONDS: Final = 0.05
 """Longest time between two batches of a source that waits."""
 _POSTGRES: Final = re.compile(r"postgres(ql)?(?=:)")
-_TEXT_FORMS: Final = (
+_SESSION: Final = (
     "SET TIME ZONE 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'postgres';"
-    " SET bytea_output = 'hex'; SET extra_float_digits = 1; SET client_encoding = 'UTF8'"
+    " SET bytea_output = 'hex'; SET extra_float_digits = 1; SET client_encoding = 'UTF8';"
+    " SET application_name = 'penstock-connect'"
 )
-"""Settings of PostgreSQL that determine the text forms of values."""
+"""Settings of PostgreSQL that determine the text forms of values, and the name of the session."""
 _RETRIED: Final = ("08", "40", "53", "57", "55P03")
 """SQLSTATE classes and codes of failures after which a retry may succeed."""
 _REJECTED: Final = ("22", "23", "44", "P0001")
@@ -73,7 +75,7 @@ class Database:
         self._unavailable = unavailable
         self._opened: sa.Connection | None = None
         if self.postgres:
-            sa.event.listen(self.engine, "connect", _set_text_forms)
+            sa.event.listen(self.engine, "connect", _set_session)
         elif self.dialect == "sqlite":
             sa.event.listen(self.engine, "connect", _leave_transactions_to_sqlalchemy)
             sa.event.listen(self.engine, "begin", _begin)
@@ -140,6 +142,16 @@ class Database:
         """Return a view of the tables, which caches what it has read."""
         return sa.inspect(self.engine)
 
+    def columns(self, table: TableName) -> dict[str, sa.types.TypeEngine[Any]]:
+        """Return the types of a table's columns by name; none if the table does not exist."""
+        with self.errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", sa.exc.SAWarning)  # types of extensions
+            inspector = self.inspector()
+            if not inspector.has_table(table.name, table.schema):
+                return {}
+            found = inspector.get_columns(table.name, table.schema)
+        return {column["name"]: column["type"] for column in found}
+
     def quoted(self, table: TableName) -> str:
         """Return a table's name as SQL."""
         return self.engine.dialect.identifier_preparer.format_table(table.clause())
@@ -193,10 +205,10 @@ def waited(seconds: float) -> Iterator[SourceBatch]:
         yield SourceBatch()
 
 
-def _set_text_forms(connection: Any, _record: Any) -> None:
+def _set_session(connection: Any, _record: Any) -> None:
     connection.autocommit = True
     with connection.cursor() as cursor:
-        cursor.execute(_TEXT_FORMS)
+        cursor.execute(_SESSION)
     connection.autocommit = False
 
 

@@ -107,19 +107,14 @@ class PostgresReader(Reader):
 
     def columns(self, statement: sa.Select[Any], types: Mapping[str, Any]) -> tuple[Column, ...]:
         with self.database.transaction() as connection:
-            result = connection.execute(statement.limit(0))
-            described = list(result.cursor.description) if result.cursor is not None else []
-            ids = [item.type_code for item in described]
-            found = connection.execute(sa.text(_TYPES), {"ids": ids}).tuples().all()
-            names = {oid: (name, element) for oid, name, element in found}
-        return tuple(_postgres_column(item, *names[item.type_code]) for item in described)
+            return described(connection, statement.limit(0))
 
     def read(
         self, statement: sa.Select[Any], columns: Sequence[Column], keys: Sequence[str]
     ) -> Chunk:
         with self.database.transaction() as connection:
             texts = copied(connection, statement, columns)
-        rows = self._converted(texts, columns)
+        rows = converted(texts, columns)
         at = [position for position, column in enumerate(columns) if column.name in keys]
         places = {columns[position].name: position for position in at}
         last = tuple(texts.column(places[key])[-1].as_py() for key in keys) if len(texts) else ()
@@ -139,11 +134,23 @@ class PostgresReader(Reader):
             cursor.execute(*_compiled(connection, statement))
             while chunk := cursor.fetchmany(rows):
                 texts = [pa.array(taken, pa.large_string()) for taken in zip(*chunk, strict=True)]
-                yield self._converted(pa.table(texts, names), columns)
+                yield converted(pa.table(texts, names), columns)
 
-    def _converted(self, texts: Any, columns: Sequence[Column]) -> Any:
-        arrays = [_of_texts(column, whole(texts.column(at))) for at, column in enumerate(columns)]
-        return pa.table(arrays, [column.name for column in columns])
+
+def described(connection: sa.Connection, statement: Any) -> tuple[Column, ...]:
+    """Return the columns of a statement of PostgreSQL that returns no rows."""
+    cursor = connection.execute(statement).cursor
+    found: list[Any] = [] if cursor is None else list(cursor.description or ())
+    ids = [item.type_code for item in found]
+    types = connection.execute(sa.text(_TYPES), {"ids": ids})
+    names = {oid: (name, element) for oid, name, element in types}
+    return tuple(_postgres_column(item, *names[item.type_code]) for item in found)
+
+
+def converted(texts: Any, columns: Sequence[Column]) -> Any:
+    """Return a table of PostgreSQL's texts in the types of its columns."""
+    arrays = [_of_texts(column, whole(texts.column(at))) for at, column in enumerate(columns)]
+    return pa.table(arrays, [column.name for column in columns])
 
 
 def copied(connection: sa.Connection, statement: Any, columns: Sequence[Column]) -> Any:

@@ -164,7 +164,7 @@ class SqlSink(Sink[SqlSinkSettings]):
                 sa.select(OFFSETS.c.topic, OFFSETS.c.partition, OFFSETS.c.next_offset).where(
                     OFFSETS.c.connector == self.connector
                 )
-            ).tuples()
+            )
             return {(topic, partition): offset for topic, partition, offset in found}
 
     def _locked_offsets(
@@ -177,7 +177,7 @@ class SqlSink(Sink[SqlSinkSettings]):
         """
         mine = (OFFSETS.c.connector == self.connector, OFFSETS.c.topic == topic)
         statement = sa.select(OFFSETS.c.partition, OFFSETS.c.next_offset).where(*mine)
-        found = connection.execute(statement.with_for_update()).tuples()
+        found = connection.execute(statement.with_for_update())
         stored = {partition: offset for partition, offset in found}
         place = {"connector": self.connector, "topic": topic}
         missing = [partition for partition in partitions if partition not in stored]

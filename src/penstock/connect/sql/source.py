@@ -139,12 +139,11 @@ class SqlSource(Source[SqlSourceSettings]):
     def problems(self) -> Sequence[str]:
         found: list[str] = []
         try:
-            tables = [] if self.settings.query else self._tables()
-            if not self.settings.query and not tables:
+            tables = self._tables()
+            if not tables:
                 found.append("tables: no table has such a name; correct the names or create it")
-            for table in tables or [None]:
-                if table is not None or self.settings.query:
-                    self._select(table)
+            for table in tables:
+                self._select(table)
         except PenstockError as error:
             found.append(str(error))
         finally:
@@ -153,9 +152,9 @@ class SqlSource(Source[SqlSourceSettings]):
 
     def plan(self) -> Sequence[str]:
         if self.settings.query:
-            return (f"read the query into topic {self._topic(None)}",)
-        return tuple(f"read table {table} into topic {self._topic(table)}"
-                     for table in self._tables())  # fmt: skip
+            return [f"read the query into topic {self._topic(None)}"]
+        tables = [table for table in self._tables() if table is not None]
+        return [f"read table {table} into topic {self._topic(table)}" for table in tables]
 
     def facts(self) -> Mapping[str, Any]:
         return {"tables": len(self._selections), "waits_for_transactions": self._waits_for}
@@ -165,8 +164,10 @@ class SqlSource(Source[SqlSourceSettings]):
 
     # Tables
 
-    def _tables(self) -> list[TableName]:
-        """Return the tables and views whose names match the settings."""
+    def _tables(self) -> list[TableName | None]:
+        """Return the tables and views whose names match the settings; None is the query."""
+        if self.settings.query:
+            return [None]
         found: dict[str, TableName] = {}
         with self._database.errors():
             inspector = self._database.inspector()
@@ -213,9 +214,7 @@ class SqlSource(Source[SqlSourceSettings]):
                 inspector = self._database.inspector()
                 key = inspector.get_pk_constraint(table.name, table.schema)
                 primary = tuple(key["constrained_columns"])
-                if not self._database.postgres:
-                    listed = inspector.get_columns(table.name, table.schema)
-                    types = {column["name"]: column["type"] for column in listed}
+                types = self._database.columns(table)
         columns = self._reader.columns(sa.select(sa.text("*")).select_from(source), types)
         order, unique = self._order(primary)
         name = str(table) if table is not None else QUERY
@@ -244,7 +243,7 @@ class SqlSource(Source[SqlSourceSettings]):
     def read(self, positions: Mapping[str, Any]) -> Iterator[SourceBatch]:
         stored = dict(positions)
         while True:
-            tables: list[TableName | None] = [None] if self.settings.query else [*self._tables()]
+            tables = self._tables()
             if not tables:
                 raise ConnectorFailed(f"no table has a name of {list(self.settings.tables)}")
             for table in tables:

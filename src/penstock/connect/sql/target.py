@@ -26,8 +26,9 @@ from pyarrow import csv
 from sqlalchemy.dialects import postgresql, sqlite
 
 from penstock.connect.converting import whole
+from penstock.connect.postgresql.values import INFINITE_US
 from penstock.connect.sql.databases import Database, TableName, ValuesRejected
-from penstock.connect.sql.reading import TIMESTAMP
+from penstock.connect.sql.reading import TIMESTAMP, TIMESTAMP_TZ
 from penstock.formats.json.writing import json_values
 
 SQLITE_DIGITS_MAX: Final = 15
@@ -35,6 +36,11 @@ SQLITE_DIGITS_MAX: Final = 15
 KEY_CHARACTERS: Final = 255
 """Length of a text in a key, in databases that need it."""
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_INFINITE: Final = {
+    False: (INFINITE_US["infinity"], INFINITE_US["-infinity"]),
+    True: (2**31 - 1, -(2**31)),
+}
+"""Counts of infinite timestamps and dates, as the sources of PostgreSQL write them."""
 _UNKNOWN: Final = sa.types.NullType()
 
 
@@ -54,11 +60,7 @@ class Target:
 
     def refresh(self) -> None:
         """Read the columns of the table; none if it does not exist."""
-        with self._database.errors():
-            inspector = self._database.inspector()
-            there = inspector.has_table(self.name.name, self.name.schema)
-            found = inspector.get_columns(self.name.name, self.name.schema) if there else ()
-        self.columns = {column["name"]: column["type"] for column in found}
+        self.columns = self._database.columns(self.name)
 
     def unique(self, keys: Sequence[str]) -> bool:
         """Return whether the table has a primary key or unique index of exactly these columns."""
@@ -170,7 +172,7 @@ class Target:
     def _staged(self, connection: sa.Connection, rows: Any) -> sa.TableClause:
         """Return a temporary table that has the rows, in the types of this table."""
         names = rows.column_names
-        number = zlib.crc32(self._sql.encode())
+        number = zlib.crc32(f"{self._sql} {self.columns}".encode())
         stage = sa.table(f"penstock_rows_{number}", *(sa.column(name) for name in names))
         connection.exec_driver_sql(
             f"CREATE TEMP TABLE IF NOT EXISTS {stage.name} ON COMMIT DELETE ROWS"
@@ -246,14 +248,29 @@ def postgres_texts(column: Any, given: Any) -> Any:
         return json_values(column)
     if pa.types.is_binary(kind):
         return _hex(column)
+    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+        return _moments(column)
     if pa.types.is_decimal(kind) or pa.types.is_time(kind):
         return column.cast(pa.string())
     return column
 
 
+def _moments(column: Any) -> Any:
+    """Return dates or timestamps as texts; the largest and smallest values are infinite."""
+    days = pa.types.is_date32(column.type)
+    largest, smallest = _INFINITE[days]
+    counts = column.cast(pa.int32() if days else pa.int64())
+    if not days and column.type.unit != "us":
+        return column.cast(pa.string())
+    texts = pc.if_else(pc.greater_equal(counts, largest), "infinity", column.cast(pa.string()))
+    return pc.if_else(pc.less_equal(counts, smallest), "-infinity", texts)
+
+
 def driver_values(column: Any, given: Any, dialect: str) -> list[Any]:
     """Return a column as values for a driver."""
     column = _typed(column, given)
+    if isinstance(given, sa.DateTime) and pa.types.is_string(column.type):
+        column = _parsed(column)
     kind = column.type
     if pa.types.is_nested(kind):
         column = json_values(column)
@@ -264,6 +281,20 @@ def driver_values(column: Any, given: Any, dialect: str) -> list[Any]:
             column = column.cast(pa.string())
     found: list[Any] = column.to_pylist()
     return found
+
+
+def _parsed(texts: Any) -> Any:
+    """Return timestamps of texts with or without a time zone.
+
+    Raises:
+        ValuesRejected: a text is not a timestamp.
+    """
+    try:
+        zoned = pc.match_substring_regex(texts, r"(Z|T.*[+-]\d\d(:?\d\d)?)$")
+        kind = TIMESTAMP_TZ if pc.any(zoned).as_py() else TIMESTAMP
+        return texts.cast(kind)
+    except pa.ArrowException as error:
+        raise ValuesRejected(str(error)) from error
 
 
 def _plain(kind: Any) -> bool:

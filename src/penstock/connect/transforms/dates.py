@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.connect.transforms.transform import reject
 
 _MONTHS: Final = (
@@ -35,11 +35,12 @@ _ZONES: Final = {"z": ("UTC", "UTC", "UTC"), "Z": ("+0000",) * 3, "X": ("Z", "Z"
 _ZONE_TEXT: Final = r"(?:UTC|GMT|Z)?(?:[+-][0-9]{1,2}(?::?[0-9]{2})?)?"
 _ZONE: Final = r"^(?:UTC|GMT|Z)?(?P<sign>[+-]?)(?P<hours>[0-9]{0,2}):?(?P<minutes>[0-9]{0,2})$"
 _DAY_MS: Final = 86_400_000
+_YEAR_MS: Final = 31_556_952_000
 _UNIT_MS: Final = {"H": 3_600_000, "m": 60_000, "s": 1_000, "S": 1}
 _DIGITS_MAX: Final = 18
 """Most digits of a number in a text that is parsed."""
-_WIDE_YEARS: Final = (np.datetime64("0001", "ms"), np.datetime64("10000", "ms"))
-"""First year whose text has the width of its pattern, and the year after the last one."""
+_WIDE_MS: Final = np.array(["0001", "10000"], "M8[ms]").astype(np.int64)
+"""First moment whose year has at most four digits, and the moment after the last one."""
 _PIVOT_YEARS: Final = 80
 """A year of two digits is in the century that began this many years ago, as in Java."""
 
@@ -69,26 +70,53 @@ class _Token:
 
 @dataclass(frozen=True)
 class DateFormat:
-    """Pattern of dates; `parse_format` makes it."""
+    """Pattern of dates; `parse_format` makes it.
+
+    Attributes:
+        first_year: first year that a text of two digits can mean.
+    """
 
     pattern: str
     tokens: tuple[_Token, ...]
+    first_year: int
 
     # Formatting
 
     def format(self, moments: Any) -> Any:
         """Return texts of moments: a column timestamp[ms]; nulls stay null."""
-        values = moments.cast(pa.int64()).fill_null(0).to_numpy().astype("M8[ms]")
-        wide = not values.size or (values.min() >= _WIDE_YEARS[0] and values.max() < _WIDE_YEARS[1])
-        widths = self._widths if wide else None
-        fields = _Fields(values)
-        texts = self._joined(fields) if widths is None else self._matrix(fields, widths)
+        if self._unit_ms > 1_000:
+            names = self.encoded(moments)
+            return names.dictionary.take(names.indices)
+        counts = moments.cast(pa.int64()).fill_null(0).to_numpy()
+        texts = self._texts(counts)
         return pc.if_else(moments.is_valid(), texts, None) if moments.null_count else texts
+
+    def encoded(self, moments: Any) -> Any:
+        """Return texts of moments as a dictionary column, in which each text occurs once."""
+        counts = moments.cast(pa.int64()).fill_null(0).to_numpy() // self._unit_ms
+        units = pa.array(counts, mask=moments.is_null().to_numpy(False)).dictionary_encode()
+        names = self._texts(units.dictionary.to_numpy() * self._unit_ms).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(names.indices.take(units.indices), names.dictionary)
+
+    @cached_property
+    def _unit_ms(self) -> int:
+        """Largest unit within which all moments have the same text."""
+        letters = {"H" if token.letter in "hHkKa" else token.letter for token in self.tokens}
+        return min(
+            (unit for letter, unit in _UNIT_MS.items() if letter in letters), default=_DAY_MS
+        )
+
+    def _texts(self, counts: Any) -> Any:
+        """Return texts of milliseconds since 1970 (NumPy)."""
+        inside = not counts.size or (counts.min() >= _WIDE_MS[0] and counts.max() < _WIDE_MS[1])
+        widths = self._widths if inside else None
+        fields = _Fields(counts)
+        return self._joined(fields) if widths is None else self._matrix(fields, widths)
 
     @cached_property
     def _widths(self) -> list[int] | None:
-        """Width of each token in bytes in the years 1 to 9999; None if widths depend on the value."""
-        widths = []
+        """Width of each token in bytes, from year 1 to 9999; None if it depends on the value."""
+        widths: list[int] = []
         for token in self.tokens:
             sizes = {len(name.encode()) for name in token.names}
             largest = {"y": 4, "D": 3, "S": 3, "u": 1}.get(token.letter, 2)
@@ -106,27 +134,27 @@ class DateFormat:
         return widths
 
     def _matrix(self, fields: _Fields, widths: list[int]) -> Any:
-        """Return texts of one width, written as a matrix of bytes."""
+        """Return texts of one width, written as a matrix of bytes with a row for each place."""
         width, count = sum(widths), fields.count
-        matrix = np.empty((count, width), np.uint8)
+        matrix = np.empty((width, count), np.uint8)
         at = 0
         for token, size in zip(self.tokens, widths, strict=True):
-            part = matrix[:, at : at + size]
+            part = matrix[at : at + size]
             if token.is_number:
-                rest = fields.number(token)
-                for column in range(size - 1, -1, -1):
-                    rest, digit = np.divmod(rest, 10)
-                    part[:, column] = digit + ord("0")
+                rest = fields.number(token).astype(np.int32)
+                for place in range(size - 1, -1, -1):
+                    tens = rest // 10
+                    part[place] = rest - tens * 10 + ord("0")
+                    rest = tens
             elif token.names:
                 names = np.array([list(name.encode()) for name in token.names], np.uint8)
-                part[:] = names[fields.index(token)]
+                part[:] = names[fields.index(token)].T
             else:
-                part[:] = np.frombuffer(_fixed(token).encode(), np.uint8)
+                part[:] = np.frombuffer(_fixed(token).encode(), np.uint8)[:, None]
             at += size
-        offsets = np.arange(0, (count + 1) * width, width, np.int64)
-        data = pa.py_buffer(matrix)
-        large = pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), data)
-        return large.cast(pa.string())
+        data = pa.py_buffer(np.ascontiguousarray(matrix.T))
+        offsets = pa.py_buffer(np.arange(count + 1) * width)
+        return pa.LargeStringArray.from_buffers(count, offsets, data).cast(pa.string())
 
     def _joined(self, fields: _Fields) -> Any:
         """Return texts of any width, joined from the texts of the tokens."""
@@ -181,20 +209,21 @@ class DateFormat:
         filled = filled.fill_null("0" * width)
         start = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset]
         data = np.frombuffer(filled.buffers()[2], np.uint8)[start : start + width * count]
-        matrix = data.reshape(count, width)
+        matrix = np.ascontiguousarray(data.reshape(count, width).T)
         numbers: dict[str, Any] = {}
         at = 0
         for token, size in zip(self.tokens, widths, strict=True):
-            part = matrix[:, at : at + size]
+            part = matrix[at : at + size]
             if token.letter:
-                digits = part - np.uint8(ord("0"))
-                fits &= (digits < 10).all(axis=1)
                 number = np.zeros(count, np.int64)
-                for column in range(size):
-                    number = number * 10 + digits[:, column]
-                numbers[token.letter] = _full_year(number) if _is_short(token) else number
+                for place in part - np.uint8(ord("0")):
+                    fits &= place < 10
+                    number = number * 10 + place
+                short = _is_short(token)
+                numbers[token.letter] = _full_year(number, self.first_year) if short else number
             else:
-                fits &= (part == np.frombuffer(token.text.encode(), np.uint8)).all(axis=1)
+                for place, byte in zip(part, token.text.encode(), strict=True):
+                    fits &= place == byte
             at += size
         return fits, numbers
 
@@ -232,7 +261,7 @@ class DateFormat:
                 if _is_short(token):
                     two = pc.match_substring_regex(text, "^[0-9]{2}$").to_numpy(False)
                     value = numbers[token.letter]
-                    numbers[token.letter] = np.where(two, _full_year(value), value)
+                    numbers[token.letter] = np.where(two, _full_year(value, self.first_year), value)
             elif token.names:
                 width = min(len(name) for name in token.names)
                 names = pa.array([name[: min(width, 3)].lower() for name in token.names])
@@ -266,35 +295,29 @@ def parse_format(value: object) -> DateFormat:
             plain = text if quoted is None else quoted.replace("''", "'") or "'"
             tokens.append(_Token("", 0, plain))
         at = match.end()
-    return DateFormat(value, tuple(tokens))
+    year = SYSTEM_CLOCK.now_ms() // _YEAR_MS + 1970
+    return DateFormat(value, tuple(tokens), year - _PIVOT_YEARS)
 
 
 class _Fields:
-    """Fields of moments, each calculated when it is first used."""
+    """Fields of moments, given as milliseconds since 1970."""
 
-    def __init__(self, values: Any) -> None:
-        self.count = len(values)
-        self._days = values.astype("M8[D]")
-        self._ms = (values - self._days).astype(np.int64)
-
-    @cached_property
-    def _months(self) -> Any:
-        return self._days.astype("M8[M]")
+    def __init__(self, counts: Any) -> None:
+        self.count = len(counts)
+        days = counts // _DAY_MS
+        self._ms = (counts - days * _DAY_MS).astype(np.int32)
+        # Fields of days are calculated once for each day if the days are close to each other.
+        first = days.min() if days.size else 0
+        span = int(days.max() - first) + 1 if days.size else 0
+        near = span <= self.count
+        self._days = (np.arange(first, first + span) if near else days).astype("M8[D]")
+        self._index = days - first if near else slice(None)
 
     def number(self, token: _Token) -> Any:
+        """Return the numbers of a field."""
         letter = token.letter
-        if letter == "y":
-            year = self._days.astype("M8[Y]").astype(np.int64) + 1970
-            year = np.where(year > 0, year, 1 - year)  # 0 is the year 1 before Christ
-            return year % 100 if token.count == 2 else year
-        if letter == "M":
-            return self._months.astype(np.int64) % 12 + 1
-        if letter == "d":
-            return (self._days - self._months.astype("M8[D]")).astype(np.int64) + 1
-        if letter == "D":
-            return (self._days - self._days.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1
-        if letter == "u":
-            return (self._days.astype(np.int64) + 3) % 7 + 1
+        if letter in "yMdDu":
+            return self._of_days(token)[self._index]
         if letter in "msS":
             part = {"m": 60, "s": 60, "S": 1000}[letter]
             return (self._ms // _UNIT_MS[letter]) % part
@@ -303,13 +326,25 @@ class _Fields:
             hour = hour % 12
         return np.where(hour == 0, 12 if letter == "h" else 24, hour) if letter in "hk" else hour
 
+    def _of_days(self, token: _Token) -> Any:
+        days, letter = self._days, token.letter
+        months, years = days.astype("M8[M]"), days.astype("M8[Y]")
+        if letter == "M":
+            return months.astype(np.int64) % 12 + 1
+        if letter in "dD":
+            first = (months if letter == "d" else years).astype("M8[D]")
+            return (days - first).astype(np.int64) + 1
+        if letter in "uE":
+            return (days.astype(np.int64) + 3) % 7 + 1
+        year = years.astype(np.int64) + 1970
+        year = np.where(year > 0, year, 1 - year)  # 0 is the year 1 before Christ
+        return year % 100 if token.count == 2 else year
+
     def index(self, token: _Token) -> Any:
         """Return indexes into the names of a field of text."""
-        if token.letter == "M":
-            return self._months.astype(np.int64) % 12
-        if token.letter == "E":
-            return (self._days.astype(np.int64) + 3) % 7
-        return self._ms // (12 * _UNIT_MS["H"])
+        if token.letter == "a":
+            return self._ms // (12 * _UNIT_MS["H"])
+        return self._of_days(token)[self._index] - 1
 
 
 def _fixed(token: _Token) -> str:
@@ -321,9 +356,8 @@ def _is_short(token: _Token) -> bool:
     return token.letter == "y" and token.count <= 2
 
 
-def _full_year(years: Any) -> Any:
+def _full_year(years: Any, first: int) -> Any:
     """Return years of two digits with their century."""
-    first = datetime.now(UTC).year - _PIVOT_YEARS
     year = first - first % 100 + years
     return np.where(year < first, year + 100, year)
 

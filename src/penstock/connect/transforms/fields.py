@@ -1,4 +1,4 @@
-"""Transforms of fields: cast, mask, rename, drop, insert, extract, hoist, flatten, convert times."""
+"""Transforms of fields in keys and values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -102,8 +103,12 @@ class Cast(ColumnTransform):
                 return cast(column, target)
             if not need_struct(column):
                 return column
-            column = self.each([path], column, lambda found, _, kind=target: cast(found, kind))
+            column = self.each([path], column, partial(_cast, target=target))
         return column
+
+
+def _cast(column: Any, path: FieldPath, target: str) -> Any:
+    return cast(column, target)
 
 
 class ExtractField(ColumnTransform):
@@ -196,7 +201,7 @@ class InsertField(ColumnTransform):
         added += [(path, pa.repeat(text, len(column))) for path, text in texts[1:]]
         for path, found in added:
             if path.steps:
-                column = inserted(column, path.names(self.field_syntax_version), found)  # type: ignore[arg-type]
+                column = inserted(column, path.names(self.field_syntax_version), found)
         return column
 
 
@@ -295,7 +300,7 @@ class ReplaceField(ColumnTransform):
                 by_struct.setdefault(steps[:-1], {})[steps[-1]] = new
         for outer in sorted(by_struct, key=len, reverse=True):
             names = by_struct[outer]
-            column = changed_at(column, outer, lambda found, names=names: _renamed(found, names))
+            column = changed_at(column, outer, partial(_renamed, names=names))
         return column
 
 
@@ -374,7 +379,10 @@ class TimestampConverter(ColumnTransform):
             return self._converted(column)
         if not need_struct(column):
             return column
-        return self.each([self.field], column, lambda found, _: self._converted(found))
+        return self.each([self.field], column, self._converted_field)
+
+    def _converted_field(self, column: Any, path: FieldPath) -> Any:
+        return self._converted(column)
 
     def _converted(self, column: Any) -> Any:
         kind = column.type
@@ -458,24 +466,16 @@ def _limited_product(column: Any, factor: int) -> Any:
 
 
 class ValueToKey(FieldOptions):
-    """Make the key of fields of the value.
+    """Make the key of fields of the value, with their names.
 
     A field that does not exist is null. A null value has no fields, and is rejected.
     """
 
-    fields: tuple[FieldPath, ...] = setting(
-        MISSING, "Fields of the value. The key's fields have the last name of their paths.",
-        kind=FIELDS,
-    )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        names = [path.steps[-1] for path in self.fields]
-        if len(set(names)) < len(names):
-            raise InvalidSetting("fields", names, "two fields have the same last name")
+    fields: tuple[FieldPath, ...] = setting(MISSING, "Fields of the value.", kind=FIELDS)
 
     def apply(self, records: Records) -> Iterable[Records]:
         value = whole(records.rows.column(VALUE))
         if not need_struct(value, nulls=False):
             return [records]
-        key = struct_of({path.steps[-1]: self.value_of(path, value) for path in self.fields}, value)
+        key = struct_of({path.text: self.value_of(path, value) for path in self.fields}, value)
         return [records.with_rows(with_column(records.rows, KEY, key))]

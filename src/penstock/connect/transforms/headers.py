@@ -110,14 +110,25 @@ def _added(records: Records, name: str, values: Any) -> Records:
     if HEADERS not in records.rows.column_names:
         return _with_entries(records, new, np.arange(count))
     column = whole(records.rows.column(HEADERS)).cast(HEADERS_TYPE)
-    parents = np.concatenate((pc.list_parent_indices(column).to_numpy(), np.arange(count)))
-    order = np.argsort(parents, kind="stable")
+    rows = np.arange(count)
+    sizes = pc.list_value_length(column).fill_null(0).to_numpy()
+    ends = np.cumsum(sizes) + rows  # positions of the new headers
+    order = np.empty(count + len(column.flatten()), np.int64)
+    old = np.ones(len(order), np.bool_)
+    old[ends] = False
+    order[old] = np.arange(len(order) - count)
+    order[ends] = len(order) - count + rows
     entries = pa.concat_arrays([column.flatten(), new]).take(pa.array(order))
-    return _with_entries(records, entries, parents[order])
+    return _with_ends(records, entries, ends + 1)
 
 
 def _with_entries(records: Records, entries: Any, parents: Any) -> Records:
     """Return rows with headers, given the row of each header, ascending."""
-    ends = np.searchsorted(parents, np.arange(records.count + 1)).astype(np.int32)
-    column = pa.ListArray.from_arrays(pa.array(ends), entries)
+    return _with_ends(records, entries, np.searchsorted(parents, np.arange(records.count), "right"))
+
+
+def _with_ends(records: Records, entries: Any, ends: Any) -> Records:
+    """Return rows with headers, given the number of headers up to the end of each row."""
+    offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+    column = pa.ListArray.from_arrays(offsets, entries)
     return records.with_rows(with_column(records.rows, HEADERS, column.cast(HEADERS_TYPE)))

@@ -32,8 +32,9 @@ class FieldPath:
         Args:
             syntax: `V1`, `V2`, or empty for both, as in `field_syntax_version`.
         """
-        ways = {"V1": [(self.text,)], "V2": [self.steps]}
-        for steps in ways.get(syntax, [(self.text,), self.steps]):
+        names = () if syntax == "V2" else ((self.text,),)
+        nested = () if syntax == "V1" else (self.steps,)
+        for steps in (*names, *nested):
             if _type_at(kind, steps) is not None:
                 return steps
         return None

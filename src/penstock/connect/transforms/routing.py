@@ -6,8 +6,8 @@ import re
 from dataclasses import MISSING, dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import Kind, setting
@@ -78,15 +78,15 @@ class TimestampRouter(Transform):
         moments = column_of(records.rows, TIMESTAMP)
         reject(moments.is_null(), "the row has no timestamp")
         plain = moments.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("ms"))
-        names = self.timestamp_format.format(plain).dictionary_encode()
-        if len(names.dictionary) == 1:
-            return [Records(self._topic(records.topic, names.dictionary[0]), records.rows)]
+        names = self.timestamp_format.encoded(plain)
+        numbers, rows = names.indices.to_numpy(), records.rows
+        if (np.diff(numbers) < 0).any():  # the rows are not in the order of their names
+            order = np.argsort(numbers, kind="stable")
+            numbers, rows = numbers[order], rows.take(pa.array(order))
+        ends = np.searchsorted(numbers, np.arange(len(names.dictionary)), "right").tolist()
         return [
-            Records(
-                self._topic(records.topic, name),
-                records.rows.filter(pc.equal(names.indices, index)),
-            )
-            for index, name in enumerate(names.dictionary)
+            Records(self._topic(records.topic, name), rows.slice(start, end - start))
+            for name, start, end in zip(names.dictionary, [0, *ends], ends, strict=False)
         ]
 
     def _topic(self, topic: str, moment: Any) -> str:

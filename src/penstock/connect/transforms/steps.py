@@ -22,7 +22,6 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.base.document import Key
 from penstock.base.errors import InvalidSetting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -85,14 +86,12 @@ class FieldOptions(Transform):
         steps = self.steps(path, column.type)
         return pa.nulls(len(column)) if steps is None else field_at(column, steps)
 
-    def each(
-        self, paths: Iterable[FieldPath], column: Any, change: Callable[[Any, FieldPath], Any]
-    ) -> Any:
-        """Return a column in which `change` replaced each field that exists; None removes it."""
+    def each(self, paths: Iterable[FieldPath], column: Any, change: Callable[..., Any]) -> Any:
+        """Return a column in which `change(field, path=…)` replaced each field that exists."""
         for path in paths:
             steps = self.steps(path, column.type)
             if steps is not None:
-                column = changed_at(column, steps, lambda found, path=path: change(found, path))
+                column = changed_at(column, steps, partial(change, path=path))
         return column
 
 

@@ -25,6 +25,7 @@ from penstock.base import document
 from penstock.base.document import DocumentInvalid, Problem, dotted
 from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.formats import InvalidFormat
+from penstock.formats.debezium import CHANGE
 from penstock.formats.value_format import INFER, ValueFormat
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import (
@@ -65,7 +66,6 @@ from penstock.spark.pipeline.state import PipelinePaths
 from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS, application, check_sink
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
-from penstock.spark.tables.changes import CHANGE
 from penstock.spark.tables.commits import committed_by_another
 from penstock.spark.tables.location import open_table
 from penstock.spark.tables.schemas import RESERVED

@@ -18,6 +18,7 @@ from typing import Any, Final
 from penstock.base.document import Key, Problem, in_order
 from penstock.base.settings import by_name
 from penstock.formats.value_format import DEBEZIUM, INFER, is_schema_file
+from penstock.formats.value_format import KINDS as FORMATS
 from penstock.security.data.masks import KINDS as MASKS
 from penstock.security.data.masks import InvalidTokenForm, TokenForm
 from penstock.spark.pipeline.draft import (
@@ -71,7 +72,7 @@ _OF_FORMAT: Final[Choices] = {
     },
     "message": {"protobuf": '"package.Message"', "registry": ""},
     "framing": dict.fromkeys(("json", "json-schema", "avro", "protobuf"), ""),
-    "decimals": dict.fromkeys(("json", "json-schema", "avro", "protobuf", "registry", DEBEZIUM), ""),
+    "decimals": dict.fromkeys((kind for kind in FORMATS if kind not in ("raw", "text")), ""),
     "unknown_fields": dict.fromkeys(("json", "json-schema", "registry", DEBEZIUM), ""),
     "decimal_handling": {DEBEZIUM: ""},
     "milliseconds": {DEBEZIUM: ""},
@@ -216,8 +217,8 @@ def _source(draft: Draft, source: Section) -> None:
         if value_format == DEBEZIUM:
             _only_for(draft, source, ("outbox",), "values that are no change events")
         if value_format == DEBEZIUM and source.get("schema") == INFER:
-            key = (*source.key, "schema")
-            draft.refuse(key, "debezium cannot infer columns", 'write them: "id bigint, name string"')
+            fix = 'write the columns of the table: "id bigint, name string"'
+            draft.refuse((*source.key, "schema"), "debezium cannot infer a schema", fix)
     if kind == "pattern":
         _only_for(draft, source, ("outbox",), "a topic, but this is a pattern")
     _watermark(draft, source)

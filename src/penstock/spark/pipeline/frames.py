@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
+from penstock.formats.debezium import CHANGE, CHANGE_TYPE
 from penstock.formats.value_format import DEBEZIUM
 from penstock.records.extents import first_millisecond
 from penstock.security.data.file_ring import KeyPlace
@@ -44,7 +45,7 @@ from penstock.spark.reads.outbox import read_outbox
 from penstock.spark.schema import COLUMN_NAMES, HEADERS, VALUE, quoted, spark_schema
 from penstock.spark.schema import ERROR as UNDECODED
 from penstock.spark.tables import read_table
-from penstock.spark.tables.changes import CHANGE, SEQUENCE_SQL
+from penstock.spark.tables.changes import SEQUENCE_SQL
 
 Ranges = Mapping[str, Mapping[str, Sequence[int]]]
 """Offsets [first, end) by topic and partition; partitions are text, as in JSON."""
@@ -188,12 +189,10 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     values = [f"{VALUE}.*"]
     if source.value_format.kind == DEBEZIUM:
         lines = lines.where(f"{VALUE} is not null or {UNDECODED} is not null")
-        change = f"{VALUE}.{CHANGE}"
-        sequence = SEQUENCE_SQL.format(lsn=f"{change}.lsn", offset="offset")
-        values = [
-            f"{VALUE}.* except ({CHANGE})",
-            f"struct({change}.op, {sequence} as sequence, {change}.at, {change}.unchanged) as {CHANGE}",
-        ]
+        op, lsn, at, unchanged = (f"{VALUE}.{CHANGE}.{part.name}" for part in CHANGE_TYPE)
+        sequence = SEQUENCE_SQL.format(lsn=lsn, offset="offset")
+        change = f"struct({op}, {sequence} as sequence, {at}, {unchanged}) as {CHANGE}"
+        values = [f"{VALUE}.* except ({CHANGE})", change]
     return lines.selectExpr(
         *values,
         f"struct({', '.join(parts)}, {tried} as attempt) as {RECORD}",

@@ -219,9 +219,8 @@ def _rules(drafted: Draft, view: Section) -> tuple[Rule, ...]:
     if view.get("format") != DEBEZIUM:
         return tuple(made)
     # Deletes and truncations have no values that a rule could check.
-    return tuple(
-        replace(rule, condition=f"_change.op in ('d', 't') or ({rule.condition}\n)") for rule in made
-    )
+    exempt = "_change.op in ('d', 't') or"
+    return tuple(replace(rule, condition=f"{exempt} ({rule.condition}\n)") for rule in made)
 
 
 def _protections(view: Section) -> tuple[Protection, ...]:

@@ -35,7 +35,7 @@ from penstock.spark.schema import HEADERS, quoted, spark_schema
 from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.sink.options import is_json_value
 from penstock.spark.staged import Staged
-from penstock.spark.tables import DeltaSink, DeltaUpsert
+from penstock.spark.tables import DeltaChanges, DeltaSink, DeltaUpsert
 
 if TYPE_CHECKING:
     from penstock.lake.commits import LakeTable
@@ -234,7 +234,7 @@ def _append(to: TableSink, name: str) -> DeltaSink | IcebergAppend:
     )
 
 
-def _upsert(to: TableSink, name: str) -> DeltaUpsert | IcebergUpsert:
+def _upsert(to: TableSink, name: str) -> DeltaChanges | DeltaUpsert | IcebergUpsert:
     if isinstance(to, IcebergSink):
         from penstock.spark.tables.iceberg import IcebergUpsert
 
@@ -245,6 +245,16 @@ def _upsert(to: TableSink, name: str) -> DeltaUpsert | IcebergUpsert:
             order_by=to.order_by,
             delete_when=to.delete_when,
             leave_out=(RECORD,),
+        )
+    if to.applies_changes:
+        return DeltaChanges(
+            to.table,
+            application=name,
+            keys=to.keys,
+            history=to.history,
+            add_columns=to.add_columns,
+            leave_out=(RECORD,),
+            codec=to.codec,
         )
     return DeltaUpsert(
         to.table,
@@ -262,7 +272,7 @@ def _lake_table(to: IcebergSink, name: str) -> LakeTable:
     from penstock.lake.commits import LakeTable
 
     return LakeTable(
-        Target(table=to.table, catalog=tuple(sorted(to.catalog.items()))),
+        Target(table=to.table, catalog=tuple(sorted((to.catalog or {}).items()))),
         application=name,
         partition_by=to.partition_by,
         add_columns=to.add_columns,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.spark.tables.append import DeltaSink, Written
+    from penstock.spark.tables.changes import DeltaChanges
     from penstock.spark.tables.collection import Collected, remove_orphans
     from penstock.spark.tables.compaction import Compacted, compact
     from penstock.spark.tables.location import table_version
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Collected",
     "Compacted",
+    "DeltaChanges",
     "DeltaSink",
     "DeltaUpsert",
     "Materialiser",
@@ -43,6 +45,7 @@ _HOMES: Final = {
     "remove_orphans": "collection",
     "Materialiser": "topic_table",
     "read_table": "topic_history",
+    "DeltaChanges": "changes",
     "DeltaUpsert": "upsert",
 }
 

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, reduce
+from operator import or_
 from typing import Any, Final
 
 import numpy as np
@@ -52,7 +53,6 @@ from penstock.spark.tables.upsert import (
     DeltaUpsert,
     KeyedRows,
     partitions_of,
-    written,
 )
 
 SEQUENCE: Final = "_penstock_sequence"
@@ -66,14 +66,20 @@ SEQUENCE_SQL: Final = (
 """SQL of a change's sequence: two numbers of 64 bits, in hexadecimal."""
 REMEMBERED: Final = timedelta(days=7)
 REWRITE_VERSIONS: Final = 50
-"""Versions of the table of deletes after which it is written anew, without what is too old."""
 
 _OP, _AT, _UNCHANGED = "_penstock_op", "_penstock_at", "_penstock_unchanged"
 _KIND, _ONLY, _STORED = "_penstock_kind", "_penstock_only", "_penstock_stored"
-_PARTIAL, _ROW, _DELETE = range(3)
-"""Kinds of events: a value that a stored row carries from an earlier change, a row, a delete."""
+_PARTIAL, _ROW, _NEW_ROW, _DELETE = range(4)
+"""Kinds of events: a value that a stored row carries from an earlier change, a row, a row that a
+create or a snapshot wrote, a delete."""
 _TIME: Final = CHANGE_TYPE.field("at").type
 _TEXTS: Final = pa.list_(pa.string())
+_NOTHING: Final = {
+    _ONLY: pa.scalar(None, pa.string()),
+    _STORED: pa.scalar(False),
+    END: pa.scalar(None, _TIME),
+}
+"""Columns that only stored rows have, and their values in changes."""
 _UNKNOWN: Final = "-" * 33
 """Sequence of a carried value that no change has set: less than any sequence."""
 _NO_LSN: Final = b"0" * 16
@@ -101,11 +107,14 @@ class DeltaChanges:
         codec: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         batch_rows_max: int = BATCH_ROWS_MAX,
+        rewrite_versions: int = REWRITE_VERSIONS,
     ) -> None:
         """Args:
         keys: columns of the table's key; they must not be null.
         history: whether the table keeps all versions of a row.
         batch_rows_max: most changes of a batch.
+        rewrite_versions: versions of the table of deletes after which it is written anew, without
+            deletes that are too old.
 
         Other arguments are those of `DeltaUpsert`.
         """
@@ -114,6 +123,7 @@ class DeltaChanges:
         self._history = history
         self._leave_out = (CHANGE, *leave_out)
         self._rows_max = batch_rows_max
+        self._rewrite_versions = rewrite_versions
         self._storage_options = dict(storage_options or {}) or None
         self._read = KeyedRows(self._table, keys=keys, delete_when=f"{_OP} in ('d', 't')")
         self._target = DeltaUpsert(
@@ -149,7 +159,7 @@ class DeltaChanges:
         )
         table = self._open()
         if in_table(table, commit):
-            return Staged(rows=0, commit=partial(written, batch_id), replayed=True)
+            return Staged(rows=0, commit=partial(_written, batch_id), replayed=True)
         schema = self._schema(table, batch)
         names = [name for name in batch.columns if name not in self._leave_out]
         partitions = partitions_of(table, names)
@@ -157,7 +167,7 @@ class DeltaChanges:
         flat = batch.selectExpr(
             *map(quoted, names), *(f"{CHANGE}.{part} as {name}" for part, name in parts.items())
         )
-        rules = [*lengths_of(table), *merged_rules(batch.select(*map(quoted, names)).schema, partitions)]
+        rules = [*lengths_of(table), *merged_rules(flat.schema, partitions)]
         rows, _ = self._read.gather(flat, rules, partitions)
         changes = self._checked(rows.drop_columns([REMOVES]), batch_id)
         return Staged(
@@ -190,7 +200,8 @@ class DeltaChanges:
         what = f"table {self._table}: batch {batch_id}"
         if rows.num_rows > self._rows_max:
             raise TableMismatch(
-                f"{what} has more than {self._rows_max} changes. Lower the trigger's limit of records"
+                f"{what} has more than {self._rows_max} changes. Lower the trigger's limit of "
+                "records"
             )
         if rows[SEQUENCE].null_count:
             raise TableMismatch(
@@ -203,10 +214,13 @@ class DeltaChanges:
                 f"{what} has changes whose key column {null[0]} is null. Name the columns of the "
                 "primary key"
             )
-        deletes = pc.equal(kept[_OP], "d")
-        kind = pc.if_else(deletes, pa.scalar(_DELETE, pa.int8()), pa.scalar(_ROW, pa.int8()))
+        which = pc.index_in(kept[_OP], value_set=pa.array(["u", "c", "r", "d"]))
+        kind = pa.array([_ROW, _NEW_ROW, _NEW_ROW, _DELETE], pa.int8()).take(which)
+        kept = kept.drop_columns([_OP]).append_column(_KIND, kind)
+        for name, nothing in _NOTHING.items():
+            kept = kept.append_column(name, pa.repeat(nothing, kept.num_rows))
         return Changes(
-            rows=kept.drop_columns([_OP]).append_column(_KIND, kind),
+            rows=kept,
             truncations=rows.filter(truncates).select([SEQUENCE, _AT]).sort_by(SEQUENCE),
         )
 
@@ -215,12 +229,12 @@ class DeltaChanges:
         cut = changes.truncations[SEQUENCE]
         beside = None
         if len(cut) and not self._history:
-            older = f"(kept.\"{SEQUENCE}\" IS NULL OR kept.\"{SEQUENCE}\" < '{cut[-1].as_py()}')"
+            older = f'(kept."{SEQUENCE}" IS NULL OR kept."{SEQUENCE}" < \'{cut[-1].as_py()}\')'
             beside = partial(TableMerger.when_not_matched_by_source_delete, predicate=older)
         version = self._target.commit(
             lambda table: self._merged(table, changes, schema), commit, beside=beside
         )
-        return written(commit.batch_id, rows=changes.rows.num_rows, version=version)
+        return _written(commit.batch_id, changes.rows.num_rows, version)
 
     def _merged(self, table: DeltaTable | None, changes: Changes, schema: Schema) -> pa.Table:
         """Return the rows to merge into a version of the table, each with its column `REMOVES`."""
@@ -229,7 +243,8 @@ class DeltaChanges:
         truncations = changes.truncations
         keys = _distinct(changes.rows.select(self._keys))
         if self._history and table is not None and len(truncations):
-            keys = _distinct(pa.concat_tables([keys, self._truncated(table, truncations, keys.schema)]))
+            found = self._truncated(table, truncations, keys.schema)
+            keys = _distinct(pa.concat_tables([keys, found]))
         if remembered is not None:
             deleted = _with_keys(remembered, keys)
             found = remembered.to_pyarrow_dataset().to_table(
@@ -240,7 +255,7 @@ class DeltaChanges:
         if table is not None:
             events += _stored_events(_with_keys(table, keys), changes.rows.schema)
         applied = Applied(
-            pa.concat_tables(events, promote_options="default"),
+            pa.concat_tables(events),
             truncations.sort_by(SEQUENCE),
             keys=self._keys,
         )
@@ -248,13 +263,15 @@ class DeltaChanges:
 
     def _truncated(self, table: DeltaTable, truncations: pa.Table, keys: pa.Schema) -> pa.Table:
         """Return the keys of versions that begin before a truncation and do not end before it."""
+        first = pc.min(truncations[_AT]).as_py()
+        columns = [*self._keys, SEQUENCE, END]
+        ends_later = pc.field(END).is_null() | (pc.field(END) >= first)
+        found = table.to_pyarrow_dataset().to_table(columns, filter=ends_later)
         conditions = [
             (pc.field(SEQUENCE) < sequence) & (pc.field(END).is_null() | (pc.field(END) >= at))
             for sequence, at in zip(truncations[SEQUENCE], truncations[_AT], strict=True)
         ]
-        found = table.to_pyarrow_dataset().to_table(
-            list(self._keys), filter=reduce(lambda one, other: one | other, conditions)
-        )
+        found = found.filter(reduce(or_, conditions)).select(self._keys)
         return found.cast(keys)
 
     @property
@@ -271,11 +288,11 @@ class DeltaChanges:
         table = open_table(self._deleted, self._storage_options)
         if not added.num_rows or in_table(table, commit):
             return
-        anew = table is not None and table.version() % REWRITE_VERSIONS == REWRITE_VERSIONS - 1
+        anew = table is not None and (table.version() + 1) % self._rewrite_versions == 0
         if anew and table is not None:
             kept = table.to_pyarrow_table().select(names).cast(added.schema)
             since = pc.max(added[_AT]).as_py() - REMEMBERED
-            added = pa.concat_tables([kept.filter(pc.greater(kept[_AT], since)), added])
+            added = pa.concat_tables([kept.filter(pc.greater_equal(kept[_AT], since)), added])
         write_deltalake(
             self._deleted,
             added,
@@ -315,12 +332,15 @@ class Applied:
             first[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
         self._starts = np.maximum.accumulate(np.where(first, self._rows, 0))
         self._kind = events[_KIND].to_numpy()
+        self._is_row = (self._kind == _ROW) | (self._kind == _NEW_ROW)
+        # A new row takes no value of an earlier row with its key.
+        fresh = first | (self._kind == _NEW_ROW)
+        self._since = np.maximum.accumulate(np.where(fresh, self._rows, 0))
         self._sequence = _bytes(events[SEQUENCE])
         self._cuts = _bytes(truncations[SEQUENCE])
         self._cut_times = truncations[_AT].combine_chunks()
         self._stored = events[_STORED].fill_null(False).to_numpy()
-        self._times = events[_AT]
-        self._ends = events[END] if END in events.column_names else None
+        self._times, self._ends = events[_AT], events[END].combine_chunks()
         own = (SEQUENCE, _KIND, _AT, _UNCHANGED, _ONLY, _STORED, START, END, CARRIED)
         self._names = [name for name in events.column_names if name not in (*keys, *own)]
         self._columns = events.select([*keys, *self._names, SEQUENCE])
@@ -345,7 +365,7 @@ class Applied:
 
     def _fill(self, unset: Numbers) -> None:
         sources = np.where(unset, -1, self._rows[:, None])
-        carried = unset & (self._kind == _ROW)[:, None]
+        carried = unset & self._is_row[:, None]
         for number in np.flatnonzero(unset.any(axis=0)).tolist():
             found, moved = self._source(unset[:, number])
             sources[:, number] = found
@@ -361,9 +381,7 @@ class Applied:
         offsets = np.zeros(self._count + 1, np.int32)
         np.cumsum(carried.sum(axis=1), out=offsets[1:])
         self._carried = carried.any(axis=1)
-        lists = pa.ListArray.from_arrays(
-            pa.array(offsets), entries, mask=pa.array(~self._carried)
-        )
+        lists = pa.ListArray.from_arrays(pa.array(offsets), entries, mask=pa.array(~self._carried))
         self._columns = self._columns.append_column(CARRIED, lists)
 
     def _source(self, unset: Numbers) -> tuple[Numbers, Numbers]:
@@ -378,8 +396,8 @@ class Applied:
         deletes = deletes[np.argsort(positions[deletes], kind="stable")]
         while True:
             last = np.maximum.accumulate(np.where(anchors, self._rows, -1))
-            sources = np.where(last >= self._starts, origins[last], -1)
-            moved = np.flatnonzero((sources < 0) & unset & (self._kind == _ROW))
+            sources = np.where(last >= self._since, origins[last], -1)
+            moved = np.flatnonzero((sources < 0) & unset & (self._kind == _NEW_ROW))
             moved = moved[positions[moved] != _NO_LSN]
             at = np.searchsorted(positions[deletes], positions[moved])
             moved, at = moved[at < deletes.size], at[at < deletes.size]
@@ -413,20 +431,16 @@ class Applied:
         if not history:
             last = following < 0
             gone = kept[last & ((self._kind[kept] == _DELETE) | is_cut)]
-            stays = kept[last & (self._kind[kept] == _ROW) & ~is_cut]
+            stays = kept[last & self._is_row[kept] & ~is_cut]
             return self._merged(stays[~self._stored[stays] | self._carried[stays]], gone, {})
-        versions = self._kind[kept] == _ROW
         ends = self._times.take(pa.array(following, mask=following < 0))
         cut_ends = self._cut_times.take(pa.array(cut, mask=~is_cut))
         ends = pc.coalesce(cut_ends, ends.combine_chunks())
-        differs = ~self._stored[kept] | self._carried[kept]
-        if self._ends is not None:
-            before = self._ends.take(kept).combine_chunks()
-            equal = pc.fill_null(pc.equal(before, ends), False)
-            equal = pc.or_(equal, pc.and_(before.is_null(), ends.is_null()))
-            differs |= ~equal.to_numpy(zero_copy_only=False)
-        chosen = versions & differs
-        gone = lost[self._stored[lost] & (self._kind[lost] == _ROW)]
+        before = self._ends.take(kept)
+        equal = pc.or_kleene(pc.equal(before, ends), pc.and_(before.is_null(), ends.is_null()))
+        same_end = equal.fill_null(False).to_numpy(zero_copy_only=False)
+        chosen = self._is_row[kept] & ~(self._stored[kept] & ~self._carried[kept] & same_end)
+        gone = lost[self._stored[lost] & self._is_row[lost]]
         return self._merged(kept[chosen], gone, {END: ends.filter(pa.array(chosen))})
 
     def _merged(self, rows: Numbers, gone: Numbers, ends: Mapping[str, Any]) -> pa.Table:
@@ -438,6 +452,11 @@ class Applied:
             found = found.append_column(name, pa.concat_arrays([values, nothing]))
         removes = np.arange(found.num_rows) >= rows.size
         return found.append_column(REMOVES, pa.array(removes))
+
+
+def _written(batch_id: int, rows: int = 0, version: int | None = None) -> Written:
+    replayed = version is None and not rows
+    return Written(batch_id=batch_id, rows=rows, files=0, version=version, replayed=replayed)
 
 
 def _bytes(sequences: Any) -> Numbers:
@@ -485,17 +504,24 @@ def _stored_events(rows: pa.Table, schema: pa.Schema) -> list[pa.Table]:
     sequences = pc.utf8_slice_codeunits(entries, 0, 33)
     names = pc.utf8_slice_codeunits(entries, 34)
     parents = pc.list_parent_indices(carried)
-    made = _shaped(rows, schema, {_KIND: _ROW})
-    unset = pa.ListArray.from_arrays(carried.offsets, names) if len(carried) else carried
-    made = made.set_column(made.schema.get_field_index(_UNCHANGED), _UNCHANGED, unset)
+    made = _shaped(rows, schema, {_KIND: _ROW, _STORED: True})
+    unset = pa.ListArray.from_arrays(carried.offsets, names, mask=carried.is_null())
+    made = _with(made, {_UNCHANGED: unset})
     if START in rows.column_names:
-        at = made.schema.get_field_index(_AT)
-        made = made.set_column(at, _AT, rows[START].cast(_TIME))
-        made = made.append_column(END, rows[END].cast(_TIME))
-    known = pc.not_equal(sequences, _UNKNOWN)
-    values = made.take(parents).drop_columns([SEQUENCE, _KIND, _UNCHANGED])
-    values = values.append_column(SEQUENCE, sequences)
-    values = values.append_column(_KIND, pa.repeat(pa.scalar(_PARTIAL, pa.int8()), len(entries)))
-    values = values.append_column(_ONLY, names).filter(known)
-    made = made.append_column(_STORED, pa.repeat(True, made.num_rows))
-    return [made, values]
+        made = _with(made, {_AT: rows[START].cast(_TIME)})
+    values = _with(
+        made.take(parents),
+        {
+            SEQUENCE: sequences,
+            _KIND: pa.repeat(pa.scalar(_PARTIAL, pa.int8()), len(entries)),
+            _ONLY: names,
+        },
+    )
+    return [made, values.filter(pc.not_equal(sequences, _UNKNOWN))]
+
+
+def _with(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    """Return rows with some columns replaced."""
+    for name, column in columns.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
+    return rows

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import TableMerger
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
@@ -224,6 +225,7 @@ class DeltaUpsert:
         delete_when: str | None = None,
         add_columns: bool = False,
         leave_out: Sequence[str] = (),
+        own: Sequence[str] = (),
         codec: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         batch_rows_max: int = BATCH_ROWS_MAX,
@@ -241,6 +243,7 @@ class DeltaUpsert:
         add_columns: whether new columns of a batch are added to the table's schema. If false, a
             batch with new columns is rejected.
         leave_out: columns of a batch that only `delete_when` uses; they are not written.
+        own: columns of this package, whose names are reserved for it.
         codec: Parquet compression: none, gzip, snappy, lz4 or zstd; None means snappy.
         storage_options: options of an object store, as `deltalake` names them.
         batch_rows_max: most rows to merge; a batch with more keys is rejected.
@@ -253,10 +256,11 @@ class DeltaUpsert:
             leave_out=leave_out,
             batch_rows_max=batch_rows_max,
         )
+        self.application = application
         self._sink = DeltaSink(table, application=application, storage_options=storage_options)
+        self._own = frozenset(own)
         self._keys = tuple(keys)
         self._order_by = order_by
-        self._delete_when = delete_when
         self._add_columns = add_columns
         self._leave_out = tuple(leave_out)
         self._codec = checked(codec)
@@ -282,19 +286,17 @@ class DeltaUpsert:
                 key has several rows.
             QueryChanged: the table has batches of this application from another checkpoint.
         """
-        commit = Commit(
-            application=self._sink.application, batch_id=batch_id, query=query_of(batch)
-        )
+        commit = Commit(application=self.application, batch_id=batch_id, query=query_of(batch))
         table = self._sink.open()
         if in_table(table, commit):
             return Staged(rows=0, commit=partial(_done, batch_id), replayed=True)
         batch = generated(batch, table)
-        schema = self._schema(table, batch.drop(*self._leave_out).schema)
-        partitions = _partitions(table, batch.columns)
+        schema = self.schema(table, batch.drop(*self._leave_out).schema)
+        partitions = partitions_of(table, batch.columns)
         rules = [*lengths_of(table), *merged_rules(batch.schema, partitions)]
         rows, once = self._newest.gather(batch, rules, partitions)
         self._newest.check(rows, batch_id)
-        rows = self._fitted(rows, schema)
+        rows = self.fitted_rows(rows, schema)
         return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit), once=once)
 
     def check(self, batch: DataFrame) -> None:
@@ -308,20 +310,20 @@ class DeltaUpsert:
         """
         table = self._sink.open()
         batch = generated(batch, table)
-        self._schema(table, batch.drop(*self._leave_out).schema)
-        self._newest.marked(batch, _partitions(table, batch.columns))
+        self.schema(table, batch.drop(*self._leave_out).schema)
+        self._newest.marked(batch, partitions_of(table, batch.columns))
 
     def _finish(self, rows: pa.Table, commit: Commit) -> Written:
         if not rows.num_rows:
             return _done(commit.batch_id, replayed=False)
-        version = self._commit(rows, commit)
+        version = self.commit(lambda _: rows, commit)
         if version is None:
             return _done(commit.batch_id)
         return Written(
             batch_id=commit.batch_id, rows=rows.num_rows, files=0, version=version, replayed=False
         )
 
-    def _schema(self, table: DeltaTable | None, batch: StructType) -> Schema:
+    def schema(self, table: DeltaTable | None, batch: StructType) -> Schema:
         """Return the table's schema including the batch's new columns; raise as `check` does."""
         needed = {"keys": self._keys, "order_by": (self._order_by,) if self._order_by else ()}
         for option, names in needed.items():
@@ -334,19 +336,19 @@ class DeltaUpsert:
                     raise InvalidOption(
                         option, name, f"{why}, whose values cannot be compared. Cast it"
                     )
-        check_names(batch.names)
+        check_names([name for name in batch.names if name not in self._own])
         columns = schema_of(batch)
         if table is None:
             return columns
         check_writable(table, self._sink.table, removes=True)
         check_merged(self._sink.table, table, rules_of(table))
-        check_partitions(_partitions(table, batch.names), batch)
+        check_partitions(partitions_of(table, batch.names), batch)
         there = table.schema()
         added = added_columns(self._sink.table, there, columns, allowed=self._add_columns)
         unlisted(self._sink.table, table, bounded(pa.table({}), table))
         return Schema([*there.fields, *added])
 
-    def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
+    def fitted_rows(self, rows: pa.Table, schema: Schema) -> pa.Table:
         """Return the rows converted to the table's types, as `deltalake` merges them.
 
         Rows that delete a key keep only their key, order and `REMOVES`; other columns become null.
@@ -368,17 +370,34 @@ class DeltaUpsert:
         ]
         return pa.concat_tables([found, pa.table(columns, schema=found.schema)])
 
-    def _commit(self, rows: pa.Table, commit: Commit) -> int | None:
-        """Return the version that contains the batch; None if another attempt committed it."""
+    def commit(
+        self,
+        rows: Callable[[DeltaTable | None], pa.Table],
+        commit: Commit,
+        *,
+        beside: Callable[[TableMerger], TableMerger] | None = None,
+    ) -> int | None:
+        """Merge rows, and return the table's new version.
+
+        Return None if another attempt committed the batch, or if there is nothing to do.
+
+        Args:
+            rows: returns the rows to merge into a version of the table (None: it does not exist),
+                as `fitted_rows` returns them.
+            beside: adds clauses to the merge.
+        """
         for attempt in range(1, MERGE_ATTEMPTS_MAX + 1):
             table = self._sink.open()
             if in_table(table, commit):
                 return None
             try:
+                found = rows(table)
                 if table is None:
-                    self._create(rows, commit)
+                    self._create(found, commit)
                     return 0
-                self._merge(table, rows, commit)
+                if not found.num_rows and beside is None:
+                    return None
+                self._merge(table, found, commit, beside)
                 return table.version()
             except (CommitFailedError, DeltaError) as error:
                 if INVALID_ROWS in str(error):
@@ -413,7 +432,13 @@ class DeltaUpsert:
             commit_properties=commit.properties(),
         )
 
-    def _merge(self, table: DeltaTable, rows: pa.Table, commit: Commit) -> None:
+    def _merge(
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        commit: Commit,
+        beside: Callable[[TableMerger], TableMerger] | None,
+    ) -> None:
         kept, new = (partial(_of, side) for side in ("kept", "new"))
         same = " AND ".join(f"{kept(key)} = {new(key)}" for key in self._keys)
         values = {_named(name): new(name) for name in rows.column_names if name != REMOVES}
@@ -444,14 +469,16 @@ class DeltaUpsert:
             writer_properties=delta_properties(self._codec, bounds),
             commit_properties=commit.properties(),
         )
-        if self._delete_when is not None:
+        if beside is not None:
+            merging = beside(merging)
+        if pc.any(rows[REMOVES]).as_py():
             merging = merging.when_matched_delete(" AND ".join(filter(None, (removes, later))))
         merging.when_matched_update(values, predicate=later).when_not_matched_insert(
             values, predicate=f"NOT {removes}"
         ).execute()
 
 
-def _partitions(table: DeltaTable | None, names: Sequence[str]) -> list[str]:
+def partitions_of(table: DeltaTable | None, names: Sequence[str]) -> list[str]:
     known = () if table is None else table.metadata().partition_columns
     return [name for name in known if name in names]
 

@@ -1,0 +1,1 @@
+"""Debezium beside the source `postgresql`: its process, the compared columns, and the changes."""

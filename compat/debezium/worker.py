@@ -1,0 +1,124 @@
+"""Debezium's PostgreSQL connectors in a standalone worker of Kafka Connect."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tests.ports import free_port
+
+from compat.parts import debezium
+
+WAIT_SECONDS: Final = 60.0
+_WORKER: Final = {
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "key.converter.schemas.enable": "false",
+    "value.converter.schemas.enable": "false",
+    "offset.flush.interval.ms": "1000",
+    "plugin.discovery": "service_load",
+}
+_CONNECTOR: Final = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "plugin.name": "pgoutput",
+    "publication.autocreate.mode": "disabled",
+    "skipped.operations": "none",
+}
+
+
+class Debezium:
+    """Process with connectors; each name is that of a slot, and the prefix of topics."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        url: str,
+        connectors: Mapping[str, Mapping[str, str]],
+        directory: Path,
+        *,
+        worker: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the process.
+
+        Args:
+            connectors: settings of each connector by its name.
+            worker: more settings of the worker.
+
+        Raises:
+            PartMissing: the connector or Java is not available.
+        """
+        self._log = directory / "debezium.log"
+        self._names = tuple(connectors)
+        place = urlsplit(url)
+        database = {
+            "database.hostname": place.hostname or "", "database.port": str(place.port),
+            "database.user": place.username or "", "database.password": "none",
+            "database.dbname": place.path.removeprefix("/"),
+        }  # fmt: skip
+        files = [_written(directory / "worker.properties", {
+            **_WORKER, "bootstrap.servers": bootstrap,
+            "offset.storage.file.filename": str(directory / "debezium.offsets"),
+            "listeners": f"http://127.0.0.1:{free_port()}", **(worker or {}),
+        })]  # fmt: skip
+        for name, settings in connectors.items():
+            named = {"name": name, "topic.prefix": name, "slot.name": name}
+            files.append(
+                _written(
+                    directory / f"{name}.properties",
+                    {**_CONNECTOR, **database, **named, **settings},
+                )
+            )
+        command = [
+            "java", "-XX:TieredStopAtLevel=4", "-cp", debezium(),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "org.apache.kafka.connect.cli.ConnectStandalone", *map(str, files),
+        ]  # fmt: skip
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"}
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_streaming(self, execute: Any) -> None:
+        """Wait until all connectors stream.
+
+        Args:
+            execute: executes a statement in the database, and returns the rows.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS
+        names = ", ".join(f"'{name}'" for name in self._names)
+        query = (
+            "SELECT count(*) FROM pg_replication_slots JOIN pg_stat_replication"
+            f" ON pid = active_pid WHERE slot_name IN ({names}) AND state = 'streaming'"
+        )
+        while execute(query) != [(len(self._names),)]:
+            self.check()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"Debezium does not stream:\n{self.log()}")
+            time.sleep(0.05)
+
+    def check(self) -> None:
+        """Raise an error if the process has ended."""
+        if self._process.poll() is not None:
+            raise AssertionError(f"Debezium ended:\n{self.log()}")
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _written(file: Path, settings: Mapping[str, str]) -> Path:
+    escaped = (f"{name}={text}".replace("\\", "\\\\") for name, text in settings.items())
+    file.write_text("\n".join(escaped) + "\n")
+    return file
