@@ -36,7 +36,7 @@ FIGURES: Final = {
         "start-up to the first answer",
         "resident memory, idle",
         "resident memory, after the load",
-        "round trip of one record, p50, durable, beside the peer",
+        "round trip of one record, p50, durable, next to the peer",
         "round trip of one record, p99, durable",
         "produce 100 B, 1 partition, large batches",
         "fetch 100 B, 1 partition, large batches",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_guides_on_moving(tmp_path: Path, name: str) -> None:
             run.perform(block)
         run.page(DOCS / "moving" / f"{name}.md")
         assert run.outputs
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_guide_on_writing_a_connector(tmp_path: Path) -> None:
+    with Run(tmp_path) as run:
+        for block in BROKER:
+            run.perform(block)
+        run.page(DOCS / "guides" / "writing-a-connector.md")
+        assert "42 records" in "".join(run.outputs)
+    program = "import test_numbers as t; t.test_numbers()"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 
 @pytest.mark.long

@@ -41,8 +41,8 @@ def shop(logical: PostgresServer) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker in a process of its own."""
+def log(logical: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker in a process of its own, for one server: connectors keep their positions in it."""
     with Broker(directory=tmp_path_factory.mktemp("log"), process=True) as broker:
         yield broker
 
