@@ -208,6 +208,12 @@ class Child:
             return "failed", f"the process ended with status {self._process.exitcode}"
         return str(kind), str(text)
 
+    def peak_bytes(self) -> int:
+        """Return the largest resident memory of the process so far, in bytes."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) << 10
+
     def go_on(self) -> None:
         self._ends.send(None)
 
