@@ -20,7 +20,7 @@ process exists, and reports FAILED if it does not.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -67,13 +67,23 @@ class ConnectorStatus(Struct, kw_only=True):
 
 
 class StatusFile:
-    """Status of this process's connector, and the file that it is written to."""
+    """Status of this process's connector, and the file that it is written to.
+
+    `watch` is called with the status after each write, so once a second while the connector runs.
+    """
 
     def __init__(
-        self, connector: str, direction: str, directory: Path, clock: Clock = SYSTEM_CLOCK
+        self,
+        connector: str,
+        direction: str,
+        directory: Path,
+        *,
+        watch: Callable[[ConnectorStatus], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._path = directory / FILE
         self._clock = clock
+        self._watch = watch
         self._next = 0.0
         pid = os.getpid()
         self.status = ConnectorStatus(
@@ -107,6 +117,8 @@ class StatusFile:
     def _write(self) -> None:
         self._next = self._clock.monotonic() + WRITE_SECONDS
         write_durably(self._path, msgspec.json.encode(self.status))
+        if self._watch is not None:
+            self._watch(self.status)
 
 
 def read_status(directory: Path) -> ConnectorStatus | None:

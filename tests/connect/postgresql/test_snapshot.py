@@ -35,7 +35,9 @@ def test_a_killed_snapshot_equals_the_table(
     name = f"rows-{rows}"
     shop("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount int NOT NULL)")
     shop("INSERT INTO orders SELECT i, 'c' || i, 0 FROM generate_series(1, %s) AS i", rows)
-    file = connector_file(folder, shop.url, name=name, more='tombstones = false\ncompression = "zstd"\n')
+    file = connector_file(
+        folder, shop.url, name=name, more='tombstones = false\ncompression = "zstd"\n'
+    )
     chance = random.Random(SEED)
     done = threading.Event()
 
@@ -57,6 +59,7 @@ def test_a_killed_snapshot_equals_the_table(
     try:
         # Each batch of a snapshot has about six steps; kills are spread over the table.
         batches = rows // 40_000 + 6
+        killed = 0
         for _ in range(kills):
             child = Child(file, log.bootstrap, 30 + chance.randrange(1 + 6 * batches // kills))
             kind, text = child.wait()
@@ -64,9 +67,12 @@ def test_a_killed_snapshot_equals_the_table(
             peak = child.peak_bytes()
             assert peak < MEMORY_BYTES_MAX
             child.kill() if kind == "step" else child.join()
+            killed += kind == "step"
     finally:
         done.set()
         writer.join()
+    print(f"{killed} kills of the snapshot of {rows:,} rows")
+    assert killed > kills // 2
     run_once(file, log.bootstrap)
     check(shop, log, f"{name}.public.orders")
 

@@ -12,8 +12,16 @@ from penstock.connect.plugins import SourceContext
 from penstock.connect.postgresql.source import PostgresSource
 from penstock.connect.status import read_status
 from penstock.testing import Broker
-from tests.connect.postgresql.bed import Database, connector_file, events, replayed, run_once
-from tests.postgres import PostgresServer
+from tests.connect.postgresql.bed import (
+    LOGICAL,
+    Database,
+    connector_file,
+    database,
+    events,
+    replayed,
+    run_once,
+)
+from tests.postgres import PostgresServer, postgres_server
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12, 2))"
 LONG = "repeat(md5(random()::text), 1000)"
@@ -161,3 +169,30 @@ def test_problems_are_found_before_a_run(
     assert any("wal_level is replica" in text for text in problems(postgres.url("postgres")))
     [absent] = problems(shop.url.rpartition("/")[0] + "/absent")
     assert 'database "absent" does not exist' in absent
+
+
+def test_a_table_that_is_created_again_is_read_again(
+    shop: Database, log: Broker, folder: Path
+) -> None:
+    shop(ORDERS)
+    shop("INSERT INTO orders VALUES (1, 'a', 1)")
+    file = connector_file(folder, shop.url, name="created")
+    run_once(file, log.bootstrap)
+    shop(f"DROP TABLE orders; {ORDERS}; INSERT INTO orders VALUES (2, 'b', 2)")
+    run_once(file, log.bootstrap)
+    found = events(log.bootstrap, topic_of("created"))
+    assert [(event.value["op"], event.key["id"]) for event in found] == [("r", 1), ("r", 2)]
+
+
+def test_another_database_is_not_read_from_an_old_position(
+    shop: Database, logical: PostgresServer, log: Broker, folder: Path
+) -> None:
+    shop(ORDERS)
+    file = connector_file(folder, shop.url, name="restored")
+    run_once(file, log.bootstrap)
+    with postgres_server(settings=LOGICAL) as other, other.database() as name:
+        with database(other.url(name)) as there:
+            there(ORDERS)
+        file.write_text(file.read_text().replace(shop.url, other.url(name)))
+        with pytest.raises(ConnectorFailed, match="the database is of another cluster"):
+            run_once(file, log.bootstrap)

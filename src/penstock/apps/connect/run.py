@@ -8,7 +8,8 @@ command with status 1 and one line with the cause.
 from __future__ import annotations
 
 import signal
-from typing import Final
+import sys
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,7 +17,23 @@ from penstock.apps.client.session import State, say
 from penstock.apps.connect.command import Located, client_of, located
 from penstock.apps.process.daemon import handled, set_up
 
+if TYPE_CHECKING:
+    from penstock.connect.status import ConnectorStatus
+
 FORCED_STATUS: Final = 1
+
+
+class Progress:
+    """Line of a terminal with the state and the counts of a connector, written once a second."""
+
+    def __init__(self) -> None:
+        self._records = 0
+
+    def __call__(self, status: ConnectorStatus) -> None:
+        rate, self._records = status.records - self._records, status.records
+        line = f"{status.connector}: {status.state}, {status.records:,} records, {rate:,} new"
+        cause = f": {status.cause}" if status.cause else ""
+        click.echo(f"\r\033[K{line}{cause}", nl=status.state in ("FAILED", "STOPPED"), err=True)
 
 
 @click.command("run", short_help="Run a connector.")
@@ -42,7 +59,8 @@ def run(state: State, where: Located, once: bool) -> None:
             raise SystemExit(FORCED_STATUS)
         stop.set()
 
-    status = StatusFile(spec.name, spec.direction, spec.state)
+    progress = Progress() if sys.stderr.isatty() and not state.json else None
+    status = StatusFile(spec.name, spec.direction, spec.state, watch=progress)
     with (
         handled(on_signal, (signal.SIGINT, signal.SIGTERM)),
         client_of(state, spec) as client,

@@ -33,7 +33,7 @@ _PERMANENT: Final = (
     "could not translate host name",
 )  # fmt: skip
 """Parts of messages of failed connections that another attempt does not mend."""
-_RETRIABLE_CLASSES: Final = ("08", "40", "53", "57", "58")
+_RETRIABLE_CLASSES: Final = ("08", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE whose statements may succeed later."""
 
 

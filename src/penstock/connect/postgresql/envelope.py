@@ -103,8 +103,9 @@ def changed(rows: Rows, shape: Shape, origin: Origin, now_us: int) -> list[Any]:
     whole = deletes | (updates & (rows.olds == _OLD_ROW)) | moved
     ops = np.where(gone, "d", np.where(updates, "u", "c"))
     parts = _Parts(
-        before=_where(whole, old), after=_where(~gone, new), source=source, unchanged=unchanged
-    )
+        before=_where(whole, old), after=_where(~gone, new), source=source,
+        unchanged=None if unchanged is None else pc.if_else(pa.array(gone), None, unchanged),
+    )  # fmt: skip
     keys = _choose(gone, shape.keys(old), shape.keys(new)) if gone.any() else shape.keys(new)
     headers = _key_headers(moved, "__debezium.newkey", shape.keys(new))
     tables = [_table(keys, parts.values(ops, now_us), headers, order)]

@@ -68,6 +68,58 @@ def slot_state(session: Session, name: str) -> SlotState | None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Identity of a server: of its cluster of databases, and of its timeline."""
+
+    system: str
+    timeline: int
+
+
+def identify(connection: Any, url: str) -> Server:
+    """Return the identity of the server of a replication connection."""
+    with translated(url), connection.cursor() as cursor:
+        cursor.execute("IDENTIFY_SYSTEM")
+        system, timeline, *_ = cursor.fetchone()
+    return Server(system=str(system), timeline=int(timeline))
+
+
+def check_history(connection: Any, url: str, before: Server, now: Server, position: int) -> None:
+    """Check that the server's log contains a position of another server or timeline.
+
+    After a failover or a restore, the log may have left the old one before the position.
+
+    Raises:
+        ConnectorFailed: it does not contain the position.
+    """
+    if before.system != now.system:
+        raise ConnectorFailed(
+            f"the database is of another cluster (system identifier {now.system}, before"
+            f" {before.system}), so the position {lsn_text(position)} means nothing in it. Take a"
+            " new snapshot with: penstock connect reset FILE"
+        )
+    if before.timeline == now.timeline:
+        return
+    with translated(url), connection.cursor() as cursor:
+        cursor.execute(f"TIMELINE_HISTORY {now.timeline}")
+        _, content = cursor.fetchone()
+    for line in bytes(content).decode().splitlines():
+        timeline, _, rest = line.partition("\t")
+        if timeline.strip() == str(before.timeline):
+            switched = lsn_number(rest.split("\t")[0])
+            if switched >= position:
+                return
+            raise ConnectorFailed(
+                f"the server was promoted at {lsn_text(switched)}, before the position"
+                f" {lsn_text(position)} that topics have: they contain changes that the database"
+                " has lost. Take a new snapshot with: penstock connect reset FILE"
+            )
+    raise ConnectorFailed(
+        f"timeline {now.timeline} of the server does not descend from timeline"
+        f" {before.timeline}. Take a new snapshot with: penstock connect reset FILE"
+    )
+
+
 def create_slot(connection: Any, url: str, name: str, *, failover: bool) -> tuple[int, str]:
     """Create a slot; return its first position and the name of its exported snapshot.
 

@@ -51,8 +51,13 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 
 class TableState(Struct, frozen=True, kw_only=True):
-    """Stored state of a table's snapshot."""
+    """Stored state of a table's snapshot.
 
+    Attributes:
+        id: OID of the table; a table that was dropped and created again has another one.
+    """
+
+    id: int
     done: bool = False
     segments: tuple[Segment, ...] = ()
 

@@ -2,13 +2,14 @@
 
 Positions:
 
-    stream         {"commit_lsn": …, "rows": …, "flush_lsn": …}
+    stream         {"commit_lsn": …, "rows": …, "flush_lsn": …, "system": …, "timeline": …}
     table/s.t      state of the table's snapshot (`snapshot.py`)
 
 `commit_lsn` is the commit position of the last transaction in the log, `rows` the number of its
 rows there, `flush_lsn` the end of the last transaction that is whole there. The slot's confirmed
 position moves to `flush_lsn` only after the log has committed it. The server then repeats at most
-what follows, and rows up to `commit_lsn` and `rows` are left out.
+what follows, and rows up to `commit_lsn` and `rows` are left out. `system` and `timeline` identify
+the server, so that a failover that has lost changes is recognised.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class Settings(ConnectorSettings):
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """Stored position of the stream; see the module."""
 
+    system: str
+    timeline: int
     commit_lsn: int = 0
     rows: int = 0
     flush_lsn: int = 0
@@ -252,6 +255,12 @@ class PostgresSource(Source[Settings]):
         """Open the replication connection, and create the slot if no run has read from it."""
         state = slots.slot_state(session, self._slot)
         self._replication = connect(self.settings.url, replication=True)
+        server = slots.identify(self._replication, self.settings.url)
+        if stream is not None:
+            before = slots.Server(system=stream.system, timeline=stream.timeline)
+            position = max(stream.commit_lsn, stream.flush_lsn)
+            slots.check_history(self._replication, self.settings.url, before, server, position)
+            stream = msgspec.structs.replace(stream, timeline=server.timeline)
         if state is None and stream is not None:
             raise ConnectorFailed(
                 slots.lost_message(self._slot, stream.flush_lsn, "it does not exist any more")
@@ -267,12 +276,12 @@ class PostgresSource(Source[Settings]):
                 self._replication, self.settings.url, self._slot, failover=failover
             )
             self.context.report(f"created replication slot {self._slot} at {lsn_text(position)}")
-            return Stream(flush_lsn=position), snapshot
+            return _begun(server, position), snapshot
         slots.check_slot(
             state, self._slot, self._origin.database, stream.flush_lsn if stream else None
         )
         if stream is None:
-            return Stream(flush_lsn=state.confirmed_lsn), None
+            return _begun(server, state.confirmed_lsn), None
         if state.confirmed_lsn > stream.flush_lsn and stream.commit_lsn > state.confirmed_lsn:
             raise ConnectorFailed(
                 slots.lost_message(self._slot, stream.flush_lsn, "another reader has advanced it")
@@ -293,7 +302,7 @@ class PostgresSource(Source[Settings]):
         exported: str | None,
     ) -> Iterator[tuple[SourceBatch, dict[str, TableState]]]:
         """Yield the batches of tables that were not read whole, and their new states."""
-        missing = [table for table in tables if not states.get(table.full_name, TableState()).done]
+        missing = [table for table in tables if not _is_read(table, states.get(table.full_name))]
         first = {STREAM: msgspec.to_builtins(stream)}
         if not missing or self.settings.snapshot == "never":
             yield SourceBatch(positions=first), {}
@@ -318,7 +327,7 @@ class PostgresSource(Source[Settings]):
         relation = self._catalog.relation(table)
         shape = self._shape(relation)
         topic = self._topic(table.schema, table.name, self._origin.database)
-        segments = state.segments if state and table.key else ()
+        segments = state.segments if state and state.id == table.id and table.key else ()
         after = segments[-1].upto if segments else None
         for columns, upto in reader.chunks(table, relation, after):
             segment = Segment(snapshot=reader.snapshot, lsn=reader.lsn, upto=upto)
@@ -330,7 +339,7 @@ class PostgresSource(Source[Settings]):
             count = len(columns[0])
             moments = _snapshot_moments(count, reader)
             records = self._snapshot_records(columns, shape, topic, moments) if count else ()
-            yield records, TableState(done=done, segments=segments)
+            yield records, TableState(id=table.id, done=done, segments=segments)
 
     def _snapshot_records(
         self, columns: list[Any], shape: Shape, topic: str, moments: Moments
@@ -424,7 +433,8 @@ class PostgresSource(Source[Settings]):
         for change in chunk.changes:
             records += self._records(change, kept, now_us)
         before = self._stream_position
-        position = Stream(
+        position = msgspec.structs.replace(
+            before,
             commit_lsn=max(before.commit_lsn, chunk.open_commit_lsn or chunk.commit_lsn),
             rows=chunk.open_rows if chunk.open_commit_lsn else WHOLE,
             flush_lsn=max(before.flush_lsn, chunk.end_lsn),
@@ -558,6 +568,14 @@ class PostgresSource(Source[Settings]):
 
 WHOLE: Final = 2**62
 """Number of rows of a transaction that is whole in the log."""
+
+
+def _begun(server: slots.Server, position: int) -> Stream:
+    return Stream(system=server.system, timeline=server.timeline, flush_lsn=position)
+
+
+def _is_read(table: Table, state: TableState | None) -> bool:
+    return state is not None and state.done and state.id == table.id
 
 
 def _decoded(value: Any, kind: Any) -> Any:
