@@ -24,6 +24,8 @@ _CONTROLS: Final = [
     (bytes([code]), _SHORT.get(code, f"\\u{code:04X}").encode()) for code in range(32)
 ]
 _NOT_FINITE: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
+_CONSTANT_ROWS: Final = 16
+"""Rows from which a column is searched for a single value."""
 _NO_BYTES: Final = np.empty(0, np.uint8)
 _FINER: Final = {"us": (1_000, 3), "ns": (1_000_000, 6)}
 """For a time unit: units in a millisecond, and digits after the milliseconds."""
@@ -77,12 +79,28 @@ def json_values(column: Any) -> pa.StringArray:
 def _whole_rows(rows: Any) -> Any:
     """Return rows as JSON objects in which every field is written."""
     parts: list[Any] = []
-    mark = "{"
+    plain = "{"
     for field, column in zip(rows.type, rows.flatten(), strict=True):
-        parts += [f"{mark}{json.dumps(field.name, ensure_ascii=False)}:", _elements(column, True)]
-        mark = ","
-    joined = pc.binary_join_element_wise(*parts, pa.repeat("}", len(rows)), "")
+        plain += f"{json.dumps(field.name, ensure_ascii=False)}:"
+        if _is_constant(column):
+            plain += str(_elements(column[:1], True)[0]) + ","
+        else:
+            parts += [plain, _elements(column, True)]
+            plain = ","
+    parts.append(pa.repeat(plain.removesuffix(",") + "}", len(rows)))
+    joined = pc.binary_join_element_wise(*parts, "")
     return pc.if_else(rows.is_valid(), joined, None) if rows.null_count else joined
+
+
+def _is_constant(column: Any) -> bool:
+    """Whether a column has one value in all rows, which is then written only once."""
+    count, kind = len(column), column.type
+    if count < _CONSTANT_ROWS or column.null_count == count:
+        return bool(count >= _CONSTANT_ROWS)
+    # Equal floats may have different texts: 0.0 and -0.0.
+    if column.null_count or pa.types.is_nested(kind) or pa.types.is_floating(kind):
+        return False
+    return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _text(column: Any, nulls: bool) -> tuple[str, Any]:
