@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from benchmarks.harness import Row
 from compat.drivers.remote import Program
 from compat.parts import transforms_java
 from compat.transforms.records import KEY, rows
+
+from benchmarks.harness import Row
 from penstock.connect.plugins import Records
-from penstock.connect.transforms.steps import applied, build_transforms
+from penstock.connect.steps import applied, build_transforms
 
 ROWS: Final = 10_000
 ROUNDS, ROUNDS_QUICK = 60, 15
@@ -81,7 +82,7 @@ def measure(*, quick: bool = False) -> list[Row]:
     try:
         theirs = _kafka_connect(program, orders, ROUNDS_QUICK if quick else ROUNDS)
     finally:
-        program.kill()
+        program.close()
     limit = SECONDS_QUICK if quick else SECONDS
     return [
         Row(

@@ -94,6 +94,11 @@ def debezium() -> str:
     return class_path(jars("debezium", HERE / "debezium" / "pom.xml"))
 
 
+def kafka_connect() -> str:
+    """Return the class path of Kafka Connect with its file connectors."""
+    return class_path(jars("connect", HERE / "connect" / "pom.xml"))
+
+
 def _compiled(source: Path, profile: str, pom: Path) -> str:
     libraries = jars(profile, pom)
 

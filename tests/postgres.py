@@ -132,6 +132,16 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(int(child), number)
 
+    def another(self, directory: Path) -> PostgresServer:
+        """Return a server of the same programs and settings for a copy of the files."""
+        return PostgresServer(
+            self._programs,
+            directory,
+            durable=self._durable,
+            host=self._host,
+            settings=self._settings,
+        )
+
     def log(self) -> str:
         """The end of the server's log."""
         return (self.directory / "log").read_text(errors="replace")[-4000:]
@@ -267,6 +277,14 @@ def _account() -> pwd.struct_passwd:
     """Return the server's user where tests run as root."""
     names = {entry.pw_name: entry for entry in pwd.getpwall()}
     return names.get("postgres") or names["nobody"]
+
+
+def owner() -> tuple[int, int]:
+    """Return the user and group of the server's files."""
+    if os.geteuid() != 0:
+        return os.getuid(), os.getgid()
+    account = _account()
+    return account.pw_uid, account.pw_gid
 
 
 def _identity() -> dict[str, Any]:

@@ -46,6 +46,22 @@ def test_guides_on_moving(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_the_guide_on_iceberg_tables(tmp_path: Path) -> None:
+    with Run(tmp_path) as run:
+        for block in BROKER:
+            run.perform(block)
+        run.page(DOCS / "guides" / "iceberg.md")
+        assert "1 records in 1 batches" in "".join(run.outputs)
+    program = """
+from pyiceberg.catalog import load_catalog
+table = load_catalog("default", uri="sqlite:///lake.db").load_table("shop.orders")
+assert table.scan().to_arrow()["word"].to_pylist() == ["first"]
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_guide_on_writing_a_connector(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         for block in BROKER:

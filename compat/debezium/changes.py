@@ -1,4 +1,4 @@
-"""Changes of tables, drawn from a seed: transactions of rows with savepoints, truncations and DDL."""
+"""Changes of tables, drawn from a seed: transactions with savepoints, truncations, and DDL."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 _COLUMNS: Final = "id bigint, a int, b text, c numeric(12, 2), at timestamptz(3)"
-LONG_TEXT: Final = (
-    "(SELECT string_agg(md5(i::text || {seed}), '') FROM generate_series(1, 300) AS i)"
-)
+_LONG: Final = "(SELECT string_agg(md5(i::text || {seed}), '') FROM generate_series(1, 300) AS i)"
 """Text that PostgreSQL stores out of line."""
 TABLES: Final = (
     "CREATE SEQUENCE codes",
@@ -18,7 +16,8 @@ TABLES: Final = (
     "ALTER TABLE whole REPLICA IDENTITY FULL",
     f"CREATE TABLE bare ({_COLUMNS})",
     "ALTER TABLE bare REPLICA IDENTITY FULL",
-    f"CREATE TABLE indexed ({_COLUMNS}, code int NOT NULL DEFAULT nextval('codes'), PRIMARY KEY (id))",
+    f"CREATE TABLE indexed ({_COLUMNS}, code int NOT NULL DEFAULT nextval('codes'),"
+    " PRIMARY KEY (id))",
     "CREATE UNIQUE INDEX by_code ON indexed (code)",
     "ALTER TABLE indexed REPLICA IDENTITY USING INDEX by_code",
     f"CREATE TABLE inserted ({_COLUMNS}, PRIMARY KEY (id))",
@@ -83,34 +82,38 @@ class Changes:
             return self._insert(table)
         row = self._random.randrange(_IDS)
         if draw < 0.75:
-            return f"UPDATE {table} SET {self._assignment(table)} WHERE id = {row}"
+            return f"UPDATE {table} SET {self._assignment(table)} WHERE {self._some(row)}"
         if draw < 0.83:
             return self._moved(table, row)
         if draw < 0.98:
-            return f"DELETE FROM {table} WHERE id BETWEEN {row} AND {row + self._random.choice([0, 0, 3])}"
-        return (
-            f"TRUNCATE {', '.join(self._random.sample(NAMES[:-1], 2))}"
-            if draw > 0.99
-            else (f"TRUNCATE {table}")
-        )
+            return f"DELETE FROM {table} WHERE {self._some(row)}"
+        if draw < 0.985:
+            return f"TRUNCATE {', '.join(self._random.sample(NAMES[:-1], 2))}"
+        return f"TRUNCATE {table}" if draw < 0.99 else self._insert(table)
+
+    def _some(self, row: int) -> str:
+        return f"id BETWEEN {row} AND {row + self._random.choice([0, 0, 3])}"
 
     def _insert(self, table: str) -> str:
         self._number += 1
-        row = self._number + 1_000 if table == "inserted" else self._random.randrange(_IDS)
-        more = ""
+        row = 4 * self._number + _IDS if table == "inserted" else self._random.randrange(_IDS)
+        names, values = "id, a, b, c, at", self._values()
         if table.startswith("big"):
-            more = f", {LONG_TEXT.format(seed=self._number)}, {self._random.choice(['NULL', LONG_TEXT.format(seed=0)])}"
-        names = "id, a, b, c, at" + (", body, more" if more else "")
+            names += ", body, more"
+            values += f", {_LONG}, {self._random.choice(['NULL', _LONG])}".format(seed=self._number)
         conflict = "" if table == "bare" else " ON CONFLICT DO NOTHING"
-        return f"INSERT INTO {table} ({names}) VALUES ({row}, {self._values()}{more}){conflict}"
+        rows = f"generate_series({row}, {row + self._random.choice([0, 0, 3])}) AS id"
+        return f"INSERT INTO {table} ({names}) SELECT id, {values} FROM {rows}{conflict}"
 
     def _values(self) -> str:
         pick = self._random.choice
+        number = self._random.randrange(-(10**12) + 1, 10**12)
         return ", ".join((
-            pick(["NULL", str(self._random.randrange(-(2**31), 2**31))]),
+            pick(["NULL::int", str(self._random.randrange(-(2**31), 2**31))]),
             pick(["NULL", "''", "E'a\\n\"ü\"'", f"'text {self._number}'"]),
-            pick(["NULL", "'NaN'", "0", f"{self._random.randrange(-(10**12) + 1, 10**12)} / 100.0"]),
-            pick(["NULL", "'infinity'", "now()", "'0044-03-15 BC'", "'2024-02-29 12:00:00.5+02'"]),
+            pick(["NULL::numeric", "'NaN'::numeric", "0", f"{number} / 100.0"]),
+            pick(["NULL", "'infinity'", "now()", "'0044-03-15 BC'", "'2024-02-29 12:00:00.5+02'"])
+            + "::timestamptz",
         ))  # fmt: skip
 
     def _assignment(self, table: str) -> str:

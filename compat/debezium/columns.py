@@ -27,7 +27,7 @@ _ZONES: Final = ("+00", "+02", "-05:30", "+14", "-12")
 _WHOLE: Final = ("0", "1", "-1", "127", "128", "-128", "-129", "255", "256", "32767", "-32768")
 _ODD_NUMBERS: Final = ("NaN",)
 _TEXTS: Final = (
-    "", "a", "it's \"q\" \\ {}", "ü€😀", "  lead and trail  ", "line\nfeed\ttab\r", "NULL", "\x01\x1f\x7f",
+    "", "a", "it's \"q\" \\ {}", "ü€😀", "  lead  ", "line\nfeed\ttab\r", "NULL", "\x01\x1f\x7f",
     "null", "{\"a\": 1}", "\u2028",
 )  # fmt: skip
 
@@ -134,10 +134,13 @@ COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         for p in ("", 0, 3)
     },
     "iv": ("interval", _quoted(("0", "1 second", "-1 second", "1 day", "-1 day", "1 month",
-                                "1 year 2 mons 3 days 04:05:06.789", "-1 year -2 mons +3 days -04:05:06.789",
-                                "1 mon -1 day", "178000000 years", "00:00:00.000001", "-00:00:00.000001",
+                                "1 year 2 mons 3 days 04:05:06.789",
+                                "-1 year -2 mons +3 days -04:05:06.789",
+                                "1 mon -1 day", "178000000 years", "00:00:00.000001",
+                                "-00:00:00.000001",
                                 "25:00:00", "1 year -25:00:00.5", "7 mons", "11 mons 29 days"))),
-    "uu": ("uuid", ("'00000000-0000-0000-0000-000000000000'", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'")),
+    "uu": ("uuid", ("'00000000-0000-0000-0000-000000000000'",
+                    "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'")),
     "js": ("json", _quoted(('{"a":  1, "b": [null, "ü"]}', "null", "1.50", '"t"', "[]"))),
     "jb": ("jsonb", _quoted(('{"b":  1, "a": [null, "ü"]}', "null", "1.50", '"t"', "[]"))),
     "xm": ("xml", _quoted(("<a>1</a>", "text", "<a b='c'/>"))),

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from penstock.base.errors import InvalidSetting
 from penstock.connect import Records, RowsRejected, SinkBatch, SinkUnavailable
 from penstock.connect.errors import ConnectorFailed
 from penstock.connect.http import HttpSink, HttpSinkSettings
-
 from tests.ports import free_port
 from tests.security.certificates import keystore, truststore
 
@@ -328,6 +328,6 @@ def test_tls(tmp_path: Path) -> None:
             assert "TLS with https://localhost" in target.problems()[0]
             with pytest.raises(SinkUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
                 target.write(batch(numbered(1)))
-        with sink(url, ca_file=str(tmp_path / "gone")) as target:
-            with pytest.raises(ConnectorFailed, match="correct the path"):
-                target.write(batch(numbered(1)))
+        lost = sink(url, ca_file=str(tmp_path / "gone"))
+        with lost as target, pytest.raises(ConnectorFailed, match="correct the path"):
+            target.write(batch(numbered(1)))

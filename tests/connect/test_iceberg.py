@@ -32,6 +32,14 @@ from penstock.testing import Broker
 from tests.lake.oracle import assert_files_once, assert_same, stored, target
 
 _PROCESSES = get_context("forkserver")
+_PROCESSES.set_forkserver_preload(
+    [
+        "tests.connect.test_iceberg",
+        "penstock.connect.decoding",
+        "penstock.client.columns",
+        "penstock.records.columnar.decode",
+    ]
+)
 
 
 def settings(folder: Path, **options: Any) -> IcebergSettings:
@@ -218,7 +226,7 @@ def test_each_record_is_written_once_through_kills(
     topic = f"orders-{kills}"
     client.create_topic(topic, partitions=2)
     client.create_topic(f"{topic}.dead")
-    count = 100 * (kills + 1)
+    count = 60 * (kills + 1)
     values = [json.dumps({"id": number, "s": f"v{number}"}).encode() for number in range(count)]
     values[7] = b"no JSON"
     partitions = pa.array([number % 2 for number in range(count)], pa.int32())
@@ -226,7 +234,6 @@ def test_each_record_is_written_once_through_kills(
     file = tmp_path / "lake.toml"
     file.write_text(FILE.format(topic=topic, folder=tmp_path))
     drawn, last = random.Random(kills), -1
-    _PROCESSES.set_forkserver_preload(["tests.connect.test_iceberg"])
     for _ in range(kills):
         child = _PROCESSES.Process(target=run_once, args=(str(file), broker.bootstrap))
         child.start()
@@ -238,6 +245,7 @@ def test_each_record_is_written_once_through_kills(
                 last = now
                 child.join(drawn.uniform(0, 0.05))
                 break
+            child.join(0.01)
         if child.is_alive():
             os.kill(child.pid or 0, signal.SIGKILL)
         child.join()
@@ -247,6 +255,13 @@ def test_each_record_is_written_once_through_kills(
     assert_same(pa.table({"id": ids, "s": [f"v{number}" for number in ids]}), rows_in(tmp_path))
     assert_files_once(lake(tmp_path))
     assert client.list_offsets(f"{topic}.dead", "latest")[0] >= 1
+
+
+def test_an_unreachable_catalogue_is_reported(tmp_path: Path) -> None:
+    gone = settings(tmp_path / "missing")
+    (problem,) = IcebergSink(gone, "c").problems()
+    assert problem.startswith("catalog: table db.orders: ")
+    assert IcebergSink(settings(tmp_path), "c").problems() == ()
 
 
 def test_a_connector_file_is_checked(tmp_path: Path) -> None:

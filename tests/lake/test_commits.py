@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -100,6 +101,34 @@ def test_upkeep_bounds_snapshots_manifests_and_files(tmp_path: Path) -> None:
     assert_files_once(lake)
     assert write(lake, count)
     assert lake.remove_orphans(older_than_hours=0) is not None
+
+
+def test_tables_of_other_tools_keep_their_snapshots(tmp_path: Path) -> None:
+    catalog = catalog_of(target(tmp_path))
+    catalog.create_namespace("db")
+    catalog.create_table("db.orders", schema=batch_of(0).schema)
+    lake = LakeTable(target(tmp_path), application="a", snapshots_kept=2)
+    count = EXPIRE_COMMITS + 2
+    for batch in range(count):
+        write(lake, batch)
+    assert len(stored(lake).snapshots()) == count
+    given = catalog.load_table("db.orders")
+    assert given.properties == {}  # properties of Penstock's commits stay in memory
+
+
+def test_tables_of_version_3_are_read(tmp_path: Path) -> None:
+    lake = LakeTable(target(tmp_path), application="a")
+    write(lake, 0)
+    metadata = json.loads(Path(stored(lake).metadata_location.removeprefix("file://")).read_text())
+    newer = tmp_path / "newer.metadata.json"
+    newer.write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
+    catalog_of(target(tmp_path)).register_table("db.newer", newer.as_uri())
+    lake = LakeTable(target(tmp_path, "db.newer"), application="a")
+    assert lake.mark() == Mark(batch=0)
+    assert stored(lake).format_version == 3
+    assert_stored(lake, batch_of(0))
+    with pytest.raises(LakeMismatch, match="version 3, which pyiceberg reads"):
+        lake.prepare(batch_of(1).schema)
 
 
 def test_a_catalogue_in_postgresql(postgres_url: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
@@ -45,7 +46,7 @@ from penstock.base.extras import missing_extra
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import by_name, parse, setting, unknown
 from penstock.connect.plugins import ConnectorSettings, Sink, Source
-from penstock.connect.transforms import Transform, build_transforms
+from penstock.connect.steps import Transform, build_transforms
 
 ENTRY_POINTS: Final = "penstock.connectors"
 BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -61,7 +62,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "source:sql": "penstock.connect.sql.source:SqlSource",
     "sink:sql": "penstock.connect.sql.sink:SqlSink",
     "source:outbox": "penstock.connect.postgresql.outbox:OutboxSource",
-    "source:outbox-polling": "penstock.connect.outbox_polling:OutboxSource",
+    "source:outbox-polling": "penstock.connect.sql.outbox_polling:OutboxSource",
 }
 """Classes of the connectors that Penstock has, by name."""
 _VARIABLE: Final = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -399,6 +400,7 @@ def _of_file(file: Path, name: str) -> Any:
     if spec is None or spec.loader is None or not file.is_file():
         raise InvalidError(f"there is no file {file}; paths are relative to the connector's file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look annotations up there
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from penstock.connect.connector_file import SinkOptions
+from penstock.connect.connector_file import ValueOptions
 from penstock.connect.converting import whole
 from penstock.connect.errors import RowsRejected
 from penstock.connect.plugins import HEADERS, KEY, VALUE, Records
@@ -25,9 +25,9 @@ _FIELD: Final = "v"
 
 
 class Decoder:
-    """Decoder of keys and values by the options of a sink."""
+    """Decoder of keys and values by the options of a connector."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: ValueOptions) -> None:
         registered = options.format == REGISTRY
         self._registry = RegistryDecoder(registry_of(options), "value") if registered else None
 

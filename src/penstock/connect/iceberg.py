@@ -22,7 +22,14 @@ from penstock.connect.errors import RowsRejected
 from penstock.connect.plugins import VALUE, ConnectorSettings, Sink, SinkBatch
 from penstock.lake.commits import LakeTable, Mark, appended
 from penstock.lake.schemas import arrow_schema, partition, storable
-from penstock.lake.target import LakeConflict, LakeMismatch, Target, catalog_properties, table_name
+from penstock.lake.target import (
+    LakeConflict,
+    LakeMismatch,
+    LakeUnavailable,
+    Target,
+    catalog_properties,
+    table_name,
+)
 from penstock.lake.upsert import Upsert, check_keys, newest
 
 PENDING_BYTES_MAX: Final = 256 << 20
@@ -37,8 +44,8 @@ class IcebergSettings(ConnectorSettings):
         kind=Kind("table", table_name), shown="–",
     )  # fmt: skip
     catalog: Mapping[str, str] | None = setting(
-        None, "The catalogue: its properties as pyiceberg names them (`type`, `uri`, `warehouse`), or"
-        " its name in pyiceberg's own configuration.",
+        None, "The catalogue: its properties as pyiceberg names them (`type`, `uri`, `warehouse`),"
+        " or its name in pyiceberg's own configuration.",
         kind=Kind("name or table", catalog_properties), shown="`default`", secret=True,
     )  # fmt: skip
     mode: str = setting(
@@ -93,6 +100,13 @@ class IcebergSink(Sink[IcebergSettings]):
         self._pending_bytes = 0
         self._offsets: dict[str, dict[int, int]] = {}
         self._facts: dict[str, Any] = {}
+
+    def problems(self) -> Sequence[str]:
+        try:
+            self._table.open()
+        except (LakeMismatch, LakeUnavailable) as error:
+            return (f"catalog: {error}",)
+        return ()
 
     def plan(self) -> Sequence[str]:
         if self._table.open() is None:

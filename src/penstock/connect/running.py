@@ -35,7 +35,7 @@ from penstock.connect.failures import dead_letters, without
 from penstock.connect.plugins import Records, Sink, SinkBatch, Source, SourceBatch, SourceContext
 from penstock.connect.registering import converters
 from penstock.connect.status import StatusFile
-from penstock.connect.transforms.steps import applied
+from penstock.connect.steps import applied
 from penstock.records.extents import READ_COMMITTED
 
 FIRST_PAUSE_MS: Final = 250.0
@@ -270,7 +270,7 @@ class _Transfer:
                 self._positions[name] = position
         self._source.committed(batch.positions)
         rejections.counted()
-        self._run.status.committed(written, self._positions)
+        self._run.status.committed(written, self._positions, {topic for topic, _ in rows})
 
     def _encoded(self, records: Records, rejections: Rejections) -> list[tuple[str, Any]]:
         def raw() -> Records:
@@ -300,12 +300,12 @@ def group_of(connector: str) -> str:
 def _sink_attempt(run: Run) -> None:
     sink = run.spec.sink_plugin()(run.spec.settings, run.spec.name)
     try:
-        _Delivery(run, sink).run()
+        Delivery(run, sink).run()
     finally:
         sink.close()
 
 
-class _Delivery:
+class Delivery:
     """Delivery of topics to a sink."""
 
     def __init__(self, run: Run, sink: Sink[Any]) -> None:
@@ -380,12 +380,13 @@ class _Delivery:
         )
         following = _following(rows, bounds if rows.num_rows < limit else start)
         if rows.num_rows:
-            self._write(Records(topic, rows), following)
+            self.write(Records(topic, rows), following)
         for partition, offset in following.items():
             self._next[topic, partition] = offset
         return True
 
-    def _write(self, raw: Records, following: Mapping[int, int]) -> None:
+    def write(self, raw: Records, following: Mapping[int, int]) -> None:
+        """Decode, transform and write rows; `following` are the next offsets of partitions."""
         rejections = Rejections(self._run)
         for records, before in self._decoded(raw, rejections):
             original = records
@@ -443,7 +444,7 @@ class _Delivery:
         self._run.client.commit_offsets(self._group, changed)
         self._committed |= changed
         shown = {f"{topic}-{partition}": at for (topic, partition), at in self._next.items()}
-        self._run.status.committed(self._unflushed, shown)
+        self._run.status.committed(self._unflushed, shown, {topic for topic, _ in changed})
         self._unflushed = 0
 
     def _facts(self) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ process exists, and reports FAILED if it does not.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -47,6 +47,7 @@ class ConnectorStatus(Struct, kw_only=True):
         records: rows that were committed; `dead_letters` and `skipped` are not included.
         positions: positions of a source, or next offsets of a sink by `topic-partition`.
         facts: facts of the source or sink, such as the lag of a replication slot.
+        topics: time of the last committed batch of each topic, in ms since the epoch.
     """
 
     connector: str
@@ -64,6 +65,7 @@ class ConnectorStatus(Struct, kw_only=True):
     last_commit_ms: int | None = None
     positions: dict[str, Any] = {}
     facts: dict[str, Any] = {}
+    topics: dict[str, int] = {}
 
 
 class StatusFile:
@@ -101,11 +103,14 @@ class StatusFile:
             self.status.since_ms = self._clock.now_ms()
             self._write()
 
-    def committed(self, records: int, positions: Mapping[str, Any]) -> None:
+    def committed(
+        self, records: int, positions: Mapping[str, Any], topics: Iterable[str] = ()
+    ) -> None:
         """Count a committed batch."""
         self.status.records += records
         self.status.batches += 1
-        self.status.last_commit_ms = self._clock.now_ms()
+        self.status.last_commit_ms = now_ms = self._clock.now_ms()
+        self.status.topics |= dict.fromkeys(topics, now_ms)
         self.status.positions = dict(positions)
 
     def refresh(self, facts: Mapping[str, Any]) -> None:

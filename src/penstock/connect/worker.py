@@ -3,11 +3,11 @@
 The directory has one TOML file for each connector. The worker starts connectors of new files,
 restarts those of changed files, and stops those of removed files; others are not disturbed. A
 connector that fails or is killed starts again after a pause that doubles up to `PAUSE_MAX_MS`.
-`pause`, `stop` and `restart` are kept in `NAME.target` files in the state directory, so they outlive
-the worker.
+Files `NAME.target` beside the connectors' files keep their targets (`pause`, `stop`, `restart`).
+Workers that share the directory share the targets.
 
 The processes are forked from a server process that has imported the packages, so they share most of
-their memory.
+their memory. Only they import the code of connectors. They end when the worker ends.
 """
 
 from __future__ import annotations
@@ -16,32 +16,44 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+import threading
+import tomllib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from penstock.base.document import DocumentInvalid
-from penstock.base.errors import InvalidError, PenstockError
+import msgspec
+from msgspec import Struct
+
+from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.files import write_durably
 from penstock.base.pause import pause
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
-from penstock.connect.connector_file import ConnectorSpec, load
-from penstock.connect.status import ALIVE, ConnectorStatus, StatusFile, read_status
+from penstock.connect.connector_file import load
+from penstock.connect.errors import ConnectorFailed
+from penstock.connect.status import CAUSE_CHARS_MAX, ConnectorStatus, StatusFile, read_status
 
 LOOK_SECONDS: Final = 0.25
 """Time between two looks at the directory and at the processes."""
 STOP_SECONDS: Final = 10.0
 """Time for a connector to end after SIGTERM, before it is killed."""
 PAUSE_MAX_MS: Final = 60_000.0
+ANSWER_SECONDS: Final = 30.0
+"""Time for a process that answers a question about a connector."""
 CONNECTORS_MAX: Final = 1_000
 """Most connectors of a worker."""
-PRELOADED: Final = ("penstock.connect.running", "penstock.client.writer", "penstock.client.columns")
+PRELOADED: Final = (
+    "penstock.connect.running", "penstock.client.writer", "penstock.client.columns",
+    "penstock.connect.flat_config",
+)  # fmt: skip
 
-Target = Literal["RUNNING", "PAUSED", "STOPPED"]
+State = Literal["RUNNING", "PAUSED", "STOPPED"]
+R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
@@ -54,26 +66,48 @@ class UnknownConnector(InvalidError):
         self.name = name
 
 
+class Target(Struct, frozen=True):
+    """State that a connector shall have, and the number of requested restarts."""
+
+    state: State = "RUNNING"
+    restarts: int = 0
+
+
 @dataclass(slots=True)
 class Entry:
     """Connector of a worker.
 
     Attributes:
         text: content of the file at the last start.
-        spec: checked content; None if the file has problems, which `problem` has.
+        cause: error of the last process; empty if it has not failed.
         failures: ends with an error since the last success.
         start_at: monotonic time of the next start, in seconds.
+        starts: processes that were started.
+        report: end of the pipe on which the process sends its error.
     """
 
     file: Path
-    target: Target
+    target: Target = field(default_factory=Target)
     text: bytes = b""
-    spec: ConnectorSpec | None = None
-    problem: str = ""
+    cause: str = ""
     process: BaseProcess | None = None
     failures: int = 0
     start_at: float = 0.0
+    starts: int = 0
     stopping_at: float | None = None
+    report: Connection | None = None
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Values of the file; empty if it is not TOML."""
+        try:
+            return tomllib.loads(_content(self.file).decode())
+        except (ValueError, RecursionError):
+            return {}
+
+    @property
+    def direction(self) -> Literal["source", "sink"]:
+        return "sink" if "sink" in self.values else "source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +118,12 @@ class WorkerSettings:
         directory: directory of the connectors' files.
         state: directory of the status files.
         bootstrap: brokers; None means those of the files.
-        worker_id: address under which the worker is shown, as HOST:PORT.
         security: the client's security options by Kafka's names.
     """
 
     directory: Path
     state: Path
     bootstrap: str | None
-    worker_id: str
     security: Mapping[str, str] | None = field(default=None, repr=False)
 
 
@@ -100,8 +132,10 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.settings = settings
+        self.entries: dict[str, Entry] = {}
         self._clock = clock
-        self._entries: dict[str, Entry] = {}
+        self._assigned: Collection[str] | None = None
+        self._ending = False
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(list(PRELOADED))
         self._backoff = Backoff(first_ms=1_000, ceiling_ms=PAUSE_MAX_MS, steady=0.5)
@@ -113,56 +147,63 @@ class Worker:
         while not stop.is_set():
             self.look()
             await pause(LOOK_SECONDS)
-        for entry in self._entries.values():
-            entry.target = "STOPPED"
-        while any(entry.process is not None for entry in self._entries.values()):
-            for name, entry in self._entries.items():
+        self._ending = True
+        self.assign(())
+        while any(entry.process is not None for entry in self.entries.values()):
+            for name, entry in self.entries.items():
                 self._settle(name, entry)
-            await pause(LOOK_SECONDS)
+            await pause(LOOK_SECONDS / 5)
+
+    def assign(self, names: Collection[str] | None) -> None:
+        """Run only the named connectors; None means all."""
+        self._assigned = () if self._ending else names
+
+    def runs(self, name: str) -> bool:
+        return name in self.entries and self.entries[name].process is not None
 
     def look(self) -> None:
         """Compare the directory, the targets and the processes once."""
         there = {file.stem: file for file in sorted(self.settings.directory.glob("*.toml"))}
         for name, file in list(there.items())[:CONNECTORS_MAX]:
-            if name not in self._entries:
-                self._entries[name] = Entry(file=file, target=self._stored_target(name))
-        for name, entry in list(self._entries.items()):
-            if name not in there:
-                entry.target = "STOPPED"
+            self.entries.setdefault(name, Entry(file=file))
+        for name, entry in list(self.entries.items()):
+            target = Target("STOPPED") if name not in there else self._stored_target(name)
+            if target.restarts > entry.target.restarts and entry.starts:
+                self._restart(entry)
+            entry.target = target
             self._settle(name, entry)
             if name not in there and entry.process is None:
-                del self._entries[name]
+                del self.entries[name]
+
+    def _wanted(self, name: str, entry: Entry) -> bool:
+        there = self._assigned is None or name in self._assigned
+        return there and entry.target.state == "RUNNING"
 
     def _settle(self, name: str, entry: Entry) -> None:
         """Start, stop or reap the process of a connector."""
-        process, now = entry.process, self._clock.monotonic()
-        if process is not None and not process.is_alive():
-            self._ended(name, entry, process)
-            process = entry.process
-        text = _content(entry.file)
+        now, wanted = self._clock.monotonic(), self._wanted(name, entry)
+        if entry.process is not None and not entry.process.is_alive():
+            self._ended(name, entry, entry.process)
+        process, text = entry.process, _content(entry.file)
         changed = bool(text) and text != entry.text
-        if process is not None and (entry.target != "RUNNING" or changed):
+        if process is not None and (not wanted or changed or entry.stopping_at is not None):
             self._stop(entry, process, now)
-        elif process is None and entry.target == "RUNNING" and (changed or now >= entry.start_at):
+        elif process is None and wanted and (changed or now >= entry.start_at):
             entry.failures = 0 if changed else entry.failures
             self._start(name, entry, text)
+        elif process is None and not wanted:
+            entry.failures, entry.start_at, entry.cause = 0, 0.0, ""
 
     def _start(self, name: str, entry: Entry, text: bytes) -> None:
-        entry.text, entry.problem = text, ""
-        try:
-            entry.spec = load(
-                entry.file, bootstrap=self.settings.bootstrap, state=self.settings.state / name
-            )
-        except DocumentInvalid as error:
-            entry.spec, entry.problem = None, str(error)
-            self._delay(entry)
-            return
+        entry.text, entry.starts = text, entry.starts + 1
+        entry.report, theirs = self._context.Pipe(duplex=False)
         entry.process = self._context.Process(
             target=_serve, name=f"connector {name}",
             args=(entry.file, self.settings.bootstrap, self.settings.state / name,
-                  self.settings.security),
+                  self.settings.security, theirs),
         )  # fmt: skip
         entry.process.start()
+        theirs.close()
         logger.info("connector %s: started process %s", name, entry.process.pid)
 
     def _stop(self, entry: Entry, process: BaseProcess, now: float) -> None:
@@ -174,24 +215,32 @@ class Worker:
 
     def _ended(self, name: str, entry: Entry, process: BaseProcess) -> None:
         process.join()
-        entry.process, stopped = None, entry.stopping_at is not None
-        entry.stopping_at = None
-        if stopped or process.exitcode == 0:
-            entry.failures, entry.start_at = 0, self._clock.monotonic()
+        stopped, now = entry.stopping_at is not None, self._clock.monotonic()
+        entry.process, entry.stopping_at = None, None
+        reported = _received(entry.report)
+        if stopped:
+            entry.cause, entry.start_at = "", now
             return
-        self._delay(entry)
-        logger.warning("connector %s: its process ended with status %s", name, process.exitcode)
+        found = read_status(self.settings.state / name)
+        if found is None or found.pid != process.pid:
+            found = ConnectorStatus(connector=name, direction="source")
+        code, healthy = process.exitcode or 0, bool(found.batches)
+        entry.cause = (reported and found.cause) or reported or (
+            f"process {process.pid} was killed by signal {-code}, perhaps because memory ran out"
+            if code < 0
+            else f"process {process.pid} ended with status {code}"
+        )  # fmt: skip
+        entry.failures = 1 if healthy else entry.failures + 1
+        chance = SYSTEM_RANDOMNESS.uniform()
+        entry.start_at = now + self._backoff.pause_seconds(entry.failures, chance=chance)
+        logger.warning("connector %s: %s", name, entry.cause)
 
-    def _delay(self, entry: Entry) -> None:
-        entry.failures += 1
-        seconds = self._backoff.pause_seconds(entry.failures, chance=SYSTEM_RANDOMNESS.uniform())
-        entry.start_at = self._clock.monotonic() + seconds
+    def _restart(self, entry: Entry) -> None:
+        entry.failures, entry.start_at = 0, 0.0
+        if entry.process is not None:
+            self._stop(entry, entry.process, self._clock.monotonic())
 
     # Interface
-
-    def names(self) -> Iterator[str]:
-        """Yield the names of the connectors, sorted."""
-        yield from sorted(self._entries)
 
     def entry(self, name: str) -> Entry:
         """Return a connector.
@@ -199,58 +248,101 @@ class Worker:
         Raises:
             UnknownConnector: the worker has no connector of this name.
         """
-        if name not in self._entries:
+        if name not in self.entries:
             raise UnknownConnector(name)
-        return self._entries[name]
+        return self.entries[name]
 
     def status(self, name: str) -> ConnectorStatus:
-        """Return the state of a connector: FAILED also if its file or its process has failed."""
-        entry = self.entry(name)
+        """Return the state of a connector, which is FAILED also if its file or process has failed.
+
+        Raises:
+            UnknownConnector: the worker has no connector of this name.
+        """
+        entry, process = self.entry(name), self.entries[name].process
         found = read_status(self.settings.state / name)
         if found is None:
             found = ConnectorStatus(connector=name, direction="source")
-        if entry.spec is not None:
-            found.direction = entry.spec.direction
-        if entry.problem:
-            found.state, found.cause = "FAILED", entry.problem
-        elif entry.process is None and found.state in ALIVE and entry.target == "RUNNING":
-            found.state = "FAILED"
+        found.direction = entry.direction
+        if process is not None:
+            if found.pid != process.pid:
+                found.state, found.cause = "STARTING", entry.cause or None
+        elif not self._wanted(name, entry):
+            found.state, found.cause = "STOPPED", None
+        elif entry.cause:
+            found.state, found.cause = "FAILED", entry.cause
+        else:
+            found.state, found.cause = "STARTING", None
         return found
 
-    def put(self, name: str, text: str) -> None:
-        """Write the file of a connector; the next look starts it.
+    def put(self, name: str, text: str, state: State = "RUNNING") -> None:
+        """Write the file of a connector, and start it unless `state` is another.
 
         Raises:
             InvalidError: the worker has `CONNECTORS_MAX` connectors.
         """
-        if name not in self._entries and len(self._entries) >= CONNECTORS_MAX:
-            raise InvalidError(f"the worker has {CONNECTORS_MAX} connectors; delete one first")
+        if name not in self.entries:
+            if len(self.entries) >= CONNECTORS_MAX:
+                raise InvalidError(f"the worker has {CONNECTORS_MAX} connectors; delete one first")
+            self._write_target(name, Target(state))
         write_durably(self.settings.directory / f"{name}.toml", text.encode())
+        self.look()
 
     def delete(self, name: str) -> None:
         """Remove the file of a connector, which stops it; raises `UnknownConnector`."""
         self.entry(name).file.unlink(missing_ok=True)
         self._target_file(name).unlink(missing_ok=True)
+        self.look()
 
-    def aim(self, name: str, target: Target) -> None:
+    def aim(self, name: str, state: State) -> None:
         """Set the state that a connector shall have; raises `UnknownConnector`."""
-        entry = self.entry(name)
-        write_durably(self._target_file(name), target.encode())
-        entry.target = target
+        restarts = self.entry(name).target.restarts
+        self._write_target(name, Target(state, restarts))
+        self.look()
 
     def restart(self, name: str) -> None:
         """Stop a connector's process and start another one; raises `UnknownConnector`."""
-        entry = self.entry(name)
-        entry.failures, entry.start_at = 0, 0.0
-        if entry.process is not None:
-            self._stop(entry, entry.process, self._clock.monotonic())
+        target = self.entry(name).target
+        self._write_target(name, Target(target.state, target.restarts + 1))
+        self.look()
+
+    async def ask(self, function: Callable[..., R], *arguments: Any) -> R:
+        """Return the result of a function of a module, which a process of its own calls.
+
+        Raises:
+            InvalidError: the function raised an error; has its text.
+            UnavailableError: the process ended without a result, or took `ANSWER_SECONDS`.
+        """
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_answer, args=(theirs, function, arguments))
+        process.start()
+        theirs.close()
+        try:
+            if not await asyncio.to_thread(ours.poll, ANSWER_SECONDS):
+                raise UnavailableError(f"no answer within {ANSWER_SECONDS:.0f} s")
+            done, result = ours.recv()
+        except EOFError as error:
+            raise UnavailableError("the process ended without an answer") from error
+        finally:
+            process.kill()
+            process.join()
+            ours.close()
+        if not done:
+            raise InvalidError(result)
+        answer: R = result
+        return answer
 
     def _target_file(self, name: str) -> Path:
-        return self.settings.state / f"{name}.target"
+        return self.settings.directory / f"{name}.target"
+
+    def _write_target(self, name: str, target: Target) -> None:
+        write_durably(self._target_file(name), msgspec.json.encode(target))
 
     def _stored_target(self, name: str) -> Target:
-        text = _content(self._target_file(name)).decode()
-        return "PAUSED" if text == "PAUSED" else "STOPPED" if text == "STOPPED" else "RUNNING"
+        text = _content(self._target_file(name))
+        try:
+            return msgspec.json.decode(text, type=Target) if text else Target()
+        except msgspec.MsgspecError:
+            return self.entries[name].target
 
 
 def _content(file: Path) -> bytes:
@@ -260,21 +352,68 @@ def _content(file: Path) -> bytes:
         return b""
 
 
+def _received(report: Connection | None) -> str:
+    if report is None:
+        return ""
+    with report:
+        try:
+            return str(report.recv()) if report.poll() else ""
+        except EOFError:
+            return ""
+
+
+def _answer(
+    theirs: Connection, function: Callable[..., object], arguments: tuple[object, ...]
+) -> None:
+    try:
+        theirs.send((True, function(*arguments)))
+    except Exception as error:
+        theirs.send((False, f"{type(error).__name__}: {error}"))
+
+
 def _serve(
+    file: Path, bootstrap: str | None, state: Path, security: Mapping[str, str] | None,
+    report: Connection,
+) -> None:  # fmt: skip
+    """Run a connector in this process until SIGTERM; if it fails, send its error and exit."""
+    try:
+        _run(file, bootstrap, state, security)
+    except InvalidError as error:
+        _fail(report, str(error))
+    except BaseException as error:
+        _fail(report, f"{type(error).__name__}: {error}")
+
+
+def _fail(report: Connection, cause: str) -> None:
+    report.send(cause[:CAUSE_CHARS_MAX])
+    os._exit(1)
+
+
+def _run(
     file: Path, bootstrap: str | None, state: Path, security: Mapping[str, str] | None
 ) -> None:
-    """Run a connector in this process until SIGTERM; exit with status 1 if it fails."""
     from penstock.client import Client
     from penstock.connect import running
 
     stop = running.Stop()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(stop,), daemon=True).start()
     spec = load(file, bootstrap=bootstrap, state=state)
+    if spec.name != file.stem:
+        raise ConnectorFailed(
+            f"{file}: name {spec.name!r} differs from the name of the file; rename one of them"
+        )
     status = StatusFile(spec.name, spec.direction, spec.state)
-    try:
-        with Client(spec.bootstrap, client_id=f"connect-{spec.name}", security=security) as client:
-            running.run(running.Run(spec=spec, client=client, status=status, stop=stop))
-    except PenstockError as error:
-        logger.error("connector %s: %s", spec.name, error)
+    with Client(spec.bootstrap, client_id=f"connect-{spec.name}", security=security) as client:
+        running.run(running.Run(spec=spec, client=client, status=status, stop=stop))
+
+
+def _end_with_parent(stop: Any) -> None:
+    """Stop the connector when the worker has ended, so that the next worker can run it."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        stop.set()
+        threading.Event().wait(STOP_SECONDS)
         os._exit(1)

@@ -23,6 +23,7 @@ ABSENT: Final = -3
 HEAD_BYTES: Final = 5
 KEY, OLD, NEW = 75, 79, 78
 _NULL, _UNCHANGED, _TEXT = 110, 117, 116
+_UPDATE, _DELETE = 85, 68
 
 
 @kernel(f"int64({READ}, int64, int64, int64, int64, int64[:, ::1], int64[:, ::1], int64)")
@@ -79,17 +80,24 @@ def read_changes(
             places[column, row] = 0
             sizes[column, row] = ABSENT
         olds[row] = 0
+        has_new = False
         at, end = starts[row] + HEAD_BYTES, ends[row]
         while at < end:
             letter = int64(data[at])
-            if letter != KEY and letter != OLD and letter != NEW:
+            if has_new or (letter != KEY and letter != OLD and letter != NEW):
                 return row
-            first = columns if letter == NEW else 0
-            if letter != NEW:
+            has_new = letter == NEW
+            first = columns if has_new else 0
+            if not has_new:
+                if olds[row] > 0:
+                    return row
                 olds[row] = letter
             at = _read_tuple(data, at + 1, end, first, columns, places, sizes, row)
             if at < 0:
                 return row
+        kind = int64(data[starts[row]])
+        if has_new == (kind == _DELETE) or (kind != _UPDATE and has_new == (olds[row] > 0)):
+            return row
     return -1
 
 

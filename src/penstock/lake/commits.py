@@ -16,7 +16,9 @@ snapshot of this module.
 
 Upkeep is part of the commits, so their duration does not grow with their number. Manifests are
 merged, and every `EXPIRE_COMMITS` commits expire all but the newest `SNAPSHOTS_KEPT` snapshots.
-Every `ORPHAN_COMMITS` commits, old orphans are deleted.
+Every `ORPHAN_COMMITS` commits, old orphans are deleted. Tables of other tools keep their snapshots
+and files, because branches or copies that this table's metadata does not name may need them. Set
+`penstock.upkeep = true` on such a table to expire them too.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from pyiceberg.exceptions import (
     CommitStateUnknownException,
     NoSuchNamespaceError,
     NoSuchTableError,
+    NotInstalledError,
     RESTError,
     ServerError,
     ServiceUnavailableError,
@@ -74,6 +77,8 @@ PROPERTIES: Final = {
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
 }
 """Properties of new tables. Commits to other tables use those that the table does not set."""
+UPKEEP: Final = "penstock.upkeep"
+"""Property of tables whose snapshots expire and whose orphans are deleted; new tables have it."""
 _ONE_ATTEMPT: Final = {TableProperties.COMMIT_NUM_RETRIES: "0"}
 """pyiceberg must not repeat a commit, because it would not check the mark again."""
 _FILE_IO: Final = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
@@ -215,7 +220,7 @@ class LakeTable:
         catalog.create_namespace_if_not_exists(namespace)
         with (
             catalog.create_table_transaction(
-                self.name, schema=wanted, properties=dict(PROPERTIES)
+                self.name, schema=wanted, properties={**PROPERTIES, UPKEEP: "true"}
             ) as creation,
             creation.update_spec() as spec,
         ):
@@ -290,6 +295,11 @@ class LakeTable:
     def _attempt(
         self, table: Table, mark: Mark, added: Sequence[DataFile], removed: Sequence[DataFile]
     ) -> Snapshot:
+        if any(file.spec_id != table.metadata.default_spec_id for file in added):
+            raise LakeUnavailable(
+                f"table {self.name}: its partitions changed while a batch was written. The batch"
+                " is written again"
+            )
         snapshot = table.current_snapshot()
         before = 0 if snapshot is None else snapshot.sequence_number or 0
         marks = _marks(table) | {PREFIX + self._application: msgspec.json.encode(mark).decode()}
@@ -300,16 +310,18 @@ class LakeTable:
                 producer.append_data_file(file)
             for file in removed:
                 producer.delete_data_file(file)
+        upkeep = table.properties.get(UPKEEP) == "true"
         if before // EXPIRE_COMMITS != (before + 1) // EXPIRE_COMMITS:
             if removed:
                 # An overwrite merges no manifests; a second snapshot without files does.
                 with transaction.update_snapshot(snapshot_properties=marks).merge_append():
                     pass
-            self._expire(transaction)
+            if upkeep:
+                self._expire(transaction)
         committed = self._take(transaction.commit_transaction()).current_snapshot()
         if committed is None:
             raise LakeMismatch(f"table {self.name} has no snapshot after a commit")
-        if before // ORPHAN_COMMITS != (before + 1) // ORPHAN_COMMITS:
+        if upkeep and before // ORPHAN_COMMITS != (before + 1) // ORPHAN_COMMITS:
             self.remove_orphans()
         return committed
 
@@ -358,7 +370,7 @@ def catalog_of(target: Target) -> Catalog:
     name = properties.pop("name", DEFAULT_CATALOG)
     try:
         return load_catalog(name, **{**_FILE_IO, **properties})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, NotInstalledError) as error:
         raise LakeMismatch(
             f"catalog {name} cannot be opened: {error}. Set its type, uri and warehouse"
         ) from error

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pa_fs
+from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO, bin_pack_arrow_table, write_file
 from pyiceberg.manifest import DataFile
@@ -25,6 +26,7 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, TableProperties, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
+from penstock.base.extras import MissingExtra
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.lake.schemas import fitted
 from penstock.lake.target import LakeMismatch
@@ -81,7 +83,10 @@ class FileWriter:
             for key, part in self._divided(rows)
             for batches in bin_pack_arrow_table(part, size)
         )
-        return list(write_file(self.io, metadata, tasks))
+        files = list(write_file(self.io, metadata, tasks))
+        for file in files:
+            file.spec_id = metadata.default_spec_id
+        return files
 
     def _divided(self, rows: pa.Table) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
         """Yield the rows of each partition, in their order."""
@@ -98,7 +103,11 @@ class FileWriter:
                     f"table {self.name}: partition column {source.name} is floating-point, which is"
                     " not supported. Partition the table by another column"
                 )
-            keys[field.name] = field.transform.pyarrow_transform(source.field_type)(values)
+            try:
+                transform = field.transform.pyarrow_transform(source.field_type)
+            except NotInstalledError as error:
+                raise MissingExtra("pyiceberg-core", "iceberg") from error
+            keys[field.name] = transform(values)
         names = [f"{number}" for number in range(len(keys))]
         table = pa.table([*keys.values(), np.arange(rows.num_rows)], names=[*names, _ROW])
         groups = table.group_by(names, use_threads=False).aggregate([(_ROW, "list")])

@@ -36,6 +36,8 @@ from pyiceberg.transforms import Transform, parse_transform
 from penstock.lake.target import LakeMismatch
 
 DECIMAL_DIGITS_MAX: Final = 38
+VERSION_MAX: Final = 2
+"""Newest format version of tables that are written."""
 _PARTITION: Final = re.compile(
     r"(?:(?P<name>[a-z]+)\(\s*(?:(?P<size>\d{1,9})\s*,\s*)?(?P<of>[^(),]+?)\s*\)|(?P<column>[^(),]+))"
 )
@@ -208,7 +210,10 @@ def partition(text: str) -> tuple[str, Transform[Any, Any]]:
 def add_partitions(update: UpdateSpec, partition_by: Sequence[str]) -> None:
     for text in partition_by:
         column, transform = partition(text)
-        update.add_field(column, transform)
+        try:
+            update.add_field(column, transform)
+        except (ValidationError, ValueError) as error:
+            raise LakeMismatch(f"partition_by: {text}: {error}") from error
 
 
 def check_partitions(name: str, rows: pa.Schema, partition_by: Sequence[str]) -> None:
@@ -241,11 +246,16 @@ def partition_texts(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
 
 
 def check_spec(name: str, table: Table, partition_by: Sequence[str]) -> None:
-    """Check that a table has the partitions of a sink; a sink may leave them out.
+    """Check that a table can be written, and has the partitions of a sink, which may be left out.
 
     Raises:
-        LakeMismatch: the partitions differ.
+        LakeMismatch: the partitions differ, or pyiceberg cannot write the table's version.
     """
+    if table.format_version > VERSION_MAX:
+        raise LakeMismatch(
+            f"table {name} has format version {table.format_version}, which pyiceberg reads, but"
+            f" does not write. Write to a table of version {VERSION_MAX}"
+        )
     there = partition_texts(table.spec(), table.schema())
     wanted = [partition(text) for text in partition_by]
     if wanted and wanted != [partition(text) for text in there]:

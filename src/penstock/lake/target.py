@@ -22,6 +22,8 @@ from penstock.base.errors import InvalidError, UnavailableError
 
 DEFAULT_CATALOG: Final = "default"
 _SQLITE: Final = "sqlite:///"
+_POSTGRESQL: Final = "postgresql://"
+"""Scheme for which SQLAlchemy would choose a driver that the extra `connect` does not install."""
 
 
 class LakeMismatch(InvalidError):
@@ -79,6 +81,8 @@ def placed(catalog: Mapping[str, str], path: Callable[[str], Path]) -> dict[str,
     if "warehouse" in found and "://" not in found["warehouse"]:
         found["warehouse"] = path(found["warehouse"]).absolute().as_uri()
     uri = found.get("uri", "")
+    if uri.startswith(_POSTGRESQL):
+        found["uri"] = f"postgresql+psycopg2{uri.removeprefix('postgresql')}"
     file = uri.removeprefix(_SQLITE)
     if file != uri and not file.startswith(("/", ":")):
         found["uri"] = f"{_SQLITE}{path(file).absolute()}"

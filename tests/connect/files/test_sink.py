@@ -17,16 +17,18 @@ import duckdb
 import fastavro
 import pyarrow as pa
 import pytest
+from avro.datafile import DataFileReader
+from avro.io import DatumReader
 from hypothesis import given, settings
+
 from penstock.base.errors import InvalidSetting
 from penstock.connect import Records, RowsRejected, SinkBatch
 from penstock.connect.files.sink import FileSink, FileSinkSettings
 from penstock.objects import StoreUnavailable
-
 from tests.connect.files.values import ROWS, column, same
 from tests.s3 import S3Server
 
-GENERATED = settings(max_examples=25)
+GENERATED = settings(max_examples=15)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -81,7 +83,7 @@ def test_duckdb_reads_the_same_values_from_parquet(rows: list[dict[str, Any]]) -
     with TemporaryDirectory() as place:
         [path] = written(Path(place), batch(column(rows)), metadata=("offset", "key"))
         table = f"read_parquet('{path}', hive_partitioning = false)"
-        sql = f"select * replace (epoch_us(at) as at) from {table} order by _offset"
+        sql = f'select * replace (epoch_us("at") as "at") from {table} order by _offset'
         found = duckdb.connect().execute(sql)
         names = [part[0] for part in found.description]
         read = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -95,7 +97,7 @@ def test_duckdb_reads_the_same_values_from_parquet(rows: list[dict[str, Any]]) -
 @given(ROWS)
 @GENERATED
 def test_fastavro_reads_the_same_values(rows: list[dict[str, Any]]) -> None:
-    for codec in ("none", "gzip", "zstd"):
+    for codec in ("none", "gzip", "snappy"):
         with TemporaryDirectory() as place:
             split = len(rows) // 2
             parts = [batch(column(rows[:split])), batch(column(rows[split:]), start=split)]
@@ -105,14 +107,22 @@ def test_fastavro_reads_the_same_values(rows: list[dict[str, Any]]) -> None:
             )
             with path.open("rb") as file:
                 found = list(fastavro.reader(file))
-        assert [_comparable(row) for row in found] == [_comparable(row) for row in rows]
+        _check_avro(found, rows)
 
 
-def _comparable(row: Any) -> str:
-    number = row["number"]
-    zone = row["at"] and row["at"].astimezone(UTC)
-    price = row["price"] is not None and Decimal(row["price"]).normalize()
-    return repr({**row, "at": zone, "price": price, "number": repr(number)})
+def test_avro_reads_blocks_of_zstandard(tmp_path: Path) -> None:
+    rows = [{"a": number, "b": "x" * number} for number in range(50)]
+    options = {"file_format": "avro", "compression": "zstd"}
+    [path] = written(tmp_path, batch(pa.array(rows)), **options)
+    with path.open("rb") as file, DataFileReader(file, DatumReader()) as reader:
+        assert list(reader) == rows
+
+
+def _check_avro(found: list[Any], rows: list[dict[str, Any]]) -> None:
+    for row, expected in zip(found, rows, strict=True):
+        price = row.pop("price")
+        assert price == expected["price"]
+        assert same(row, {name: part for name, part in expected.items() if name != "price"})
 
 
 @given(ROWS)
@@ -229,7 +239,7 @@ def test_other_columns_begin_another_file_once(tmp_path: Path) -> None:
     batches = [batch(pa.array([value]), start=start) for start, value in enumerate(kinds)]
     assert len(written(tmp_path, *batches)) == 3
     files = f"read_parquet('{tmp_path}/**/*.parquet', union_by_name = true)"
-    found = duckdb.sql(f"select a, b from {files} order by a nulls last").fetchall()
+    found = duckdb.execute(f"select a, b from {files} order by a nulls last").fetchall()
     assert found == [(1, None), (2, "x"), (3, None), (4.5, None), (None, "y")]
 
 
@@ -272,7 +282,7 @@ def test_a_range_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
     options = {"file_format": "jsonl", "folders": "%d", "rotate_rows": 4}
     written(tmp_path, batch(values, times=times), batch(values, times=times, start=4), **options)
     expected = {path: path.read_text() for path in files_of(tmp_path)}
-    for lost in [path for path in expected if f"+{4:020}+" in path.name]:
+    for lost in [path for path in expected if f"+0+{4:020}+" in path.name]:
         lost.unlink()
         assert sink(tmp_path, **options).offsets() == {("t", 0): 4}
         assert len(files_of(tmp_path)) == 3
@@ -354,7 +364,7 @@ def test_an_object_store(s3: S3Server) -> None:
     again = sink(url, options=options)
     assert again.offsets() == {("t", 0): 2}
     root = s3.directory / "objects" / url.removeprefix("s3://")
-    found = duckdb.sql(f"select a from '{root}/t/*/*.parquet' order by a").fetchall()
+    found = duckdb.execute(f"select a from '{root}/t/*/*.parquet' order by a").fetchall()
     assert found == [(1,), (2,)]
     files_of(root)[0].unlink()
     assert sink(url, options=options).offsets() == {}

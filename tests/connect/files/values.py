@@ -29,8 +29,8 @@ DIGITS = 10**38 - 1
 _FIELDS = {
     "id": st.integers(-INT64, INT64 - 1),
     "number": st.floats(),
-    "price": st.integers(-DIGITS, DIGITS).map(lambda units: Decimal(units).scaleb(-10)),
-    "at": st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)).map(  # noqa: DTZ001
+    "price": st.integers(-DIGITS, DIGITS).map(lambda units: Decimal(f"{units}E-10")),
+    "at": st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)).map(
         lambda moment: moment.replace(tzinfo=UTC)
     ),
     "day": st.dates(date(1, 1, 1), date(9999, 12, 31)),
@@ -54,11 +54,13 @@ def column(rows: list[dict[str, Any]]) -> Any:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Compare values so that NaN equals NaN and -0.0 differs from 0.0; fields may have any order."""
-    return _sorted(found) == _sorted(expected)
+    """Compare values; NaN equals NaN, -0.0 differs from 0.0, and fields may have any order."""
+    return bool(_sorted(found) == _sorted(expected))
 
 
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _sorted(part) for name, part in sorted(value.items())}
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC).replace(fold=0)
     return [_sorted(part) for part in value] if isinstance(value, list) else repr(value)

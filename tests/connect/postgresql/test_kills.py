@@ -119,15 +119,15 @@ def kill(
 
 @pytest.mark.parametrize("victim", ["worker", "broker", "server"])
 @pytest.mark.parametrize(
-    ("kills", "version_17"),
+    ("kills", "stride", "version_17"),
     [
-        (5, False),
-        pytest.param(80, False, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
-        pytest.param(80, True, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+        (5, 5, False),
+        pytest.param(80, 1, False, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+        pytest.param(80, 1, True, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
     ],
 )
 def test_each_change_is_in_the_log_once(
-    tmp_path: Path, victim: str, kills: int, version_17: bool
+    tmp_path: Path, victim: str, kills: int, stride: int, version_17: bool
 ) -> None:
     chance = random.Random(SEED)
     numbers = iter(range(10**9))
@@ -137,16 +137,18 @@ def test_each_change_is_in_the_log_once(
             shop(SCHEMA)
         file = connector_file(tmp_path, url, tables="public.orders")
         steps: list[str] = []
-        for number in range(kills):
+        step = stride
+        while len(steps) < kills:
             with database(url) as shop:
                 change(shop, chance, numbers)
-            step = 1 + number % 40 if kills > 40 else 4 + 5 * number
             child = Child(file, broker.bootstrap, step)
             kind, text = child.wait()
-            if kind != "step":
+            if kind != "step":  # the run has fewer steps: begin with the first ones again
                 assert kind == "ended", text
                 child.join()
+                step = stride
                 continue
+            step += stride
             steps.append(text)
             with database(url) as shop:
                 change(shop, chance, numbers)
@@ -158,4 +160,3 @@ def test_each_change_is_in_the_log_once(
         with database(url) as shop:
             check(shop, broker.bootstrap, "shop.public.orders")
     print(f"{len(steps)} kills of the {victim}: {sorted(set(steps))}")
-    assert len(steps) >= kills // 2

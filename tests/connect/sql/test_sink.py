@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidSetting
@@ -171,7 +171,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=10, phases=(Phase.generate,))
 @given(operations=OPERATIONS, size=st.integers(1, 7))
 def test_envelopes_describe_the_table(
     postgres: PostgresServer, operations: list[tuple[str, int, str | None]], size: int
@@ -248,8 +248,8 @@ def test_two_runs_of_a_connector_write_each_row_once(shop: Database) -> None:
 class Other(Target):
     """PostgreSQL as a database without statements of its own."""
 
-    dialect = "other"  # type: ignore[assignment]
-    postgres = False  # type: ignore[assignment]
+    dialect = "other"
+    postgres = False
 
 
 def test_databases_without_upserts_get_updates_and_inserts(shop: Database) -> None:

@@ -15,8 +15,7 @@ import pytest
 from penstock.base.document import Key, dotted
 from penstock.connect.errors import RowsRejected
 from penstock.connect.plugins import Records
-from penstock.connect.transforms.steps import TRANSFORMS, applied, build_transforms
-from penstock.connect.transforms.transform import Transform
+from penstock.connect.steps import TRANSFORMS, Transform, applied, build_transforms
 from penstock.records.columnar.schema import HEADERS_TYPE
 
 KAFKA = "org.apache.kafka.connect.transforms."
@@ -60,7 +59,8 @@ def values(found: list[Records]) -> list[list[Any]]:
         ("transform.a.type = 'MaskFeild'",
          "transform.a.type: there is no transform 'MaskFeild'; did you mean MaskField?"),
         (f"transform.a.type = '{KAFKA}MaskField$Values'",
-         f"transform.a.type: there is no transform '{KAFKA}MaskField$Values'; did you mean MaskField?"),
+         f"transform.a.type: there is no transform '{KAFKA}MaskField$Values'; did you mean"
+         " MaskField?"),
         ("transform.a.type = 'MaskField'", "transform.a.fields: is required"),
         ("transform.a = {type = 'MaskField', fields = []}",
          "transform.a.fields: must name at least one field"),
@@ -103,7 +103,8 @@ def values(found: list[Records]) -> list[list[Any]]:
         ("transform.a = {type = 'Flatten', predicate = 'p'}",
          "transform.a.predicate: there is no predicate 'p'"),
         ("predicate.p = {type = 'TopicNameMatch', pattern = 'a'}",
-         "predicate.p.type: there is no predicate 'TopicNameMatch'; did you mean TopicNameMatches?"),
+         "predicate.p.type: there is no predicate 'TopicNameMatch'; did you mean"
+         " TopicNameMatches?"),
         ("predicate.p = {type = 'TopicNameMatches', pattern = '['}",
          "predicate.p.pattern: '[' is not a regular expression: unterminated character set at"
          " position 0"),
@@ -193,7 +194,8 @@ def test_fields_can_be_dropped_and_kept_at_depth() -> None:
     ("version", "expected"), [("", "whole"), ("V1", "whole"), ("V2", "nested")]
 )
 def test_dots_in_names(version: str, expected: str) -> None:
-    text = f"transform.a = {{type = 'ExtractField', field = 'a.b', field_syntax_version = '{version}'}}"
+    options = f"field = 'a.b', field_syntax_version = '{version}'"
+    text = f"transform.a = {{type = 'ExtractField', {options}}}"
     assert values(applied(steps(text), rows({"a.b": "whole", "a": {"b": "nested"}}))) == [
         [expected]
     ]
@@ -221,8 +223,8 @@ def test_rejected_rows_have_the_indexes_of_the_input() -> None:
         applied(steps(text), rows(*given))
     assert raised.value.rows == (1, 3, 4)
     assert raised.value.reasons == (
-        "'x' is not an int32", "'300' is out of range of int8",
-        "'?' does not match the date format 'yyyy-MM-dd'",
+        "n: 'x' is not an int32", "m: '300' is out of range of int8",
+        "at: '?' does not match the date format 'yyyy-MM-dd'",
     )  # fmt: skip
     [found] = applied(steps(text), rows(*given[:1], *given[2:3], *given[5:]))
     assert found.rows.column_names == ["value"]
@@ -241,8 +243,10 @@ def test_rows_of_a_predicate_keep_their_order() -> None:
         type = "HasHeaderKey"
         name = "trace"
     """
-    headers = [[], [("trace", b"")], None, [("other", b""), ("trace", b"")]]
-    entries = [row and [{"key": name, "value": value} for name, value in row] for row in headers]
+    names: list[list[str] | None] = [[], ["trace"], None, ["other", "trace"]]
+    entries = [
+        None if row is None else [{"key": name, "value": b""} for name in row] for row in names
+    ]
     records = rows(
         {"id": 0}, {"id": 1}, {"id": 2}, {"id": 3}, headers=pa.array(entries, HEADERS_TYPE)
     )
@@ -307,7 +311,7 @@ def test_values_that_are_no_structs_are_rejected() -> None:
     records = Records("t", pa.table({"value": pa.array(["x", None])}))
     for table in ("{type = 'MaskField', fields = 'a'}", "{type = 'Flatten'}"):
         with pytest.raises(
-            RowsRejected, match="row 0: a value of type string has no fields"
+            RowsRejected, match="row 0: a value of type string has no fields; set"
         ) as raised:
             applied(steps(f"transform.a = {table}"), records)
         assert raised.value.rows == (0,)

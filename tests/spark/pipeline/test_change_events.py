@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.spark
 
 SHOP = """
 name = "{name}"
+run.trigger = "once"
 [source.orders]
 topic = "{topic}"
 format = "debezium"
@@ -43,6 +45,7 @@ dead_letters = "{dead}"
 """
 ITEMS = """
 name = "{name}"
+run.trigger = "once"
 [source.items]
 topic = "{topic}"
 format = "debezium"
@@ -67,7 +70,7 @@ def written(events: Iterable[Event]) -> pa.Table:
     for event in events:
         moment_ms = int(event.at.timestamp() * 1000)
         row = {name: event.sent[name] for name in COLUMNS}
-        value = {
+        value: dict[str, Any] = {
             "before": row if event.op == "d" else None,
             "after": row if event.op in "cru" else None,
             "source": {"lsn": event.lsn, "ts_ms": moment_ms, "schema": "public"},
@@ -91,12 +94,12 @@ def shown(rows: Iterable[dict[str, Any]], *names: str) -> list[str]:
 
 def test_change_events_become_the_rows_and_the_versions_of_the_table(pipeline: Pipeline) -> None:
     database = Database(11, keys=60, moved_toast=False)
-    database.run(4_000)
+    database.run(2_000)
     topic, dead = pipeline.topic("orders", partitions=3), pipeline.topic("dead")
     text = SHOP.format(name=f"shop-{pipeline.number}", topic=topic, dead=dead)
     wrong = [b"nonsense", {"op": "x", "ts_ms": 1}, {"op": "c", "ts_ms": 1, "after": {"id": -1}}]
     events = list(database.arriving(apart=200, again=0.1))
-    for part in (events[:2_500], events[2_500:]):
+    for part in (events[:1_200], events[1_200:]):
         pipeline.client.write_arrow(topic, written(part))
         pipeline.send(topic, wrong)
         pipeline.run(text)
@@ -104,13 +107,11 @@ def test_change_events_become_the_rows_and_the_versions_of_the_table(pipeline: P
     versions = pipeline.rows("lake/versions")
     expected = [row | {START: row["begins"], END: row["ends"]} for row in database.versions()]
     assert shown(versions, START, END) == shown(expected, START, END)
-    reasons = [
-        dict(record["headers"])["penstock.error.reason"] for record in pipeline.records(dead)
-    ]
-    assert sorted(reasons) == 2 * sorted(reasons)[::2]
-    assert [reason.decode()[:12] for reason in sorted(reasons)[::2]] == [
-        "field op: 'x", "has a number", "not JSON",
-    ]  # fmt: skip
+    headers = [header for record in pipeline.records(dead) for header in record["headers"]]
+    reasons = [item["value"] for item in headers if item["key"] == "penstock.error.reason"]
+    assert Counter(reason.decode()[:12] for reason in reasons) == {
+        "field op: 'x": 2, "has a number": 2, "not JSON": 2,
+    }  # fmt: skip
 
 
 def test_values_are_read_by_their_types_and_steps_keep_the_change(pipeline: Pipeline) -> None:

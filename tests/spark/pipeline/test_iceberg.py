@@ -11,7 +11,7 @@ from penstock.lake.target import Target
 from tests.lake.oracle import assert_same, stored
 from tests.spark.pipeline.conftest import Pipeline
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FILE = """
 [source.orders]
@@ -45,10 +45,11 @@ def test_a_pipeline_writes_iceberg_tables(pipeline: Pipeline) -> None:
         for n in range(50)
     ]
     pipeline.send(topic, values[:30])
-    states = pipeline.run(FILE.format(topic=topic))
+    once = '[run]\ntrigger = "once"\n' + FILE.format(topic=topic)
+    states = pipeline.run(once)
     assert {state.error for state in states.values()} == {None}
     pipeline.send(topic, values[30:])
-    pipeline.run(FILE.format(topic=topic))
+    pipeline.run(once)
     found = stored(LakeTable(target_of(pipeline, "db.orders"), application="")).scan().to_arrow()
     source = pa.table({"id": [v["id"] for v in values], "word": [v["word"] for v in values]})
     assert_same(source, found.select(["id", "word"]))

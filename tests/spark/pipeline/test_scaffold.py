@@ -92,7 +92,7 @@ def test_sample_data_has_bad_records(tmp_path: Path, template: str, records: int
             row = json.loads(value or line.partition("|")[2])
         except json.JSONDecodeError:
             return True
-        return isinstance(row.get("id"), str)
+        return isinstance((row.get("after") or row).get("id"), str)
 
     assert sum(map(undecodable, lines)) == 1
 

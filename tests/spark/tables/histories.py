@@ -65,7 +65,7 @@ class Database:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table's rows, in the order of the key."""
+        """Return the rows of the table, in the order of the key."""
         found = self._sqlite.execute("select * from t order by region, id")
         return [dict(zip(COLUMNS, row, strict=True)) for row in found]
 
@@ -90,7 +90,7 @@ class Database:
                 self._update(old)
 
     def versions(self) -> list[dict[str, Any]]:
-        """All versions of all rows, as DuckDB computes them."""
+        """Return all versions of all rows, which DuckDB computes."""
         events = pa.Table.from_pylist(
             [dict(event.row, op=event.op, lsn=event.lsn, at=event.at) for event in self.events],
             schema=EVENT,
@@ -101,8 +101,8 @@ class Database:
             found: list[dict[str, Any]] = connection.sql(VERSIONS).to_arrow_table().to_pylist()
         return found
 
-    def arriving(self, *, apart: int, again: float) -> Iterator[Event]:
-        """The events in the order of a log: up to `apart` places off, some of them twice."""
+    def arriving(self, *, apart: float, again: float) -> Iterator[Event]:
+        """Yield the events in the order of a log: up to `apart` places off, some of them twice."""
         moments: list[tuple[float, Event]] = []
         for number, event in enumerate(self.events):
             moved = number and self.events[number - 1].lsn == event.lsn

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.formats.debezium import CHANGE
+from penstock.formats.json.debezium import CHANGE
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact
 from penstock.spark.tables.changes import (

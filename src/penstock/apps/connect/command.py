@@ -61,6 +61,9 @@ _COMMANDS: Final = {
     "plan": ("connect.command", "plan", "Show what a connector would do."),
     "init": ("connect.command", "init", "Create a sample connector file."),
     "status": ("connect.command", "status", "Show the state of a connector."),
+    "worker": ("connect.worker", "worker", "Run the connectors of a directory."),
+    "reset": ("connect.worker", "reset", "Remove the stored positions of a connector."),
+    "replay": ("connect.worker", "replay", "Process the dead letters of a connector again."),
 }
 
 
@@ -94,13 +97,14 @@ class Located:
         return load(self.file, bootstrap=self.bootstrap, state=self.state)
 
 
-def located(command: Callable[..., None]) -> Callable[..., None]:
+def located(command: Callable[..., None], *, required: bool = True) -> Callable[..., None]:
     """Add FILE and the options of locations; the command gets a `State` and a `Located` first.
 
-    If the command raises DocumentInvalid, the problems are written to stderr.
+    If the command raises DocumentInvalid, the problems are written to stderr. FILE is `.` if it is
+    not required and missing.
     """
 
-    @click.argument("file", type=click.Path(path_type=Path))
+    @click.argument("file", type=click.Path(path_type=Path), required=required)
     @click.option(
         "-b",
         "--bootstrap",
@@ -118,7 +122,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
     )
     @functools.wraps(command)
     def wrapped(
-        file: Path,
+        file: Path | None,
         bootstrap: str | None,
         directory: Path | None,
         profile: str | None,
@@ -128,7 +132,8 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
         state = current().merged(bootstrap, profile, output, ())
         servers = state.bootstrap or state.of_named_profile("bootstrap")
         try:
-            command(state, Located(file=file, bootstrap=servers, state=directory), **arguments)
+            where = Located(file=file or Path(), bootstrap=servers, state=directory)
+            command(state, where, **arguments)
         except DocumentInvalid as invalid:
             if state.debug:
                 raise
@@ -232,10 +237,20 @@ def init(state: State, file: Path, connector: str) -> None:
 
 
 @click.command("status", short_help="Show the state of a connector.")
-@located
-def status(state: State, where: Located) -> None:
-    """Show the state of a connector's last run on this machine; exit with status 1 if it failed."""
+@functools.partial(located, required=False)
+@click.option("--worker", "url", metavar="URL", help="Show the connectors of the worker at a URL.")
+def status(state: State, where: Located, url: str | None) -> None:
+    """Show the state of a connector's last run on this machine; exit with status 1 if it failed.
+
+    With --worker, FILE is omitted, and all connectors of the worker are shown.
+    """
     from penstock.connect.status import read_status
+
+    if url is not None:
+        from penstock.apps.connect.worker import worker_status
+
+        worker_status(state, url)
+        return
 
     spec = where.load()
     found = read_status(spec.state)

@@ -112,9 +112,10 @@ def read_blocks(
         if rows:
             whole = pa.array([b"".join((*parts, b"\0"))], pa.binary())
             found, errors = decode(header.record, Values.of(whole))
+            end = file.tell()
             if not errors.null_count:
-                raise AvroFileInvalid(f"has a damaged block before byte {file.tell()}: {errors[0]}")
-            yield found.field(0).flatten(), file.tell()
+                raise AvroFileInvalid(f"has a damaged block that ends at byte {end}: {errors[0]}")
+            yield found.field(0).flatten(), end
 
 
 def _block(file: pa.NativeFile, header: Header) -> tuple[int, bytes]:
@@ -122,12 +123,13 @@ def _block(file: pa.NativeFile, header: Header) -> tuple[int, bytes]:
     if count < 0 or not 0 <= size <= BLOCK_BYTES_MAX:
         raise AvroFileInvalid(f"has a block of {count} values in {size} bytes")
     content = _exactly(file, size)
+    end = file.tell()
     if _exactly(file, SYNC_BYTES) != header.sync:
-        raise AvroFileInvalid(f"has no sync marker before byte {file.tell()}")
+        raise AvroFileInvalid(f"has no sync marker at byte {end}")
     try:
         return count, _UNPACKED[header.codec](content)
     except (ValueError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise AvroFileInvalid(f"has a damaged block before byte {file.tell()}: {error}") from error
+        raise AvroFileInvalid(f"has a damaged block that ends at byte {end}: {error}") from error
 
 
 def _exactly(file: pa.NativeFile, size: int) -> bytes:
@@ -135,7 +137,8 @@ def _exactly(file: pa.NativeFile, size: int) -> bytes:
         raise AvroFileInvalid(f"has a part of {size} bytes")
     content: bytes = file.read(size) if size else b""
     if len(content) < size:
-        raise AvroFileInvalid(f"ends within a block at byte {file.tell()}")
+        end = file.tell()
+        raise AvroFileInvalid(f"ends within a block at byte {end}")
     return content
 
 

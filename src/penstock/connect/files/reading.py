@@ -68,7 +68,7 @@ class ReadOptions:
 
 
 def format_of(path: str) -> tuple[str, str | None]:
-    """Return the format that the ending of a name tells, and the codec of a compressed file."""
+    """Return the format by the ending of a name, and the codec of a compressed file."""
     name = PurePosixPath(path)
     codec = _CODECS.get(name.suffix.lower())
     inner = name.with_suffix("") if codec else name

@@ -211,15 +211,14 @@ class FileSink(Sink[FileSinkSettings]):
                 raise
             raise RowsRejected(kept.take(list(error.rows)).to_pylist(), error.reasons) from error
         self._failed = True  # until all rows are written
-        partitions = whole(rows.column(PARTITION))
         for partition, following in sorted(batch.next_offsets.items()):
-            mask = pc.equal(partitions, partition)
-            part = table.filter(mask)
             place = topic, partition
-            if part.num_rows:
-                first = pc.min(rows.column(OFFSET).filter(mask)).as_py()
+            mask = pc.equal(rows.column(PARTITION), partition)
+            if pc.all(mask).as_py():
+                self._add(place, table, folders, rows, schema)
+            elif pc.any(mask).as_py():
                 of_part = None if folders is None else folders.filter(mask)
-                self._add(place, part, of_part, first, schema)
+                self._add(place, table.filter(mask), of_part, rows.filter(mask), schema)
             if place in self._open:
                 self._open[place].next = following
         self._failed = False
@@ -266,7 +265,8 @@ class FileSink(Sink[FileSinkSettings]):
 
     def _table(self, rows: pa.Table) -> pa.Table:
         value = whole(rows.column(VALUE))
-        if self.settings.file_format == "text":
+        content = value.buffers()[-1]
+        if self.settings.file_format == "text" and content and b"\n" in content.to_pybytes():
             bad = pc.indices_nonzero(pc.match_substring(value, b"\n").fill_null(False)).to_pylist()
             if bad:
                 raise _rejected(bad, "has a line feed, and would be several lines")
@@ -300,14 +300,15 @@ class FileSink(Sink[FileSinkSettings]):
     # Files
 
     def _add(
-        self, place: Place, rows: pa.Table, folders: Any, first: int, schema: pa.Schema
+        self, place: Place, rows: pa.Table, folders: Any, given: pa.Table, schema: pa.Schema
     ) -> None:
+        """Write rows of a partition. `given` has their columns of the log."""
         found = self._open.get(place)
         if found is not None and not found.schema.equals(schema):
             self._complete(place)
             found = None
         if found is None:
-            now = SYSTEM_CLOCK.monotonic()
+            now, first = SYSTEM_CLOCK.monotonic(), pc.min(given.column(OFFSET)).as_py()
             found = _Range(start=first, next=first, schema=schema, opened=now)
             self._open[place] = found
         if schema is not _NO_SCHEMA:

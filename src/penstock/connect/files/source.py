@@ -5,8 +5,9 @@ Each file has a position, which is written in the transaction that writes its ro
     {"offset": 4096}                   read up to here
     {"offset": 9120, "size": 9120}     read completely, when the file had this size in bytes
 
-A text file that has grown is read on from its offset. Another file whose size has changed is a new
-file, and is read from its begin. The position of a file is removed when the file is.
+A file of lines, or an Avro file, that has grown is read on from its offset. Another file whose size
+has changed is a new file, and is read from its begin. The position of a file is removed when the
+file is.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ FILES_MAX: Final = 1_000_000
 IDLE_SECONDS: Final = 0.05
 """Pause between two empty batches."""
 SHOWN_FILES: Final = 5
-_LINES: Final = ("jsonl", "csv", "text")
+_GROWING: Final = ("jsonl", "csv", "text", "avro")
+"""Formats of files that programs append to."""
 
 
 class FileSourceSettings(ConnectorSettings):
@@ -193,7 +195,7 @@ class FileSource(Source[FileSourceSettings]):
         offset, size = int(position["offset"]), position.get("size")
         if size is None:
             return offset
-        grows = self._format(entry.path) in _LINES and format_of(entry.path)[1] is None
+        grows = self._format(entry.path) in _GROWING and format_of(entry.path)[1] is None
         if grows and entry.size_bytes > size:
             return offset
         self.context.report(f"{entry.path} has another size than before, and is read again")

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ from pyarrow import csv as arrow_csv
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_RANDOMNESS
+from penstock.connect.converting import whole
 from penstock.connect.files.avro import AvroWriter, schema_of
 from penstock.connect.plugins import VALUE
 from penstock.formats.json.writing import base64_texts, json_rows, json_values
@@ -148,7 +148,7 @@ class _Csv:
         self._writer = arrow_csv.CSVWriter(stream, shown)
 
     def write(self, rows: pa.Table) -> None:
-        columns = [_csv_column(column.combine_chunks()) for column in rows.columns]
+        columns = [_csv_column(whole(column)) for column in rows.columns]
         self._writer.write_table(pa.table(columns, names=rows.column_names))
 
     def close(self) -> None:
@@ -164,10 +164,9 @@ def _csv_type(kind: Any) -> Any:
 
 
 def _csv_column(column: Any) -> Any:
-    whole = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_nested(whole.type):
-        return json_values(whole)
-    return base64_texts(whole) if _csv_type(whole.type) != whole.type else whole
+    if pa.types.is_nested(column.type):
+        return json_values(column)
+    return base64_texts(column) if _csv_type(column.type) != column.type else column
 
 
 class _Lines:
@@ -181,13 +180,11 @@ class _Lines:
         if self._json:
             lines = json_rows(_structs(rows), nulls=True).cast(pa.binary())
         else:
-            lines = rows.column(VALUE).combine_chunks().cast(pa.binary()).fill_null(b"")
-        ended = pc.binary_join_element_wise(lines, pa.scalar(b"\n"), pa.scalar(b""))
-        whole = ended.combine_chunks() if isinstance(ended, pa.ChunkedArray) else ended
-        bounds = np.frombuffer(whole.buffers()[1], np.int32)[
-            [whole.offset, whole.offset + len(whole)]
-        ]
-        self._stream.write(whole.buffers()[2][bounds[0] : bounds[1]])
+            lines = whole(rows.column(VALUE)).cast(pa.binary()).fill_null(b"")
+        bounds = pa.array([0, len(lines)], pa.int32())
+        [joined] = pc.binary_join(pa.ListArray.from_arrays(bounds, whole(lines)), b"\n")
+        self._stream.write(joined.as_buffer())
+        self._stream.write(b"\n")
 
     def close(self) -> None:
         self._stream.close()
@@ -197,5 +194,4 @@ class _Lines:
 def _structs(rows: pa.Table) -> Any:
     if not rows.column_names:
         return pa.array([{}] * rows.num_rows, pa.struct([]))
-    found = rows.combine_chunks().to_struct_array()
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return whole(rows.combine_chunks().to_struct_array())

@@ -25,11 +25,16 @@ EPOCH_US: Final = 946_684_800_000_000
 """PostgreSQL's epoch, 2000-01-01, in microseconds since 1970."""
 _ROWS: Final = np.frombuffer(b"IUD", np.uint8)
 _RELATION_HEAD: Final = struct.Struct(">cI")
+_RELATION_COLUMNS: Final = struct.Struct(">cH")
 _COLUMN_TAIL: Final = struct.Struct(">Ii")
 _BEGIN: Final = np.dtype([("letter", "u1"), ("lsn", ">u8"), ("time", ">i8"), ("xid", ">u4")])
 _COMMIT: Final = np.dtype(
     [("letter", "u1"), ("flags", "u1"), ("lsn", ">u8"), ("end", ">u8"), ("time", ">i8")]
 )
+_SIZE_MIN: Final = np.ones(256, np.int64)
+"""Least size of a message by its letter."""
+_SIZE_MIN[_ROWS] = 5
+_SIZE_MIN[np.frombuffer(b"BCT", np.uint8)] = (_BEGIN.itemsize, _COMMIT.itemsize, 6)
 
 
 class MalformedChange(CorruptError):
@@ -175,7 +180,9 @@ class Decoder:
         sizes = np.fromiter(map(len, messages), np.int64, len(messages))
         ends = np.cumsum(sizes)
         starts = ends - sizes
-        letters = data[starts] if len(starts) else np.empty(0, np.uint8)
+        letters = data[starts] if sizes.all() else np.zeros(len(sizes), np.uint8)
+        if (sizes < _SIZE_MIN[letters]).any():
+            raise MalformedChange("a message of the replication stream ends early")
         moments, truncates = self._moments(data, starts, letters, lsns)
         commits = _records(data, starts[letters == ord("C")], _COMMIT)
         changes = list(self._changes(data, starts, ends, letters, messages, moments, truncates))
@@ -248,7 +255,7 @@ class Decoder:
         described = np.flatnonzero(letters == ord("R"))
         bounds = [0, *described.tolist(), len(starts)]
         for begin, end in pairwise(bounds):
-            if letters[begin : begin + 1] == ord("R"):
+            if begin < len(starts) and letters[begin] == ord("R"):
                 relation = read_relation(messages[begin])
                 self.relations[relation.id] = relation
             low, high = np.searchsorted(moments.index, (begin, end))
@@ -335,8 +342,6 @@ def _records(data: Any, starts: Any, kind: Any) -> Any:
     """Return fixed parts of messages as a structured array."""
     if not len(starts):
         return np.empty(0, kind)
-    if int(starts[-1]) + kind.itemsize > len(data):
-        raise MalformedChange("a message of the replication stream ends early")
     return data[starts[:, None] + np.arange(kind.itemsize)].view(kind)[:, 0]
 
 
@@ -350,8 +355,8 @@ def read_relation(message: bytes) -> Relation:
         _, identity = _RELATION_HEAD.unpack_from(message)
         schema, at = _text(message, _RELATION_HEAD.size)
         name, at = _text(message, at)
-        replica, count = chr(message[at]), int.from_bytes(message[at + 1 : at + 3])
-        at += 3
+        replica, count = _RELATION_COLUMNS.unpack_from(message, at)
+        at += _RELATION_COLUMNS.size
         columns = []
         for _ in range(count):
             flags = message[at]
@@ -364,7 +369,7 @@ def read_relation(message: bytes) -> Relation:
     except (IndexError, ValueError, struct.error) as error:
         raise MalformedChange(f"a description of a relation is damaged: {error}") from error
     return Relation(
-        id=identity, schema=schema or "pg_catalog", name=name, identity=replica,
+        id=identity, schema=schema or "pg_catalog", name=name, identity=replica.decode("latin-1"),
         columns=tuple(columns),
     )  # fmt: skip
 
@@ -376,6 +381,8 @@ def _text(message: bytes, at: int) -> tuple[str, int]:
 
 def _truncated(message: bytes) -> Iterable[int]:
     count = int.from_bytes(message[1:5])
+    if len(message) < 6 + 4 * count:
+        raise MalformedChange("a truncation ends early")
     return struct.unpack_from(f">{count}I", message, 6)
 
 

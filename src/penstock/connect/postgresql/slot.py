@@ -103,7 +103,7 @@ def check_history(connection: Any, url: str, before: Server, now: Server, positi
     with translated(url), connection.cursor() as cursor:
         cursor.execute(f"TIMELINE_HISTORY {now.timeline}")
         _, content = cursor.fetchone()
-    for line in bytes(content).decode().splitlines():
+    for line in str(content).splitlines():
         timeline, _, rest = line.partition("\t")
         if timeline.strip() == str(before.timeline):
             switched = lsn_number(rest.split("\t")[0])

@@ -436,7 +436,7 @@ def _array(element: Convert) -> Convert:
     return convert
 
 
-_ELEMENT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"\s][^{},"]*)')
+_ELEMENT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"]+)')
 
 
 def array_elements(text: str) -> list[str | None]:

@@ -312,6 +312,8 @@ def _of_values(column: Column, values: Any) -> Any:
         return pa.array([None if item is None else _text(item) for item in values], pa.string())
     try:
         found = pa.array(values)
+        if pa.types.is_integer(found.type) and pa.types.is_decimal(column.kind or found.type):
+            found = found.cast(pa.decimal128(DECIMAL_DIGITS_MAX, column.kind.scale))
         return found if column.kind is None else found.cast(column.kind)
     except (pa.ArrowException, OverflowError) as error:
         raise _no_form(column, error) from error

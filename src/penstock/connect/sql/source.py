@@ -259,8 +259,7 @@ class SqlSource(Source[SqlSourceSettings]):
     def _reading(self, selection: Selection, position: Any) -> Iterator[SourceBatch]:
         """Yield the rows of a selection that are there now and that follow a position."""
         if not selection.order:
-            columns = [sa.column(column.name) for column in selection.columns]
-            statement = sa.select(*columns).select_from(selection.source)
+            statement = sa.select(*_named(selection.columns)).select_from(selection.source)
             chunks = self._reader.stream(statement, selection.columns, self.settings.batch_rows)
             for rows in chunks:
                 yield self._batch(selection, rows, {})
@@ -310,9 +309,10 @@ class SqlSource(Source[SqlSourceSettings]):
         return pa.concat_tables([before, equal.rows]), chunk.last
 
     def _statement(self, selection: Selection, last: tuple[Any, ...], bound: Any) -> sa.Select[Any]:
-        columns = [sa.column(column.name) for column in selection.columns]
-        order = [sa.column(name) for name in selection.order]
-        statement = sa.select(*columns).select_from(selection.source).order_by(*order)
+        order: list[sa.ColumnClause[Any]] = [sa.column(name) for name in selection.order]
+        statement = (
+            sa.select(*_named(selection.columns)).select_from(selection.source).order_by(*order)
+        )
         if bound is not None:
             statement = statement.where(sa.column(selection.bounded) <= value(bound))
         if last:
@@ -332,7 +332,7 @@ class SqlSource(Source[SqlSourceSettings]):
     def _bound(self, selection: Selection) -> Any:
         """Return the largest value that this reading includes; None if there are no rows."""
         if not self.settings.timestamp_column:
-            column = sa.func.max(sa.column(selection.bounded))
+            column: Any = sa.func.max(sa.column(selection.bounded))
             with self._database.transaction() as connection:
                 statement = sa.select(column).select_from(selection.source)
                 return connection.execute(statement).scalar()
@@ -376,6 +376,10 @@ def _after(order: Sequence[Any], last: tuple[Any, ...], dialect: str) -> Any:
         equal = [before == value(last[i]) for i, before in enumerate(order[:at])]
         conditions.append(sa.and_(*equal, column > value(last[at])))
     return sa.or_(*conditions)
+
+
+def _named(columns: Sequence[Column]) -> list[sa.ColumnClause[Any]]:
+    return [sa.column(column.name) for column in columns]
 
 
 def _struct(rows: Any, names: Sequence[str]) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import io
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -66,7 +66,9 @@ class Target:
         """Return whether the table has a primary key or unique index of exactly these columns."""
         with self._database.errors():
             inspector, place = self._database.inspector(), (self.name.name, self.name.schema)
-            found = [inspector.get_pk_constraint(*place)["constrained_columns"]]
+            found: list[Sequence[str | None]] = [
+                inspector.get_pk_constraint(*place)["constrained_columns"]
+            ]
             found += [item["column_names"] for item in inspector.get_unique_constraints(*place)]
             found += [
                 item["column_names"] for item in inspector.get_indexes(*place) if item["unique"]
@@ -213,7 +215,7 @@ class Target:
         connection.execute(statement, parameters)
 
 
-_TYPES: Final = (
+_TYPES: Final[Sequence[tuple[Callable[[Any], bool], sa.types.TypeEngine[Any]]]] = (
     (pa.types.is_boolean, sa.Boolean()),
     (pa.types.is_uint64, sa.Numeric(20, 0)),
     (lambda kind: kind in (pa.int64(), pa.uint32()), sa.BigInteger()),

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.connect.transforms.dates import parse_format
 from penstock.connect.transforms.transform import constant, reject
 from penstock.formats.json.writing import base64_texts
 
@@ -48,7 +49,9 @@ _FLOAT: Final = (
 _AROUND_FLOAT: Final = r"^[\x00-\x20]*\+?|(?:[fFdD])?[\x00-\x20]*$"
 _PLAIN_FLOAT: Final = (1e-3, 1e7)
 """Range in which Java writes a float without an exponent; the second number is excluded."""
-_LOW: Final = 2**63
+_ISO: Final = parse_format("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+_ISO_TIME: Final = parse_format("HH:mm:ss.SSS'Z'")
+_ISO_DATE: Final = parse_format("yyyy-MM-dd")
 
 
 def cast(column: Any, target: str) -> Any:
@@ -84,17 +87,13 @@ def to_text(column: Any) -> Any:
     if pa.types.is_floating(kind):
         return _float_texts(column)
     if pa.types.is_timestamp(kind):
-        moments = column.cast(pa.timestamp("ms", "UTC"), safe=False)
-        return _iso(moments.cast(pa.timestamp("ms")), "T")
+        return _ISO.format(column.cast(pa.timestamp("ms", kind.tz), safe=False))
     if pa.types.is_time(kind):
-        return _iso(column.cast(pa.time32("ms"), safe=False), "")
+        times = column.cast(pa.time32("ms"), safe=False).cast(pa.int32())
+        return _ISO_TIME.format(times.cast(pa.int64()))
+    if pa.types.is_date(kind):
+        return _ISO_DATE.format(column.cast(pa.timestamp("ms")))
     return column.cast(pa.string())
-
-
-def _iso(moments: Any, mark: str) -> Any:
-    text = moments.cast(pa.string())
-    text = pc.binary_replace_slice(text, 10, 11, mark) if mark else text
-    return pc.binary_join_element_wise(text, "Z", "")
 
 
 def _numbers(column: Any) -> Any:

@@ -83,7 +83,7 @@ class DateFormat:
     # Formatting
 
     def format(self, moments: Any) -> Any:
-        """Return texts of moments: a column timestamp[ms]; nulls stay null."""
+        """Return texts of moments, a column timestamp[ms] or int64; nulls stay null."""
         if self._unit_ms > 1_000:
             names = self.encoded(moments)
             return names.dictionary.take(names.indices)

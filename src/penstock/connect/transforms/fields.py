@@ -17,17 +17,18 @@ import pyarrow.compute as pc
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import Kind, parse_list, setting
 from penstock.connect.converting import whole
-from penstock.connect.plugins import KEY, OFFSET, PARTITION, TIMESTAMP, VALUE, Records
-from penstock.connect.transforms.casting import TARGETS, cast
-from penstock.connect.transforms.dates import parse_format
-from penstock.connect.transforms.paths import (
+from penstock.connect.paths import (
     FieldPath,
     changed_at,
     fields_of,
     inserted,
     parse_path,
     struct_of,
+    with_column,
 )
+from penstock.connect.plugins import KEY, OFFSET, PARTITION, TIMESTAMP, VALUE, Records
+from penstock.connect.transforms.casting import TARGETS, cast
+from penstock.connect.transforms.dates import parse_format
 from penstock.connect.transforms.transform import (
     FIELD,
     FIELDS,
@@ -36,7 +37,6 @@ from penstock.connect.transforms.transform import (
     constant,
     need_struct,
     reject,
-    with_column,
 )
 
 Pairs = tuple[tuple[FieldPath | None, str], ...]
@@ -92,9 +92,9 @@ class Cast(ColumnTransform):
     """Convert fields, or the whole key or value, to another type."""
 
     spec: Pairs = setting(
-        MISSING, "Fields and types such as `amount:float64`, or one type for the whole key or"
-        f" value. Types are {', '.join(f'`{name}`' for name in TARGETS)}. Text that is no number,"
-        " or out of range, rejects the row.", kind=Kind("fields with types", _casts),
+        MISSING, "Required: fields and types such as `amount:float64`, or one type for the whole"
+        f" key or value. Types are {', '.join(f'`{name}`' for name in TARGETS)}. Text that is no"
+        " number, or out of range, rejects the row.", kind=Kind("fields with types", _casts),
     )  # fmt: skip
 
     def change(self, column: Any, records: Records) -> Any:
@@ -114,7 +114,7 @@ def _cast(column: Any, path: FieldPath, target: str) -> Any:
 class ExtractField(ColumnTransform):
     """Replace the key or value by one of its fields; a field that does not exist is null."""
 
-    field: FieldPath = setting(MISSING, "Field that remains.", kind=FIELD)
+    field: FieldPath = setting(MISSING, "Required: field that remains.", kind=FIELD)
 
     def change(self, column: Any, records: Records) -> Any:
         return self.value_of(self.field, column) if need_struct(column) else column
@@ -123,7 +123,7 @@ class ExtractField(ColumnTransform):
 class HoistField(ColumnTransform):
     """Put the key or value into a struct with one field, also if it is null."""
 
-    field: str = setting(MISSING, "Name of the field.")
+    field: str = setting(MISSING, "Required: name of the field.")
 
     def change(self, column: Any, records: Records) -> Any:
         return pa.StructArray.from_arrays([column], [self.field])
@@ -170,7 +170,7 @@ class InsertField(ColumnTransform):
     static_field: FieldPath = setting(
         NO_FIELD, "Field for `static_value`.", kind=INSERTION, shown="–"
     )
-    static_value: str = setting("", "Text of `static_field`.")
+    static_value: str = setting("", "Text of `static_field`.", shown="–")
 
     def __post_init__(self) -> None:
         fields = (
@@ -208,18 +208,18 @@ class InsertField(ColumnTransform):
 class MaskField(ColumnTransform):
     """Replace fields by the empty value of their type (0, false, "", [], {}), or by a text."""
 
-    fields: tuple[FieldPath, ...] = setting(MISSING, "Fields to mask.", kind=FIELDS)
-    replacement: str = setting("", "Number or text that replaces numbers and texts.")
+    fields: tuple[FieldPath, ...] = setting(MISSING, "Required: fields to mask.", kind=FIELDS)
+    replacement: str = setting("", "Number or text that replaces numbers and texts.", shown="–")
 
     def change(self, column: Any, records: Records) -> Any:
         return self.each(self.fields, column, self._masked) if need_struct(column) else column
 
     def _masked(self, column: Any, path: FieldPath) -> Any:
         if self.replacement:
-            return self._replaced(column, path)
+            return self._replaced(column)
         return constant(_empty(column.type), column)
 
-    def _replaced(self, column: Any, path: FieldPath) -> Any:
+    def _replaced(self, column: Any) -> Any:
         kind, text = column.type, self.replacement
         try:
             if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -233,7 +233,7 @@ class MaskField(ColumnTransform):
                 return constant(pa.scalar(Decimal(text), kind), column)
         except (InvalidOperation, OverflowError, ValueError, pa.ArrowInvalid):
             pass
-        reject(column.is_valid(), f"{path.text} of type {kind} cannot become {text!r}")
+        reject(column.is_valid(), f"a value of type {kind} cannot become {text!r}")
         return column
 
 
@@ -330,7 +330,7 @@ class SetSchemaMetadata(ColumnTransform):
     JSON, rows have no schema, and the transform has no effect.
     """
 
-    schema_name: str = setting("", "Name of the schema.")
+    schema_name: str = setting("", "Name of the schema.", shown="–")
     schema_version: int = setting(-1, "Version of the schema.", shown="–")
 
     def __post_init__(self) -> None:
@@ -360,7 +360,8 @@ class TimestampConverter(ColumnTransform):
         kind=Kind("field", lambda value: parse_path(value) if value else NO_FIELD), shown="–",
     )  # fmt: skip
     target_type: str = setting(
-        MISSING, "Result: text, number, or a column of dates, times of day, or timestamps.",
+        MISSING,
+        "Required: result, which is `string`, `unix` (a number), `Date`, `Time` or `Timestamp`.",
         choices=("string", "unix", "Date", "Time", "Timestamp"),
     )  # fmt: skip
     format: Any = setting(
@@ -368,7 +369,11 @@ class TimestampConverter(ColumnTransform):
         " `yyyy-MM-dd'T'HH:mm:ss.SSS'Z'`.",
         kind=Kind("date format", lambda value: parse_format(value) if value else None), shown="–",
     )  # fmt: skip
-    unix_precision: str = setting("milliseconds", "Unit of numbers.", choices=tuple(_UNITS))
+    unix_precision: str = setting(
+        "milliseconds",
+        f"Unit of numbers: {', '.join(f'`{unit}`' for unit in _UNITS)}.",
+        choices=tuple(_UNITS),
+    )
 
     def __post_init__(self) -> None:
         if self.target_type == "string" and self.format is None:
@@ -471,7 +476,7 @@ class ValueToKey(FieldOptions):
     A field that does not exist is null. A null value has no fields, and is rejected.
     """
 
-    fields: tuple[FieldPath, ...] = setting(MISSING, "Fields of the value.", kind=FIELDS)
+    fields: tuple[FieldPath, ...] = setting(MISSING, "Required: fields of the value.", kind=FIELDS)
 
     def apply(self, records: Records) -> Iterable[Records]:
         value = whole(records.rows.column(VALUE))

@@ -16,17 +16,11 @@ import pyarrow.compute as pc
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import setting
 from penstock.connect.converting import whole
+from penstock.connect.paths import FieldPath, with_column
 from penstock.connect.plugins import HEADERS, Records
+from penstock.connect.steps import Predicate, Transform
 from penstock.connect.transforms.casting import to_text
-from penstock.connect.transforms.paths import FieldPath
-from penstock.connect.transforms.transform import (
-    FIELDS,
-    ColumnTransform,
-    Predicate,
-    Transform,
-    need_struct,
-    with_column,
-)
+from penstock.connect.transforms.transform import FIELDS, ColumnTransform, need_struct
 from penstock.formats.json.writing import json_values
 from penstock.records.columnar.schema import HEADERS_TYPE
 
@@ -34,7 +28,7 @@ from penstock.records.columnar.schema import HEADERS_TYPE
 class DropHeaders(Transform):
     """Remove headers by name."""
 
-    headers: tuple[str, ...] = setting(MISSING, "Names of the headers.")
+    headers: tuple[str, ...] = setting(MISSING, "Required: names of the headers.")
 
     def apply(self, records: Records) -> list[Records]:
         if HEADERS not in records.rows.column_names:
@@ -49,8 +43,8 @@ class DropHeaders(Transform):
 class InsertHeader(Transform):
     """Add a header with a fixed text."""
 
-    header: str = setting(MISSING, "Name of the header.")
-    value_literal: str = setting(MISSING, "Text of the header.")
+    header: str = setting(MISSING, "Required: name of the header.")
+    value_literal: str = setting(MISSING, "Required: text of the header.")
 
     def apply(self, records: Records) -> list[Records]:
         return [_added(records, self.header, pa.repeat(self.value_literal, records.count))]
@@ -59,9 +53,15 @@ class InsertHeader(Transform):
 class HeaderFrom(ColumnTransform):
     """Copy or move fields to headers. A null key or value has no fields, and is rejected."""
 
-    fields: tuple[FieldPath, ...] = setting(MISSING, "Fields to copy or move.", kind=FIELDS)
-    headers: tuple[str, ...] = setting(MISSING, "Names of the headers, in the order of `fields`.")
-    operation: str = setting(MISSING, "Whether the fields remain.", choices=("move", "copy"))
+    fields: tuple[FieldPath, ...] = setting(
+        MISSING, "Required: fields to copy or move.", kind=FIELDS
+    )
+    headers: tuple[str, ...] = setting(
+        MISSING, "Required: names of the headers, in the order of `fields`."
+    )
+    operation: str = setting(
+        MISSING, "Required: `copy`, or `move` to remove the fields.", choices=("move", "copy")
+    )
 
     def __post_init__(self) -> None:
         if len(self.headers) != len(self.fields):
@@ -86,7 +86,7 @@ class HeaderFrom(ColumnTransform):
 class HasHeaderKey(Predicate):
     """Rows that have a header."""
 
-    name: str = setting(MISSING, "Name of the header.")
+    name: str = setting(MISSING, "Required: name of the header.")
 
     def matches(self, records: Records) -> Any:
         flags = np.zeros(records.count, np.bool_)

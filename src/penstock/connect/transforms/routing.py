@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import Kind, setting
+from penstock.connect.paths import column_of
 from penstock.connect.plugins import TIMESTAMP, VALUE, Records
+from penstock.connect.steps import Predicate, Transform
 from penstock.connect.transforms.dates import DateFormat, parse_format
-from penstock.connect.transforms.transform import Predicate, Transform, column_of, reject
+from penstock.connect.transforms.transform import reject
 
 _REFERENCE: Final = re.compile(r"\\(.)|\$\{(\w+)\}|\$(\d+)|([^\\$]+)|(.)", re.DOTALL)
 
@@ -42,8 +44,8 @@ PATTERN: Final = Kind("regular expression", _pattern)
 class RegexRouter(Transform):
     """Rename topics that match a regular expression; others keep their name."""
 
-    regex: JavaPattern = setting(MISSING, "Expression for the whole name.", kind=PATTERN)
-    replacement: str = setting(MISSING, "New name, in which `$1` is the first group.")
+    regex: JavaPattern = setting(MISSING, "Required: expression for the whole name.", kind=PATTERN)
+    replacement: str = setting(MISSING, "Required: new name, in which `$1` is the first group.")
 
     def __post_init__(self) -> None:
         _template(self.replacement, self.regex.compiled)
@@ -104,7 +106,9 @@ class Filter(Transform):
 class TopicNameMatches(Predicate):
     """Rows whose topic matches a regular expression."""
 
-    pattern: JavaPattern = setting(MISSING, "Expression for the whole name.", kind=PATTERN)
+    pattern: JavaPattern = setting(
+        MISSING, "Required: expression for the whole name.", kind=PATTERN
+    )
 
     def matches(self, records: Records) -> bool:
         return self.pattern.compiled.fullmatch(records.topic) is not None

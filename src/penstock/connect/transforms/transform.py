@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
@@ -12,32 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.settings import Kind, NoEffect, parse_list, setting
-from penstock.connect.converting import whole
 from penstock.connect.errors import RowsRejected
-from penstock.connect.plugins import KEY, VALUE, ConnectorSettings, Records
-from penstock.connect.transforms.paths import (
+from penstock.connect.paths import (
     Change,
     FieldPath,
     changed_at,
+    column_of,
     field_at,
     parse_path,
+    with_column,
 )
+from penstock.connect.plugins import KEY, VALUE, Records
+from penstock.connect.steps import Transform
 
 SHOWN_CHARS_MAX: Final = 80
-
-
-class Transform(ConnectorSettings, ABC):
-    """Step between a source or sink and its topics. Its settings are the options of its table."""
-
-    @abstractmethod
-    def apply(self, records: Records) -> Iterable[Records]:
-        """Return the transformed rows, in order; several entries if topics differ.
-
-        Columns that the transform does not know are kept.
-
-        Raises:
-            RowsRejected: some rows cannot be transformed; the indexes are those of `records`.
-        """
 
 
 def _place(value: object) -> FieldPath:
@@ -90,8 +77,13 @@ class FieldOptions(Transform):
         """Return a column in which `change(field, path=…)` replaced each field that exists."""
         for path in paths:
             steps = self.steps(path, column.type)
-            if steps is not None:
+            if steps is None:
+                continue
+            try:
                 column = changed_at(column, steps, partial(change, path=path))
+            except RowsRejected as error:
+                reasons = [f"{path.text}: {reason}" for reason in error.reasons]
+                raise RowsRejected(error.rows, reasons) from error
         return column
 
 
@@ -130,28 +122,6 @@ class ColumnTransform(FieldOptions):
         return column
 
 
-class Predicate(ConnectorSettings, ABC):
-    """Condition that selects rows. Its settings are the options of its table."""
-
-    @abstractmethod
-    def matches(self, records: Records) -> Any:
-        """Return flags of the rows (NumPy), or one flag for all rows."""
-
-
-def column_of(rows: Any, name: str) -> Any:
-    """Return a column as one array; nulls if there is no such column."""
-    return whole(rows.column(name)) if name in rows.column_names else pa.nulls(len(rows))
-
-
-def with_column(rows: Any, name: str, column: Any) -> Any:
-    """Return rows with a column added or replaced; metadata of the column is kept."""
-    index = rows.schema.get_field_index(name)
-    if index < 0:
-        return rows.append_column(name, column)
-    field = pa.field(name, column.type, metadata=rows.schema.field(index).metadata)
-    return rows.set_column(index, field, column)
-
-
 def reject(bad: Any, reason: str, values: Any = None) -> None:
     """Raise RowsRejected if any row is bad.
 
@@ -184,7 +154,9 @@ def need_struct(column: Any, *, nulls: bool = True) -> bool:
         reject(column.is_null(), "the value is null, and has no fields")
     if pa.types.is_struct(column.type):
         return True
-    reject(column.is_valid(), f"a value of type {column.type} has no fields")
+    plain = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    hint = "; set the source to parse its values" if plain else ""
+    reject(column.is_valid(), f"a value of type {column.type} has no fields{hint}")
     return False
 
 

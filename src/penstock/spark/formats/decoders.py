@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from penstock.base.errors import BugError
 from penstock.formats import InvalidFormat
-from penstock.formats.debezium import DebeziumReader, checked
+from penstock.formats.json.debezium import DebeziumReader, checked
 from penstock.formats.json.decode import JsonReader
 from penstock.formats.json.json_schema import Record, record_of_json_schema
 from penstock.formats.json.plain import NOT_TEXT, Conversion

@@ -25,7 +25,7 @@ from penstock.base import document
 from penstock.base.document import DocumentInvalid, Problem, dotted
 from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.formats import InvalidFormat
-from penstock.formats.debezium import CHANGE
+from penstock.formats.json.debezium import CHANGE
 from penstock.formats.value_format import INFER, ValueFormat
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import (

@@ -268,7 +268,7 @@ def _sink(draft: Draft, sink: Section) -> None:
         _only_for(draft, sink, _without(_ICEBERG_KEYS, own), "Iceberg tables")
         _table_sink(draft, sink)
     elif kind == "topic":
-        tables = (*_ICEBERG_KEYS, *_TABLE_KEYS)
+        tables = (*dict.fromkeys((*_ICEBERG_KEYS, *_TABLE_KEYS)),)
         _only_for(draft, sink, _without(tables, _TOPIC_KEYS), "tables, but this is a topic")
         if sink.get("ordered"):
             _needs(draft, sink, "key", "ordered", '"id", whose order is kept')
@@ -289,7 +289,7 @@ def _table_sink(draft: Draft, sink: Section) -> None:
         for key, modes in _OF_MODE.items()
         if key != "partition_by" or not sink.given("iceberg")
     }
-    changes = _has_changes(draft, sink.get("from") or "", frozenset())
+    changes = _has_changes(draft, sink.get("from") or "")
     if changes:
         choices["delete_when"] = {"cdc": ""}
     mode = _chosen(draft, sink, TableSink, "mode", choices)
@@ -308,14 +308,19 @@ def _table_sink(draft: Draft, sink: Section) -> None:
         )
 
 
-def _has_changes(draft: Draft, name: str, above: frozenset[str]) -> bool:
-    """Return whether a view is a source of change events, or reads such a view."""
-    name = view_named(draft, name)
-    if name in draft.sources:
-        return bool(draft.sources[name].get("format") == DEBEZIUM)
-    step = None if name in above else draft.steps.get(name)
-    views = () if step is None else step_inputs(draft, step)
-    return any(_has_changes(draft, view, above | {name}) for view in views)
+def _has_changes(draft: Draft, name: str) -> bool:
+    """Return whether a view is a source of change events, or reads one at any distance."""
+    events = {key for key, source in draft.sources.items() if source.get("format") == DEBEZIUM}
+    seen: set[str] = set()
+    waiting = [view_named(draft, name)] if events else []
+    while waiting:
+        view = waiting.pop()
+        if view in events:
+            return True
+        if view in draft.steps and view not in seen:
+            waiting += step_inputs(draft, draft.steps[view])
+        seen.add(view)
+    return False
 
 
 def _retries(draft: Draft) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
-from penstock.formats.debezium import CHANGE, CHANGE_TYPE
+from penstock.formats.json.debezium import CHANGE, CHANGE_TYPE
 from penstock.formats.value_format import DEBEZIUM
 from penstock.records.extents import first_millisecond
 from penstock.security.data.file_ring import KeyPlace

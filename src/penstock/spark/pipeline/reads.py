@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.formats import ValueFormat
-from penstock.formats.debezium import CHANGE
+from penstock.formats.json.debezium import CHANGE
 from penstock.formats.value_format import DEBEZIUM
 from penstock.spark.formats.decoders import Decoder, JsonDecoder, ReaderDecoder
 from penstock.spark.options import value_options

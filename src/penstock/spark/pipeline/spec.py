@@ -269,7 +269,7 @@ def _codec(default: str | None) -> Any:
     return setting(
         default, "The compression of a topic's batches, or of a table's files.",
         kind=kinds.choice("none", "gzip", "snappy", "lz4", "zstd"),
-        shown="`none`; for tables `snappy`",
+        shown="`none`; for Delta tables `snappy`, for Iceberg tables `zstd`",
     )  # fmt: skip
 
 

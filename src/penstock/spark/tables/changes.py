@@ -38,7 +38,7 @@ from deltalake.table import TableMerger
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType, TimestampType
 
-from penstock.formats.debezium import CHANGE, CHANGE_TYPE
+from penstock.formats.json.debezium import CHANGE, CHANGE_TYPE
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.schema import quoted
 from penstock.spark.staged import Staged, query_of
@@ -113,7 +113,7 @@ class DeltaChanges:
         keys: columns of the table's key; they must not be null.
         history: whether the table keeps all versions of a row.
         batch_rows_max: most changes of a batch.
-        rewrite_versions: versions of the table of deletes after which it is written anew, without
+        rewrite_versions: versions of the table of deletes after which it is rewritten without
             deletes that are too old.
 
         Other arguments are those of `DeltaUpsert`.
@@ -288,19 +288,19 @@ class DeltaChanges:
         table = open_table(self._deleted, self._storage_options)
         if not added.num_rows or in_table(table, commit):
             return
-        anew = table is not None and (table.version() + 1) % self._rewrite_versions == 0
-        if anew and table is not None:
+        rewritten = table is not None and (table.version() + 1) % self._rewrite_versions == 0
+        if rewritten and table is not None:
             kept = table.to_pyarrow_table().select(names).cast(added.schema)
             since = pc.max(added[_AT]).as_py() - REMEMBERED
             added = pa.concat_tables([kept.filter(pc.greater_equal(kept[_AT], since)), added])
         write_deltalake(
             self._deleted,
             added,
-            mode="overwrite" if anew else "append",
+            mode="overwrite" if rewritten else "append",
             storage_options=self._storage_options,
             commit_properties=commit.properties(),
         )
-        if anew and table is not None:
+        if rewritten and table is not None:
             table.update_incremental()
             table.vacuum(dry_run=False)
 

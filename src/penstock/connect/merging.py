@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.connect.paths import column_of, fields_of, struct_of
 from penstock.connect.plugins import Records
-from penstock.connect.transforms.paths import fields_of, struct_of
-from penstock.connect.transforms.transform import column_of
 
 
 def merged(others: Records, changed: list[Records], row: str) -> list[Records]:

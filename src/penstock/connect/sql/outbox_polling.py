@@ -189,9 +189,12 @@ class OutboxSource(Source[OutboxSettings]):
         Raises:
             ConnectorFailed: the source cannot run; the message has the remedy.
         """
-        there = self._database.columns(self._table)
-        if not there:
-            raise ConnectorFailed(f"table: {self._table} does not exist; create it")
+        with self._database.errors():
+            if not self._database.inspector().has_table(self._table.name, self._table.schema):
+                raise ConnectorFailed(f"table: {self._table} does not exist; create it")
+        with self._database.transaction() as connection:
+            empty = sa.select(sa.text("*")).select_from(self._table.clause()).limit(0)
+            there = set(connection.execute(empty).keys())
         settings, quote = self.settings, self._database.identifier
         added = {
             settings.sequence_column: "bigserial UNIQUE",

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.connect.converting import whole
+
 Change = Callable[[Any], Any]
 """Function from a column to the column that replaces it; None removes it."""
 _STEP: Final = re.compile(r"`((?:[^`\\]|\\.|`(?!\.|$))*)`(?:\.|$)|([^.`][^.]*|)(?:\.|$)")
@@ -32,12 +34,9 @@ class FieldPath:
         Args:
             syntax: `V1`, `V2`, or empty for both, as in `field_syntax_version`.
         """
-        names = () if syntax == "V2" else ((self.text,),)
-        nested = () if syntax == "V1" else (self.steps,)
-        for steps in (*names, *nested):
-            if _type_at(kind, steps) is not None:
-                return steps
-        return None
+        if syntax != "V2" and _type_at(kind, (self.text,)) is not None:
+            return (self.text,)
+        return self.steps if syntax != "V1" and _type_at(kind, self.steps) is not None else None
 
     def names(self, syntax: str) -> tuple[str, ...]:
         """Return the names of a field that does not exist."""
@@ -116,3 +115,17 @@ def inserted(column: Any, steps: Sequence[str], added: Any) -> Any:
         added = inserted(inner, rest, added)
     fields[name] = added
     return struct_of(fields, column)
+
+
+def column_of(rows: Any, name: str) -> Any:
+    """Return a column as one array; nulls if there is no such column."""
+    return whole(rows.column(name)) if name in rows.column_names else pa.nulls(len(rows))
+
+
+def with_column(rows: Any, name: str, column: Any) -> Any:
+    """Return rows with a column added or replaced; metadata of the column is kept."""
+    index = rows.schema.get_field_index(name)
+    if index < 0:
+        return rows.append_column(name, column)
+    field = pa.field(name, column.type, metadata=rows.schema.field(index).metadata)
+    return rows.set_column(index, field, column)

@@ -16,8 +16,10 @@ Options may also have Kafka Connect's names: `"static.field"` for `static_field`
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -27,59 +29,63 @@ from penstock.base.document import Key
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import by_name, parse, setting, unknown
 from penstock.connect.errors import RowsRejected
+from penstock.connect.merging import merged
 from penstock.connect.plugins import KEY, VALUE, ConnectorSettings, Records
-from penstock.connect.transforms.fields import (
-    Cast,
-    ExtractField,
-    Flatten,
-    HoistField,
-    InsertField,
-    MaskField,
-    ReplaceField,
-    SetSchemaMetadata,
-    TimestampConverter,
-    ValueToKey,
-)
-from penstock.connect.transforms.headers import (
-    DropHeaders,
-    HasHeaderKey,
-    HeaderFrom,
-    InsertHeader,
-)
-from penstock.connect.transforms.merging import merged
-from penstock.connect.transforms.routing import (
-    Filter,
-    RecordIsTombstone,
-    RegexRouter,
-    TimestampRouter,
-    TopicNameMatches,
-)
-from penstock.connect.transforms.transform import Predicate, Transform
 
 Refuse = Callable[[Key, str, str], None]
 """Reports a problem of a key in the file: the key, the message, the remedy."""
 
-TRANSFORMS: Final[Mapping[str, type[Transform]]] = {
-    transform.__name__: transform
-    for transform in (
-        Cast, DropHeaders, ExtractField, Filter, Flatten, HeaderFrom, HoistField, InsertField,
-        InsertHeader, MaskField, RegexRouter, ReplaceField, SetSchemaMetadata, TimestampConverter,
-        TimestampRouter, ValueToKey,
-    )
+TRANSFORMS: Final[Mapping[str, str]] = {
+    "Cast": "fields", "DropHeaders": "headers", "ExtractField": "fields", "Filter": "routing",
+    "Flatten": "fields", "HeaderFrom": "headers", "HoistField": "fields", "InsertField": "fields",
+    "InsertHeader": "headers", "MaskField": "fields", "RegexRouter": "routing",
+    "ReplaceField": "fields", "SetSchemaMetadata": "fields", "TimestampConverter": "fields",
+    "TimestampRouter": "routing", "ValueToKey": "fields",
 }  # fmt: skip
-PREDICATES: Final[Mapping[str, type[Predicate]]] = {
-    predicate.__name__: predicate
-    for predicate in (HasHeaderKey, RecordIsTombstone, TopicNameMatches)
-}
+PREDICATES: Final[Mapping[str, str]] = {
+    "HasHeaderKey": "headers", "RecordIsTombstone": "routing", "TopicNameMatches": "routing",
+}  # fmt: skip
+"""Modules of `transforms` by the names of their classes, which are imported at first use."""
 _PACKAGE: Final = "org.apache.kafka.connect.transforms."
 _ROW: Final = "#row"
 """Column with the index of each row before the transforms."""
 
 
+class Transform(ConnectorSettings, ABC):
+    """Step between a source or sink and its topics. Its settings are the options of its table."""
+
+    @abstractmethod
+    def apply(self, records: Records) -> Iterable[Records]:
+        """Return the transformed rows, in order; several entries if topics differ.
+
+        Columns that the transform does not know are kept.
+
+        Raises:
+            RowsRejected: some rows cannot be transformed; the indexes are those of `records`.
+        """
+
+
+class Predicate(ConnectorSettings, ABC):
+    """Condition that selects rows. Its settings are the options of its table."""
+
+    @abstractmethod
+    def matches(self, records: Records) -> Any:
+        """Return flags of the rows (NumPy), or one flag for all rows."""
+
+
+def step_class(name: str) -> type[Any]:
+    """Return the class of a transform or predicate."""
+    module = TRANSFORMS.get(name) or PREDICATES[name]
+    found: type[Any] = getattr(import_module(f"penstock.connect.transforms.{module}"), name)
+    return found
+
+
 class StepOptions(ConnectorSettings):
     """Keys of `[transform.NAME]` that all transforms share."""
 
-    predicate: str = setting("", "Name of a `[predicate.NAME]` table: only rows that it selects.")
+    predicate: str = setting(
+        "", "Name of a `[predicate.NAME]` table: only rows that it selects.", shown="–"
+    )
     negate: bool = setting(False, "Only rows that the predicate does not select.")
 
 
@@ -143,12 +149,12 @@ class _Tables:
             else {}
         )
         rest = {name: table[name] for name in table if name not in shared} if shared else table
-        transform = self.built(key, rest, TRANSFORMS, _PACKAGE)
+        transform: Transform | None = self.built(key, rest, TRANSFORMS, _PACKAGE)
         options = self._settings(key, shared, StepOptions)
         if transform is None or options is None:
             return None
         if not options.predicate:
-            if isinstance(transform, Filter):
+            if type(transform).__name__ == "Filter":
                 self._refuse((*key, "predicate"), "is required for Filter", "name a predicate")
             if options.negate:
                 self._refuse((*key, "negate"), "needs a predicate", "name a predicate")
@@ -167,7 +173,7 @@ class _Tables:
             else Conditional(transform=transform, predicate=predicate, negate=options.negate)
         )
 
-    def built(self, key: Key, table: Any, known: Mapping[str, type[T]], package: str) -> T | None:
+    def built(self, key: Key, table: Any, known: Mapping[str, str], package: str) -> Any:
         """Return the object of a table; None if the table has problems."""
         if not isinstance(table, Mapping):
             self._refuse(key, "must be a table", f"write [{'.'.join(map(str, key))}]")
@@ -177,20 +183,18 @@ class _Tables:
             self._refuse((*key, "type"), "is required", f"write one of {', '.join(known)}")
             return None
         name, _, part = given.removeprefix(package).partition("$")
-        cls = known.get(name)
-        if cls is None or part.lower() not in ("", KEY, VALUE):
+        if name not in known or part.lower() not in ("", KEY, VALUE):
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             kind = "transform" if known is TRANSFORMS else "predicate"
-            self._refuse(
-                (*key, "type"), f"there is no {kind} {given!r}{hint}", f"known: {', '.join(known)}"
-            )
+            fix = "" if close else f"known are {', '.join(known)}"
+            self._refuse((*key, "type"), f"there is no {kind} {given!r}{hint}", fix)
             return None
         options = {name: value for name, value in table.items() if name != "type"}
         if part and options.setdefault("of", part.lower()) != part.lower():
             self._refuse((*key, "of"), f"contradicts {given}", "remove it")
             return None
-        return self._settings(key, options, cls)
+        return self._settings(key, options, step_class(name))
 
     def _settings(self, key: Key, table: Mapping[str, Any], cls: type[T]) -> T | None:
         """Return the settings of a table; None if an option is unknown, missing or invalid."""

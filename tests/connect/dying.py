@@ -1,0 +1,40 @@
+"""Source that dies as its file asks for, after it has written a row."""
+
+import resource
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.connect import ConnectorSettings, Source, SourceBatch, SourceUnavailable, setting
+
+
+class DyingSettings(ConnectorSettings):
+    topic: str = setting("dying", "Topic of the rows.")
+    memory: bool = setting(False, "Whether the source needs more memory than it may use.")
+    disk: str = setting("", "File that becomes larger than the process may write.")
+    down: str = setting("", "File that exists while the system is down.")
+    value: str = setting("a", "Value of the rows.")
+
+
+class Dying(Source[DyingSettings]):
+    settings_type = DyingSettings
+
+    def read(self, positions: Mapping[str, Any]) -> Iterator[SourceBatch]:
+        at = int(positions.get("at", 0))
+        while True:
+            if self.settings.down and Path(self.settings.down).exists():
+                raise SourceUnavailable("the system is down")
+            at += 1
+            rows = pa.table({"value": [{"at": at, "text": self.settings.value}]})
+            yield SourceBatch.of(self.settings.topic, rows, {"at": at}, caught_up=True)
+            if self.settings.memory:
+                _, most = resource.getrlimit(resource.RLIMIT_AS)
+                resource.setrlimit(resource.RLIMIT_AS, (1 << 30, most))
+                np.ones(1 << 30)
+            if self.settings.disk:
+                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, most))
+                Path(self.settings.disk).write_bytes(bytes(1 << 17))
