@@ -112,8 +112,8 @@ def _curves(folder: Path, commits: int) -> dict[str, list[tuple[float, float]]]:
 def _rows(number: int) -> pa.Table:
     ids = range(number * COMMIT_ROWS, (number + 1) * COMMIT_ROWS)
     return pa.table({
-        "id": ids, "customer": [f"customer-{one % 977}" for one in ids],
-        "amount": [one * 0.25 for one in ids], "paid": [one % 3 == 0 for one in ids],
+        "id": ids, "customer": [f"customer-{number % 977}" for number in ids],
+        "amount": [number * 0.25 for number in ids], "paid": [number % 3 == 0 for number in ids],
     })  # fmt: skip
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 from pathlib import Path
+
+import pytest
 
 from penstock.connect.sharing import owner
 from penstock.testing import Broker
@@ -20,6 +23,7 @@ def owners(worker: WorkerProcess) -> dict[str, str]:
     return {name: at["worker_id"] for name, at in states.items() if at["state"] == "RUNNING"}
 
 
+@pytest.mark.long
 def test_connectors_move_to_the_worker_that_is_left(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parent / "dying.py", tmp_path / "dying.py")
     for name in NAMES:
@@ -30,7 +34,7 @@ def test_connectors_move_to_the_worker_that_is_left(tmp_path: Path) -> None:
         worker_of(tmp_path, broker.bootstrap, tmp_path / ".a") as first,
         worker_of(tmp_path, broker.bootstrap, tmp_path / ".b") as second,
     ):
-        ids = [f"{hostname()}:{worker.port}" for worker in (first, second)]
+        ids = [f"{socket.gethostname()}:{worker.port}" for worker in (first, second)]
         expected = {name: owner(name, ids) for name in NAMES}
 
         def assigned() -> bool:
@@ -42,7 +46,9 @@ def test_connectors_move_to_the_worker_that_is_left(tmp_path: Path) -> None:
         wait_until(lambda: owners(first) == alone, lambda: f"{owners(first)}, not {alone}")
 
 
-def hostname() -> str:
-    import socket
-
-    return socket.gethostname()
+def test_a_worker_that_leaves_moves_its_own_connectors_alone() -> None:
+    workers, names = ("a:1", "b:1", "c:1"), [f"connector-{number}" for number in range(300)]
+    before = {name: owner(name, workers) for name in names}
+    after = {name: owner(name, workers[:2]) for name in names}
+    assert {worker for worker in before.values()} == set(workers)
+    assert all(after[name] == at for name, at in before.items() if at != "c:1")

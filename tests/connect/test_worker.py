@@ -22,10 +22,11 @@ def log() -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture
-def worker(log: Broker, tmp_path: Path) -> Iterator[WorkerProcess]:
-    shutil.copy(Path(__file__).parent / "dying.py", tmp_path / "dying.py")
-    with worker_of(tmp_path, log.bootstrap) as running:
+@pytest.fixture(scope="module")
+def worker(log: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    directory = tmp_path_factory.mktemp("connectors")
+    shutil.copy(Path(__file__).parent / "dying.py", directory / "dying.py")
+    with worker_of(directory, log.bootstrap) as running:
         yield running
 
 

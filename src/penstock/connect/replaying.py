@@ -68,13 +68,13 @@ def replay(run: Run) -> Replayed:
         columns=_COLUMNS, isolation="read_committed",
     )  # fmt: skip
     progress = {(topic, partition): end for partition, end in ends.items()}
-    own = list(own_letters(rows, spec.name))
+    own = list(own_records(rows, spec.name))
     deliver = _to_topics if spec.direction == "source" else _to_sink
     rejected = deliver(run, own, group, progress)
     return Replayed(sum(records.count for records in own), rejected)
 
 
-def own_letters(rows: Any, connector: str) -> Iterator[Records]:
+def own_records(rows: Any, connector: str) -> Iterator[Records]:
     """Yield the dead letters of a connector by topic, without the headers of the failure."""
     headers = whole(rows.column(HEADERS))
     mine = pc.equal(header(headers, f"{PREFIX}connector.name"), connector.encode())

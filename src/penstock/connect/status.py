@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from penstock.base.files import write_durably
+from penstock.base.files import MACHINE_FILES, write_file
 from penstock.base.system import SYSTEM_CLOCK, Clock
 
 FILE: Final = "status.json"
@@ -121,7 +121,10 @@ class StatusFile:
 
     def _write(self) -> None:
         self._next = self._clock.monotonic() + WRITE_SECONDS
-        write_durably(self._path, msgspec.json.encode(self.status))
+        # Not synced: a state from before a crash of the machine is of no use.
+        temporary = f"{self._path}.tmp"
+        write_file(MACHINE_FILES, temporary, msgspec.json.encode(self.status), sync=False)
+        MACHINE_FILES.rename(temporary, self._path)
         if self._watch is not None:
             self._watch(self.status)
 

@@ -46,7 +46,7 @@ def schema_of(kind: Any, name: str) -> Any:
             if not _NAME.fullmatch(field.name):
                 raise InvalidError(
                     f"Avro has no field name {field.name!r}: rename the field, or use another"
-                    " format"
+                    " format, such as Parquet"
                 )
             inner = _nullable(field.type, f"{name}_{field.name}")
             fields.append({"name": field.name, "type": inner, "default": None})
@@ -61,7 +61,7 @@ def schema_of(kind: Any, name: str) -> Any:
     if pa.types.is_decimal128(kind):
         digits = {"precision": kind.precision, "scale": kind.scale}
         return {"type": "bytes", "logicalType": "decimal", **digits}
-    raise InvalidError(f"Avro has no type for {kind}; use another format")
+    raise InvalidError(f"Avro has no type for {kind}; use another format, such as Parquet")
 
 
 def _nullable(kind: Any, name: str) -> Any:

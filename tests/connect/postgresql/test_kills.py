@@ -103,7 +103,7 @@ def check(shop: Database, bootstrap: str, topic: str) -> None:
 def kill(
     victim: str, child: Child, server: PostgresServer, broker: Broker
 ) -> Callable[[], None] | None:
-    """Kill the victim and bring it back; return what lets the child go on, or None."""
+    """Kill the victim and bring it back; return what ends the child, or None."""
     if victim == "worker":
         child.kill()
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -272,6 +272,11 @@ def test_the_table_takes_nulls_and_moments_whatever_the_session(
     assert [row["more"] for row in read] == [[{"id": number}] for number in range(3)]
 
 
+def always(rows: pa.Table) -> Callable[[object], pa.Table]:
+    """Return a function that returns these rows."""
+    return lambda _: rows
+
+
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_every_key_is_found_in_the_file_that_has_it(table: Path, kind: pa.DataType) -> None:
     values = [*VALUES[kind], *LONG.get(kind, ())]
@@ -279,7 +284,7 @@ def test_every_key_is_found_in_the_file_that_has_it(table: Path, kind: pa.DataTy
     for batch_id, ids in enumerate([*([value] for value in values), values]):
         rows = pa.table({"id": pa.array(ids, kind), "at": [batch_id] * len(ids)})
         rows = rows.append_column(REMOVES, pa.array([False] * len(ids)))
-        merging.commit(lambda _, rows=rows: rows, Commit(application="tests", batch_id=batch_id))
+        merging.commit(always(rows), Commit(application="tests", batch_id=batch_id))
     read = DeltaTable(str(table)).to_pyarrow_table()
     assert read["at"].to_pylist() == [len(values)] * len(values)
     assert set(read["id"].to_pylist()) == set(values)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.connect.status import ConnectorStatus
 
 STATUS_PROBLEMS: Final = 1
+ANSWER_SECONDS: Final = 10.0
 SAMPLES: Final = {
     "postgresql": """\
 # Changes of PostgreSQL tables, from a snapshot on, exactly once.
@@ -247,11 +248,8 @@ def status(state: State, where: Located, url: str | None) -> None:
     from penstock.connect.status import read_status
 
     if url is not None:
-        from penstock.apps.connect.worker import worker_status
-
-        worker_status(state, url)
+        _worker_status(state, url)
         return
-
     spec = where.load()
     found = read_status(spec.state)
     if found is None:
@@ -276,3 +274,27 @@ def _show(state: State, found: ConnectorStatus) -> None:
         click.echo(f"cause: {found.cause}")
     for name, value in found.facts.items():
         click.echo(f"{name}: {value}")
+
+
+def _worker_status(state: State, url: str) -> None:
+    """Show the states of a worker's connectors; exit with status 1 if any has failed."""
+    from penstock.client.admin_http import AdminHttp
+
+    with AdminHttp(url, name="worker") as http:
+        found = http.call("GET", "/connectors?expand=status", timeout_seconds=ANSWER_SECONDS)
+    rows = [
+        {
+            "connector": name,
+            "type": item["status"]["type"],
+            "state": item["status"]["connector"]["state"],
+            "worker": item["status"]["connector"]["worker_id"],
+            "cause": item["status"]["connector"].get("trace", ""),
+        }
+        for name, item in found.body.items()
+    ]
+    if state.json:
+        write_json(rows)
+    else:
+        show(state, rows, ("connector", "type", "state", "worker", "cause"))
+    if any(row["state"] == "FAILED" for row in rows):
+        sys.exit(STATUS_PROBLEMS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -19,14 +18,11 @@ from penstock.apps.client.session import (
     log_options,
     path_option,
     say,
-    show,
-    write_json,
 )
-from penstock.apps.connect.command import STATUS_PROBLEMS, Located, client_of, located
+from penstock.apps.connect.command import Located, client_of, located
 
 LISTEN: Final = "127.0.0.1:8083"
 CONNECTIONS_MAX: Final = 64
-ANSWER_SECONDS: Final = 10.0
 
 
 @click.command("worker", short_help="Run the connectors of a directory.")
@@ -102,30 +98,6 @@ async def _serve(settings: Any, address: tuple[str, int]) -> None:
         await listener.stop()
         if client is not None:
             client.close()
-
-
-def worker_status(state: State, url: str) -> None:
-    """Show the states of a worker's connectors; exit with status 1 if any has failed."""
-    from penstock.client.admin_http import AdminHttp
-
-    with AdminHttp(url, name="worker") as http:
-        found = http.call("GET", "/connectors?expand=status", timeout_seconds=ANSWER_SECONDS)
-    rows = [
-        {
-            "connector": name,
-            "type": item["status"]["type"],
-            "state": item["status"]["connector"]["state"],
-            "worker": item["status"]["connector"]["worker_id"],
-            "cause": item["status"]["connector"].get("trace", ""),
-        }
-        for name, item in found.body.items()
-    ]
-    if state.json:
-        write_json(rows)
-    else:
-        show(state, rows, ("connector", "type", "state", "worker", "cause"))
-    if any(row["state"] == "FAILED" for row in rows):
-        sys.exit(STATUS_PROBLEMS)
 
 
 @click.command("reset", short_help="Remove the stored positions of a connector.")

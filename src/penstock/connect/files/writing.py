@@ -17,8 +17,9 @@ from pyarrow import csv as arrow_csv
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.connect.converting import whole
-from penstock.connect.files.avro import AvroWriter, schema_of
+from penstock.connect.files.avro import AvroWriter
 from penstock.connect.plugins import VALUE
+from penstock.formats.avro_schemas import schema_of
 from penstock.formats.json.writing import base64_texts, json_rows, json_values
 
 FORMATS: Final = ("parquet", "jsonl", "csv", "avro", "text")

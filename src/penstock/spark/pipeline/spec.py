@@ -328,8 +328,8 @@ class IcebergSink(TableSink):
 
     table: str = setting(MISSING, "An Iceberg table.", name="iceberg", kind=kinds.LAKE_TABLE)
     catalog: Mapping[str, str] | None = setting(
-        None, "For Iceberg tables: the catalogue, by its properties as pyiceberg names them (`type`,"
-        " `uri`, `warehouse`), or by its name in pyiceberg's own configuration.",
+        None, "For Iceberg tables: the catalogue, by its properties as pyiceberg names them"
+        " (`type`, `uri`, `warehouse`), or by its name in pyiceberg's own configuration.",
         kind=kinds.CATALOG, shown="`default`",
     )  # fmt: skip
 
