@@ -163,6 +163,12 @@ def test_problems_are_found_before_a_run(
 
     [bare] = problems(shop.url)
     assert "public.bare has no primary key" in bare
+    shop("DROP TABLE bare; CREATE TABLE bare (id int PRIMARY KEY, name text NOT NULL UNIQUE)")
+    shop("ALTER TABLE bare REPLICA IDENTITY USING INDEX bare_name_key")
+    [other] = problems(shop.url)
+    assert "an index without its primary key" in other
+    shop("ALTER TABLE bare REPLICA IDENTITY USING INDEX bare_pkey")
+    assert problems(shop.url) == []
     assert any(
         "no table matches 'public.none'" in text for text in problems(shop.url, "public.none")
     )

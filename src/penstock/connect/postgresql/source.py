@@ -65,6 +65,9 @@ FEEDBACK_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 5.0
 """Time between two looks at the slot and at the list of tables."""
 WARN_SHARE: Final = 0.8
+OTHER_INDEX: Final = (
+    "SELECT 1 FROM pg_index WHERE indrelid = %s AND indisreplident AND NOT indisprimary"
+)
 _EMPTY: Final = SourceBatch()
 
 
@@ -175,13 +178,7 @@ class PostgresSource(Source[Settings]):
             if not Catalog(session).tables([pattern]):
                 yield f"tables: no table matches {pattern!r}; write schema.table"
         for table in tables:
-            if not table.readable:
-                yield f"tables: the user may not read {table.full_name}; GRANT SELECT"
-            if not table.key and table.identity in "dn":
-                yield (
-                    f"tables: {table.full_name} has no primary key, so PostgreSQL rejects its"
-                    " updates and deletes once it is published; ALTER TABLE … REPLICA IDENTITY FULL"
-                )
+            yield from _table_problems(table, session)
 
     def plan(self) -> Sequence[str]:
         session = Session(self.settings.url)
@@ -572,6 +569,21 @@ WHOLE: Final = 2**62
 
 def _begun(server: slots.Server, position: int) -> Stream:
     return Stream(system=server.system, timeline=server.timeline, flush_lsn=position)
+
+
+def _table_problems(table: Table, session: Session) -> Iterator[str]:
+    if not table.readable:
+        yield f"tables: the user may not read {table.full_name}; GRANT SELECT"
+    if table.key and table.identity == "i" and session.rows(OTHER_INDEX, [table.id]):
+        yield (
+            f"tables: the replica identity of {table.full_name} is an index without its"
+            " primary key, so deletes have no key; ALTER TABLE … REPLICA IDENTITY DEFAULT"
+        )
+    if not table.key and table.identity in "dn":
+        yield (
+            f"tables: {table.full_name} has no primary key, so PostgreSQL rejects its"
+            " updates and deletes once it is published; ALTER TABLE … REPLICA IDENTITY FULL"
+        )
 
 
 def _is_read(table: Table, state: TableState | None) -> bool:
