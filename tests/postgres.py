@@ -168,7 +168,23 @@ class PostgresServer:
             yield name
         finally:
             if self._process is not None:
-                self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+                self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        """Drop a database with its replication slots, whose readers may be ending just now."""
+        slots = f"FROM pg_replication_slots WHERE database = '{name}'"
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.execute(
+                    f"SELECT pg_terminate_backend(active_pid) {slots} AND active",
+                    f"SELECT pg_drop_replication_slot(slot_name) {slots} AND NOT active",
+                    f"DROP DATABASE IF EXISTS {name} WITH (FORCE)",
+                )
+                return
+            except asyncpg.ObjectInUseError:
+                if time.monotonic() > deadline:
+                    raise
 
     def schema(self) -> str:
         """The URL of an empty schema that no other test has; cheaper than a database by far."""

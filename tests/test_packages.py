@@ -100,7 +100,9 @@ def test_the_wheel_says_what_it_needs(built: tuple[Path, Path]) -> None:
     assert {"click", "msgspec", "numpy"} <= set(needed)
     assert {"numba", "pyarrow", "pyspark", "matplotlib", "sqlglot"} & set(needed) == set()
     extras = set(re.findall(r"^Provides-Extra: (\w+)$", text, re.MULTILINE))
-    assert extras == {"client", "compile", "spark", "pipelines", "demo", "plots"}
+    assert extras == {
+        "client", "compile", "connect", "demo", "iceberg", "pipelines", "plots", "spark",
+    }  # fmt: skip
 
 
 def test_the_source_archive_is_normalized(built: tuple[Path, Path]) -> None:

@@ -1,6 +1,7 @@
-"""Source that dies as its file asks for, after it has written a row."""
+"""Source that writes a row twice a second, and dies as its file asks for."""
 
 import resource
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,3 +39,6 @@ class Dying(Source[DyingSettings]):
                 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, most))
                 Path(self.settings.disk).write_bytes(bytes(1 << 17))
+            for _ in range(10):
+                time.sleep(0.05)
+                yield SourceBatch()

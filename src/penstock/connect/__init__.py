@@ -16,22 +16,44 @@ Install it with an entry point of the group `penstock.connectors`, or name it as
 """
 
 from dataclasses import MISSING
+from typing import TYPE_CHECKING
 
 from penstock.base.settings import setting
-from penstock.connect.errors import RowsRejected, SinkUnavailable, SourceUnavailable
-from penstock.connect.plugins import (
-    ConnectorSettings,
-    Records,
-    Sink,
-    SinkBatch,
-    Source,
-    SourceBatch,
-    SourceContext,
-    connector_settings,
-)
+
+if TYPE_CHECKING:
+    from penstock.connect.errors import (
+        ConnectorFailed,
+        RowsRejected,
+        SinkUnavailable,
+        SourceUnavailable,
+    )
+    from penstock.connect.plugins import (
+        ConnectorSettings,
+        Records,
+        Sink,
+        SinkBatch,
+        Source,
+        SourceBatch,
+        SourceContext,
+    )
+
+_HOMES = {
+    "ConnectorFailed": "errors",
+    "ConnectorSettings": "plugins",
+    "Records": "plugins",
+    "RowsRejected": "errors",
+    "Sink": "plugins",
+    "SinkBatch": "plugins",
+    "SinkUnavailable": "errors",
+    "Source": "plugins",
+    "SourceBatch": "plugins",
+    "SourceContext": "plugins",
+    "SourceUnavailable": "errors",
+}
 
 __all__ = [
     "MISSING",
+    "ConnectorFailed",
     "ConnectorSettings",
     "Records",
     "RowsRejected",
@@ -42,6 +64,14 @@ __all__ = [
     "SourceBatch",
     "SourceContext",
     "SourceUnavailable",
-    "connector_settings",
     "setting",
 ]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.base.extras import required
+
+    return getattr(required(f"penstock.connect.{home}", "client"), name)

@@ -50,12 +50,6 @@ class ConnectorSettings:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
-def connector_settings(cls: type[Any]) -> type[Any]:
-    """Return the settings class of a source or sink."""
-    found: type[Any] = cls.settings_type
-    return found
-
-
 S = TypeVar("S", bound=ConnectorSettings)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from penstock.base.metrics import Metrics, Sample, counter, gauge, gauges
 from penstock.connect.status import State
-from penstock.connect.worker import Worker
+
+if TYPE_CHECKING:
+    from penstock.connect.worker import Worker
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 RETAINED: Final = "slot_retained_bytes"

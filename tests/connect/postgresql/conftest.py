@@ -22,22 +22,8 @@ def logical(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 @pytest.fixture
 def shop(logical: PostgresServer) -> Iterator[Database]:
     """An empty database, dropped with its slots in the end."""
-    with logical.database() as name:
-        with database(logical.url(name)) as opened:
-            yield opened
-        with database(logical.url("postgres")) as admin:
-            admin(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-                " WHERE database = %s AND active_pid IS NOT NULL",
-                name,
-            )
-            while admin("SELECT 1 FROM pg_replication_slots WHERE database = %s AND active", name):
-                pass
-            admin(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                " WHERE database = %s",
-                name,
-            )
+    with logical.database() as name, database(logical.url(name)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -109,6 +109,9 @@ BOARDS: Final = (
     Board("pipelines", "Spark pipelines", (
         Row("Pipelines", ("penstock_pipeline_",)),
     )),
+    Board("connectors", "Connectors", (
+        Row("Connectors", ("penstock_connect_",)),
+    )),
 )  # fmt: skip
 
 _UNITS: Final = (
