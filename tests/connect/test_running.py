@@ -157,6 +157,32 @@ def test_a_sink_waits_for_its_target(broker: Broker, tmp_path: Path) -> None:
     assert read_status(directory).state == "STOPPED"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_topics_that_a_sink_would_confuse_are_refused(
+    broker: Broker, tmp_path: Path, merged: bool
+) -> None:
+    name = "merged" if merged else "apart"
+    for number in (1, 2):
+        run_once(source_file(tmp_path, f"{name}-{number}", 3), broker.bootstrap)
+    file = tmp_path / f"{name}-out.toml"
+    file.write_text(
+        f'[sink]\nconnector = "files"\ntopics = ["{name}-1", "{name}-2"]\n'
+        f'url = "{tmp_path}/{name}"\nfile_format = "jsonl"\n'
+        + (
+            '[transform.same]\ntype = "RegexRouter"\nregex = ".*"\nreplacement = "all"\n'
+            if merged
+            else ""
+        )
+    )
+    if merged:
+        with pytest.raises(ConnectorFailed, match="merged-1 and merged-2 the name 'all'"):
+            run_once(file, broker.bootstrap)
+    else:
+        run_once(file, broker.bootstrap)
+        found = sorted((tmp_path / name).rglob("*.jsonl"))
+        assert sum(len(path.read_text().splitlines()) for path in found) == 6
+
+
 def test_the_status_of_a_killed_run_is_failed(broker: Broker, tmp_path: Path) -> None:
     file = source_file(tmp_path, "killed", 10)
     command = [

@@ -320,6 +320,9 @@ class Delivery:
         self._flush_at = 0.0
         self._topics = Topics(run)
         self._unflushed = 0
+        self._stores_offsets = False
+        self._read_as: dict[str, str] = {}
+        """Topic that was read, for each topic name after the transforms."""
 
     def run(self) -> None:
         run = self._run
@@ -346,6 +349,7 @@ class Delivery:
     def _load(self) -> None:
         """Set the next offset of each partition: the target's, else the group's, else the first."""
         client, stored_offsets = self._run.client, self._sink.offsets()
+        self._stores_offsets = stored_offsets is not None
         if stored_offsets is None:
             committed = client.committed(self._group)
             stored_offsets = {place: found.offset for place, found in committed.items()}
@@ -390,7 +394,9 @@ class Delivery:
         rejections = Rejections(self._run)
         for records, before in self._decoded(raw, rejections):
             original = records
-            for after in transformed(self._run, records, rejections, lambda: before):  # noqa: B023
+            entries = transformed(self._run, records, rejections, lambda: before)  # noqa: B023
+            self._check_names(raw.topic, [entry.topic for entry in entries])
+            for after in entries:
                 self._deliver(after, original, before, following, rejections)
         if rejections.tables:
             topic = self._run.spec.errors.dead_letters
@@ -399,6 +405,25 @@ class Delivery:
                 self._run.client.write_arrow(topic, table)
         rejections.counted()
         self._unflushed += raw.count - rejections.count
+
+    def _check_names(self, read: str, names: Sequence[str]) -> None:
+        """Check that rows of one topic name have one sequence of offsets.
+
+        A sink that stores offsets by the topic's name would skip the rows of a second sequence.
+
+        Raises:
+            ConnectorFailed: transforms gave several topics, or parts of a batch, the same name.
+        """
+        if not self._stores_offsets:
+            return
+        for name in names:
+            owner = self._read_as.setdefault(name, read)
+            if owner != read or names.count(name) > 1:
+                what = f"topics {owner} and {read}" if owner != read else f"parts of topic {read}"
+                raise ConnectorFailed(
+                    f"transforms give {what} the name {name!r}, but the sink stores offsets by this"
+                    " name. Use one connector a topic, or transforms that treat all rows alike"
+                )
 
     def _decoded(self, raw: Records, rejections: Rejections) -> Sequence[tuple[Records, Records]]:
         """Return rows with decoded keys and values, beside the same rows with bytes."""
