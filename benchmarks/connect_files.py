@@ -26,11 +26,9 @@ import psutil
 from compat.parts import HERE, class_path, jars
 from tests.ports import free_port
 
+from benchmarks.connectors import cpu_seconds
 from benchmarks.harness import Row
 from penstock.client import Client
-from penstock.connect import running
-from penstock.connect.connector_file import load
-from penstock.connect.status import StatusFile
 from penstock.testing import Broker
 
 PREDICTED = {"source": 2_000_000.0, "sink": 2_000_000.0}
@@ -85,21 +83,6 @@ def files(folder: Path, lines: Path, run: int) -> dict[str, str]:
         "sink": f'name = "sink-{run}"\n[sink]\nconnector = "files"\nurl = "{folder / "out"}"\n'
         f'topics = ["lines-{run}"]\nfile_format = "text"\nbatch_rows = 50000\n',
     }
-
-
-def cpu_seconds(place: Path, text: str, bootstrap: str) -> float:
-    """Run a connector until it has caught up; return the processor time of this process."""
-    file = place.with_suffix(".toml")
-    file.write_text(text)
-    spec = load(file, bootstrap=bootstrap)
-    with Client(bootstrap) as client:
-        run = running.Run(
-            spec=spec, client=client, stop=running.Stop(), once=True,
-            status=StatusFile(spec.name, spec.direction, spec.state),
-        )  # fmt: skip
-        began = time.process_time()
-        running.run(run)
-        return time.process_time() - began
 
 
 def check(folder: Path, lines: Path) -> None:

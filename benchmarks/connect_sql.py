@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +22,8 @@ from pathlib import Path
 import psycopg2
 from tests.postgres import postgres_server
 
+from benchmarks.connectors import cpu_seconds
 from benchmarks.harness import Row
-from penstock.client import Client
-from penstock.connect import running
-from penstock.connect.connector_file import load
-from penstock.connect.status import StatusFile
 from penstock.testing import Broker
 
 PREDICTED = {"source": 400_000.0, "sink": 330_000.0, "sink of upserts": 300_000.0}
@@ -49,9 +45,8 @@ def measure(*, quick: bool) -> list[Row]:
     with bed(count) as (url, broker, folder):
         for run in range(runs):
             for role, text in files(url, run).items():
-                file = folder / f"{run}-{role.replace(' ', '-')}.toml"
-                file.write_text(text)
-                found[role].append(count / cpu_seconds(file, broker.bootstrap))
+                place = folder / f"{run}-{role.replace(' ', '-')}"
+                found[role].append(count / cpu_seconds(place, text, broker.bootstrap))
             check(url, count, run)
     return [
         Row(
@@ -89,19 +84,6 @@ def files(url: str, run: int) -> dict[str, str]:
         "sink of upserts": f'name = "upserts-{run}"\n{sink}table = "upserted_{run}"\n'
         'mode = "upsert"\n',
     }
-
-
-def cpu_seconds(file: Path, bootstrap: str) -> float:
-    """Run a connector until it has caught up; return the processor time of this process."""
-    spec = load(file, bootstrap=bootstrap)
-    with Client(bootstrap) as client:
-        run = running.Run(
-            spec=spec, client=client, stop=running.Stop(), once=True,
-            status=StatusFile(spec.name, spec.direction, spec.state),
-        )  # fmt: skip
-        began = time.process_time()
-        running.run(run)
-        return time.process_time() - began
 
 
 def check(url: str, count: int, run: int) -> None:

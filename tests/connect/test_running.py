@@ -183,6 +183,21 @@ def test_topics_that_a_sink_would_confuse_are_refused(
         assert sum(len(path.read_text().splitlines()) for path in found) == 6
 
 
+def test_a_renamed_topic_is_stored_once(broker: Broker, tmp_path: Path) -> None:
+    file = tmp_path / "renamed-out.toml"
+    file.write_text(
+        f'[sink]\nconnector = "files"\ntopics = ["renamed"]\nurl = "{tmp_path}/out"\n'
+        'file_format = "jsonl"\n[transform.other]\ntype = "RegexRouter"\nregex = ".*"\n'
+        'replacement = "other"\n'
+    )
+    for last in (3, 5):
+        run_once(source_file(tmp_path, "renamed", last), broker.bootstrap)
+        run_once(file, broker.bootstrap)
+    parts = sorted((tmp_path / "out" / "other").rglob("*.jsonl"))
+    found = [json.loads(line)["n"] for part in parts for line in part.read_text().splitlines()]
+    assert found == [1, 2, 3, 4, 5]
+
+
 def test_the_status_of_a_killed_run_is_failed(broker: Broker, tmp_path: Path) -> None:
     file = source_file(tmp_path, "killed", 10)
     command = [

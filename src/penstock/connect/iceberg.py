@@ -261,7 +261,9 @@ def _unfit(values: Any, kind: pa.DataType, first: int = 0) -> list[int]:
     """Return the indexes of values that have no equal value in a type; halves are tried in turn."""
     try:
         values.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except pa.lib.ArrowMemoryError:
+        raise
+    except pa.ArrowException:
         if len(values) == 1:
             return [first]
         half = len(values) // 2

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+import pyarrow.compute as pc
+
 from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
@@ -320,7 +322,8 @@ class Delivery:
         self._flush_at = 0.0
         self._topics = Topics(run)
         self._unflushed = 0
-        self._stores_offsets = False
+        self._stored: Mapping[tuple[str, int], int] | None = None
+        """Offsets that the sink stored before this run, by the name after the transforms."""
         self._read_as: dict[str, str] = {}
         """Topic that was read, for each topic name after the transforms."""
 
@@ -349,7 +352,7 @@ class Delivery:
     def _load(self) -> None:
         """Set the next offset of each partition: the target's, else the group's, else the first."""
         client, stored_offsets = self._run.client, self._sink.offsets()
-        self._stores_offsets = stored_offsets is not None
+        self._stored = stored_offsets
         if stored_offsets is None:
             committed = client.committed(self._group)
             stored_offsets = {place: found.offset for place, found in committed.items()}
@@ -414,7 +417,7 @@ class Delivery:
         Raises:
             ConnectorFailed: transforms gave several topics, or parts of a batch, the same name.
         """
-        if not self._stores_offsets:
+        if self._stored is None:
             return
         for name in names:
             owner = self._read_as.setdefault(name, read)
@@ -444,6 +447,7 @@ class Delivery:
         following: Mapping[int, int],
         rejections: Rejections,
     ) -> None:
+        records = self._unstored(records, raw.topic)
         try:
             self._sink.write(SinkBatch(records=records, next_offsets=following))
             return
@@ -455,6 +459,22 @@ class Delivery:
             left = without(records, rejected)
         # An empty batch still stores the offsets behind the rejected rows.
         self._sink.write(SinkBatch(records=left, next_offsets=following))
+
+    def _unstored(self, records: Records, read: str) -> Records:
+        """Return the rows that the sink has not stored under a name that transforms gave them.
+
+        A topic that keeps its name is read from the stored offsets on; others are read again.
+        """
+        if self._stored is None or records.topic == read:
+            return records
+        rows = records.rows
+        for (topic, partition), offset in self._stored.items():
+            if topic == records.topic:
+                stored = pc.and_(
+                    pc.equal(rows["partition"], partition), pc.less(rows["offset"], offset)
+                )
+                rows = rows.filter(pc.invert(stored))
+        return records.with_rows(rows)
 
     def _flush(self) -> None:
         self._flush_at = self._run.clock.monotonic() + self._run.spec.options.flush_interval_seconds

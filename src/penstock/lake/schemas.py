@@ -159,7 +159,9 @@ def cast(name: str, column: str, values: Any, kind: pa.DataType) -> Any:
     """Return values in a type of the table; the errors are those of `fitted`."""
     try:
         return values if values.type == kind else values.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except pa.lib.ArrowMemoryError:
+        raise
+    except pa.ArrowException as error:
         raise LakeMismatch(
             f"table {name}: column {column} cannot be converted from {values.type} to {kind}:"
             f" {error}"

@@ -27,10 +27,11 @@ import functools
 import json
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -45,11 +46,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from penstock.apps.client.waiting import WatchedClient
+    from penstock.base.document import Problem
 
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_PROFILES: Final = "~/.config/penstock/profiles.toml"
 API_TIMEOUT_MS: Final = 4_000
+STATUS_PROBLEMS: Final = 1
+"""Exit status of commands whose file has problems."""
 FIRST_NOTICE_SECONDS: Final = 1.5
 """Seconds until a command first reports a wait. The line appears within 2 s, since the check and
 the output take up to 0.5 s.
@@ -307,6 +311,83 @@ def output_option(command: Callable[..., None]) -> Callable[..., None]:
         command(current().merged(None, None, output, ()), **arguments)
 
     return wrapped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePlace:
+    """TOML file of a command, and the locations that override those in the file."""
+
+    file: Path
+    bootstrap: str | None
+    state: Path | None
+
+
+def on_file(
+    state_doc: str, *, required: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds FILE and the options of locations to a command.
+
+    The command gets a `State` and a `FilePlace` first. If it raises DocumentInvalid, the problems
+    are written to stderr, and the exit status is `STATUS_PROBLEMS`. FILE is `.` if it is missing
+    and not required.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @click.argument("file", type=click.Path(path_type=Path), required=required)
+        @click.option(
+            "-b",
+            "--bootstrap",
+            metavar="HOST:PORT,…",
+            help="Brokers to connect to, as HOST:PORT,…; overrides the file.",
+        )
+        @path_option("--state directory", state_doc)
+        @click.option(
+            "--profile", help="Section of profiles.toml with defaults of -b, --output and -X."
+        )
+        @click.option(
+            "--output",
+            type=click.Choice(("table", "json")),
+            help="Format of results: table for people, json for programs. Default: table.",
+        )
+        @functools.wraps(command)
+        def wrapped(
+            file: Path | None,
+            bootstrap: str | None,
+            directory: Path | None,
+            profile: str | None,
+            output: str | None,
+            **arguments: Any,
+        ) -> None:
+            from penstock.base.document import DocumentInvalid
+
+            state = current().merged(bootstrap, profile, output, ())
+            servers = state.bootstrap or state.of_named_profile("bootstrap")
+            place = FilePlace(file=file or Path(), bootstrap=servers, state=directory)
+            try:
+                command(state, place, **arguments)
+            except DocumentInvalid as invalid:
+                if state.debug:
+                    raise
+                for problem in invalid.problems:
+                    click.echo(str(problem), err=True)
+                sys.exit(STATUS_PROBLEMS)
+
+        return wrapped
+
+    return decorated
+
+
+def show_problems(state: State, file: Path, problems: Sequence[Problem]) -> None:
+    """Write the problems of a file; exit with `STATUS_PROBLEMS` if there are any."""
+    if state.json:
+        write_json([asdict(problem) for problem in problems])
+    else:
+        for problem in problems:
+            click.echo(str(problem))
+        if not problems:
+            click.echo(f"{file}: no problems")
+    if problems:
+        sys.exit(STATUS_PROBLEMS)
 
 
 def client_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,11 +6,8 @@ status is then 1. A connector that fails ends its command with status 1 and one 
 
 from __future__ import annotations
 
-import functools
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +15,15 @@ import click
 import msgspec
 
 from penstock.apps.client.session import (
+    STATUS_PROBLEMS,
+    FilePlace,
     LazyGroup,
     State,
-    current,
+    on_file,
     output_option,
-    path_option,
     say,
     show,
+    show_problems,
     write_json,
 )
 from penstock.base.document import DocumentInvalid, Problem
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.connect.connector_file import ConnectorSpec
     from penstock.connect.status import ConnectorStatus
 
-STATUS_PROBLEMS: Final = 1
 ANSWER_SECONDS: Final = 10.0
 SAMPLES: Final = {
     "postgresql": """\
@@ -79,70 +77,18 @@ def connect() -> None:
     check_installed("client")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
-    """Connector file, with the locations on the command line that override those in the file."""
-
-    file: Path
-    bootstrap: str | None
-    state: Path | None
-
-    def load(self) -> ConnectorSpec:
-        """Read and check the file.
-
-        Raises:
-            DocumentInvalid: the file has problems; has all of them.
-        """
-        from penstock.connect.connector_file import load
-
-        return load(self.file, bootstrap=self.bootstrap, state=self.state)
+STATE_DOC: Final = "Directory of the status file; overrides the file."
 
 
-def located(command: Callable[..., None], *, required: bool = True) -> Callable[..., None]:
-    """Add FILE and the options of locations; the command gets a `State` and a `Located` first.
+def load(place: FilePlace) -> ConnectorSpec:
+    """Read and check a connector's file.
 
-    If the command raises DocumentInvalid, the problems are written to stderr. FILE is `.` if it is
-    not required and missing.
+    Raises:
+        DocumentInvalid: the file has problems; has all of them.
     """
+    from penstock.connect.connector_file import load
 
-    @click.argument("file", type=click.Path(path_type=Path), required=required)
-    @click.option(
-        "-b",
-        "--bootstrap",
-        metavar="HOST:PORT,…",
-        help="Brokers to connect to, as HOST:PORT,…; overrides the file.",
-    )
-    @path_option("--state directory", "Directory of the status file; overrides the file.")
-    @click.option(
-        "--profile", help="Section of profiles.toml with defaults of -b, --output and -X."
-    )
-    @click.option(
-        "--output",
-        type=click.Choice(("table", "json")),
-        help="Format of results: table for people, json for programs. Default: table.",
-    )
-    @functools.wraps(command)
-    def wrapped(
-        file: Path | None,
-        bootstrap: str | None,
-        directory: Path | None,
-        profile: str | None,
-        output: str | None,
-        **arguments: Any,
-    ) -> None:
-        state = current().merged(bootstrap, profile, output, ())
-        servers = state.bootstrap or state.of_named_profile("bootstrap")
-        try:
-            where = Located(file=file or Path(), bootstrap=servers, state=directory)
-            command(state, where, **arguments)
-        except DocumentInvalid as invalid:
-            if state.debug:
-                raise
-            for problem in invalid.problems:
-                click.echo(str(problem), err=True)
-            sys.exit(STATUS_PROBLEMS)
-
-    return wrapped
+    return load(place.file, bootstrap=place.bootstrap, state=place.state)
 
 
 def client_of(state: State, spec: ConnectorSpec) -> Client:
@@ -156,29 +102,20 @@ def client_of(state: State, spec: ConnectorSpec) -> Client:
 
 
 @click.command("validate", short_help="Check a connector file.")
-@located
+@on_file(STATE_DOC)
 @click.option("--static", is_flag=True, help="Check only the file, without connecting anywhere.")
-def validate(state: State, where: Located, static: bool) -> None:
+def validate(state: State, where: FilePlace, static: bool) -> None:
     """Report every problem that would keep a connector from running.
 
     The check connects to the source or sink and to the brokers, and changes nothing. Exits with
     status 1 on any problem.
     """
-    problems = _problems(state, where, static=static)
-    if state.json:
-        write_json([asdict(problem) for problem in problems])
-    else:
-        for problem in problems:
-            click.echo(str(problem))
-        if not problems:
-            click.echo(f"{where.file}: no problems")
-    if problems:
-        sys.exit(STATUS_PROBLEMS)
+    show_problems(state, where.file, _problems(state, where, static=static))
 
 
-def _problems(state: State, where: Located, *, static: bool) -> tuple[Problem, ...]:
+def _problems(state: State, where: FilePlace, *, static: bool) -> tuple[Problem, ...]:
     try:
-        spec = where.load()
+        spec = load(where)
     except DocumentInvalid as invalid:
         return invalid.problems
     if static:
@@ -204,10 +141,10 @@ def _plugin(spec: ConnectorSpec) -> Any:
 
 
 @click.command("plan", short_help="Show what a connector would do.")
-@located
-def plan(state: State, where: Located) -> None:
+@on_file(STATE_DOC)
+def plan(state: State, where: FilePlace) -> None:
     """Show the steps that a run would take in other systems, without taking them."""
-    spec = where.load()
+    spec = load(where)
     steps = list(_plugin(spec).plan())
     say(state, "\n".join(steps), connector=spec.name, steps=steps)
 
@@ -238,9 +175,9 @@ def init(state: State, file: Path, connector: str) -> None:
 
 
 @click.command("status", short_help="Show the state of a connector.")
-@functools.partial(located, required=False)
+@on_file(STATE_DOC, required=False)
 @click.option("--worker", "url", metavar="URL", help="Show the connectors of the worker at a URL.")
-def status(state: State, where: Located, url: str | None) -> None:
+def status(state: State, where: FilePlace, url: str | None) -> None:
     """Show the state of a connector's last run on this machine; exit with status 1 if it failed.
 
     With --worker, FILE is omitted, and all connectors of the worker are shown.
@@ -250,7 +187,7 @@ def status(state: State, where: Located, url: str | None) -> None:
     if url is not None:
         _worker_status(state, url)
         return
-    spec = where.load()
+    spec = load(where)
     found = read_status(spec.state)
     if found is None:
         text = f"connector {spec.name} has not run with the state directory {spec.state}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from penstock.apps.client.session import State, say
-from penstock.apps.connect.command import Located, client_of, located
+from penstock.apps.client.session import FilePlace, State, on_file, say
+from penstock.apps.connect.command import STATE_DOC, client_of, load
 from penstock.apps.process.daemon import handled, set_up
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class Progress:
 
 
 @click.command("run", short_help="Run a connector.")
-@located
+@on_file(STATE_DOC)
 @click.option(
     "--once", is_flag=True, help="Stop when all data that was there at the start is transferred."
 )
-def run(state: State, where: Located, once: bool) -> None:
+def run(state: State, where: FilePlace, once: bool) -> None:
     """Run a connector until SIGINT or SIGTERM, or with --once to the end of the available data.
 
     Slots, publications, topics and tables that the connector needs are created, and reported on
@@ -50,7 +50,7 @@ def run(state: State, where: Located, once: bool) -> None:
     from penstock.connect import running
     from penstock.connect.status import StatusFile
 
-    spec = where.load()
+    spec = load(where)
     set_up("text", "warning")
     stop = running.Stop()
 

@@ -12,14 +12,16 @@ import click
 
 from penstock.apps.client.session import (
     BadInput,
+    FilePlace,
     State,
     client_options,
     default_option,
     log_options,
+    on_file,
     path_option,
     say,
 )
-from penstock.apps.connect.command import Located, client_of, located
+from penstock.apps.connect.command import STATE_DOC, client_of, load
 
 LISTEN: Final = "127.0.0.1:8083"
 CONNECTIONS_MAX: Final = 64
@@ -101,13 +103,13 @@ async def _serve(settings: Any, address: tuple[str, int]) -> None:
 
 
 @click.command("reset", short_help="Remove the stored positions of a connector.")
-@located
+@on_file(STATE_DOC)
 @click.option(
     "--table", "tables", multiple=True, metavar="SCHEMA.TABLE",
     help="Only this table of a source, or this topic of a sink. May be repeated.",
 )  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask for the connector's name.")
-def reset(state: State, where: Located, tables: tuple[str, ...], yes: bool) -> None:
+def reset(state: State, where: FilePlace, tables: tuple[str, ...], yes: bool) -> None:
     """Remove the positions of a source, or the offsets of a sink's consumer group.
 
     The connector must not run. Its next run begins as its first one did: a source reads a new
@@ -116,7 +118,7 @@ def reset(state: State, where: Located, tables: tuple[str, ...], yes: bool) -> N
     """
     from penstock.connect.offsets import reset_offsets
 
-    spec = where.load()
+    spec = load(where)
     if not yes:
         typed = click.prompt(f"Name of the connector to reset ({spec.name})", err=True)
         if typed != spec.name:
@@ -128,8 +130,8 @@ def reset(state: State, where: Located, tables: tuple[str, ...], yes: bool) -> N
 
 
 @click.command("replay", short_help="Process the dead letters of a connector again.")
-@located
-def replay(state: State, where: Located) -> None:
+@on_file(STATE_DOC)
+def replay(state: State, where: FilePlace) -> None:
     """Send each dead letter of a connector through its transforms and its sink or topics again.
 
     Each dead letter is replayed once; the group connect-NAME-replay has the progress. Records that
@@ -138,7 +140,7 @@ def replay(state: State, where: Located) -> None:
     from penstock.connect import replaying, running
     from penstock.connect.status import StatusFile
 
-    spec = where.load()
+    spec = load(where)
     with tempfile.TemporaryDirectory() as name, client_of(state, spec) as client:
         found = replaying.replay(
             running.Run(

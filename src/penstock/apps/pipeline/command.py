@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import functools
 import shlex
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from penstock.apps.client.session import (
+    FilePlace,
     LazyGroup,
     State,
-    current,
+    on_file,
     output_option,
-    path_option,
     say,
     show,
+    show_problems,
     write_json,
     write_rich,
 )
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.parsing import Survey
     from penstock.spark.pipeline.spec import PipelineSpec
 
-STATUS_PROBLEMS: Final = 1
 
 _COMMANDS: Final = {
     "run": ("pipeline.run", "run", "Run a pipeline."),
@@ -92,54 +91,14 @@ class Located:
 
 
 def located(command: Callable[..., None]) -> Callable[..., None]:
-    """Add FILE and the options of locations; the command gets a `State` and a `Located` first.
+    """Add FILE and the options of locations; the command gets a `State` and a `Located` first."""
 
-    If the command raises DocumentInvalid, the problems are written to stderr.
-    """
-
-    @click.argument("file", type=click.Path(path_type=Path))
-    @click.option(
-        "-b",
-        "--bootstrap",
-        metavar="HOST:PORT,…",
-        help="Brokers to connect to, as HOST:PORT,…; overrides the file.",
-    )
+    @on_file("Directory of the pipeline's state, such as checkpoints; overrides the file.")
     @click.option("--admin", metavar="URL", help="Admin interface of a broker; overrides the file.")
-    @path_option(
-        "--state directory",
-        "Directory of the pipeline's state, such as checkpoints; overrides the file.",
-    )
-    @click.option(
-        "--profile", help="Section of profiles.toml with defaults of -b, --output and -X."
-    )
-    @click.option(
-        "--output",
-        type=click.Choice(("table", "json")),
-        help="Format of results: table for people, json for programs. Default: table.",
-    )
     @functools.wraps(command)
-    def wrapped(
-        file: Path,
-        bootstrap: str | None,
-        admin: str | None,
-        directory: Path | None,
-        profile: str | None,
-        output: str | None,
-        **arguments: Any,
-    ) -> None:
-        from penstock.base.document import DocumentInvalid
-
-        state = current().merged(bootstrap, profile, output, ())
-        servers = state.bootstrap or state.of_named_profile("bootstrap")
-        found = Located(file=file, bootstrap=servers, admin=admin, state=directory)
-        try:
-            command(state, found, **arguments)
-        except DocumentInvalid as invalid:
-            if state.debug:
-                raise
-            for problem in invalid.problems:
-                click.echo(str(problem), err=True)
-            sys.exit(STATUS_PROBLEMS)
+    def wrapped(state: State, place: FilePlace, admin: str | None, **arguments: Any) -> None:
+        where = Located(file=place.file, bootstrap=place.bootstrap, admin=admin, state=place.state)
+        command(state, where, **arguments)
 
     return wrapped
 
@@ -158,16 +117,7 @@ def validate(state: State, where: Located, static: bool) -> None:
     Exits with status 1 on any problem. Files of Python steps are executed, since they define
     functions, unless --static is given.
     """
-    problems = _problems(where, static=static)
-    if state.json:
-        write_json([asdict(problem) for problem in problems])
-    else:
-        for problem in problems:
-            click.echo(str(problem))
-        if not problems:
-            click.echo(f"{where.file}: no problems")
-    if problems:
-        sys.exit(STATUS_PROBLEMS)
+    show_problems(state, where.file, _problems(where, static=static))
 
 
 def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:

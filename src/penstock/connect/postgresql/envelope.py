@@ -12,7 +12,7 @@ Source: Debezium's documentation of the PostgreSQL connector, "Data change event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -317,6 +317,3 @@ def _table(keys: Any, values: Any, headers: Any | None, order: Any) -> Any:
         "order": pa.array(np.asarray(order, np.int64)),
     }  # fmt: skip
     return pa.table(columns)
-
-
-Shaper = Callable[[Relation], Shape]
