@@ -15,18 +15,14 @@ string to bytes: 300,000 rows for the source, 400,000 for the sink, so the ratio
 from __future__ import annotations
 
 import statistics
-import subprocess
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import psutil
-from compat.parts import HERE, class_path, jars
-from tests.ports import free_port
+from compat.connect.standalone import STRINGS, Standalone
+from compat.parts import kafka_connect
 
-from benchmarks.connectors import cpu_seconds
+from benchmarks.connectors import cpu_seconds, peer_rate
 from benchmarks.harness import Row
 from penstock.client import Client
 from penstock.testing import Broker
@@ -34,9 +30,8 @@ from penstock.testing import Broker
 PREDICTED = {"source": 2_000_000.0, "sink": 2_000_000.0}
 PEER = "Kafka Connect's file {role}"
 LINE_BYTES = 100
-WAIT_SECONDS = 240.0
 _CLASSES = "org.apache.kafka.connect.file.FileStream"
-_STRINGS = "org.apache.kafka.connect.storage.StringConverter"
+_STRINGS = {"key.converter": STRINGS, "value.converter": STRINGS}
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -95,73 +90,24 @@ def check(folder: Path, lines: Path) -> None:
 def peers(bootstrap: str, folder: Path, lines: Path, run: int, count: int) -> dict[str, float]:
     """Run Kafka Connect's source and sink over the same lines; return their rates by role."""
     topic, copied = f"peer-{run}", folder / "copied.txt"
-    source = {"file": str(lines), "topic": topic, "batch.size": "5000"}
-    sink = {"file": str(copied), "topics": topic}
+    found: dict[str, float] = {}
     with Client(bootstrap) as client:
         client.create_topic(topic, 1)
-
-        def produced() -> int:
-            return client.list_offsets(topic, "latest")[0]
-
-        def written() -> int:
-            return copied.stat().st_size // LINE_BYTES if copied.exists() else 0
-
-        found = {"source": peer(bootstrap, "Source", source, count, produced, folder)}
-        found["sink"] = peer(bootstrap, "Sink", sink, count, written, folder)
+        moved = {
+            "source": lambda: sum(client.list_offsets(topic, "latest").values()),
+            "sink": lambda: copied.stat().st_size // LINE_BYTES if copied.exists() else 0,
+        }
+        settings = {
+            "source": {"file": str(lines), "topic": topic, "batch.size": "5000"},
+            "sink": {"file": str(copied), "topics": topic},
+        }
+        for role, more in settings.items():
+            connector = {
+                "name": role, **more,
+                "connector.class": f"{_CLASSES}{role.capitalize()}Connector",
+            }  # fmt: skip
+            with Standalone(bootstrap, folder, kafka_connect(), connector, _STRINGS) as worker:
+                found[role] = peer_rate(worker, count, moved[role])
     if copied.read_bytes() != lines.read_bytes():
         raise RuntimeError(f"{copied} differs from {lines}")
     return found
-
-
-def peer(
-    bootstrap: str, role: str, settings: Mapping[str, str], count: int,
-    moved: Callable[[], int], folder: Path,
-) -> float:  # fmt: skip
-    """Run a file connector of Kafka Connect; return its rows per CPU second."""
-    properties = {
-        "worker": {
-            "bootstrap.servers": bootstrap, "key.converter": _STRINGS, "value.converter": _STRINGS,
-            "plugin.discovery": "service_load", "consumer.auto.offset.reset": "earliest",
-            "consumer.max.poll.records": "5000", "offset.flush.interval.ms": "1000",
-            "offset.storage.file.filename": str(folder / f"offsets-{role}"),
-            "listeners": f"http://127.0.0.1:{free_port()}",
-        },
-        "connector": {
-            "name": role, "connector.class": f"{_CLASSES}{role}Connector", "tasks.max": "1",
-            **settings,
-        },
-    }  # fmt: skip
-    places = [folder / f"{role}-{name}.properties" for name in properties]
-    for place, pairs in zip(places, properties.values(), strict=True):
-        place.write_text("".join(f"{name}={text}\n" for name, text in pairs.items()))
-    libraries = class_path(jars("connect", HERE / "connect" / "pom.xml"))
-    command = [
-        "java", "-cp", libraries, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        "org.apache.kafka.connect.cli.ConnectStandalone", *map(str, places),
-    ]  # fmt: skip
-    with (folder / f"{role}.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        return _rate(process, count, moved, folder / f"{role}.log")
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _rate(
-    process: subprocess.Popen[bytes], count: int, moved: Callable[[], int], log: Path
-) -> float:
-    """Return the rows per CPU second from the first quarter to the last row."""
-    usage = psutil.Process(process.pid)
-    first: tuple[int, float] | None = None
-    deadline = time.monotonic() + WAIT_SECONDS
-    while (rows := moved()) < count:
-        if process.poll() is not None or time.monotonic() > deadline:
-            text = log.read_text(errors="replace")[-4000:]
-            raise RuntimeError(f"{rows} of {count} rows:\n{text}")
-        if first is None and rows >= count // 4:
-            first = rows, sum(usage.cpu_times()[:2])
-        time.sleep(0.05)
-    if first is None:
-        raise RuntimeError(f"{count} rows were moved between two looks; use more")
-    return (count - first[0]) / (sum(usage.cpu_times()[:2]) - first[1])

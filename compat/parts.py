@@ -20,6 +20,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,9 +95,42 @@ def debezium() -> str:
     return class_path(jars("debezium", HERE / "debezium" / "pom.xml"))
 
 
-def kafka_connect() -> str:
-    """Return the class path of Kafka Connect with its file connectors."""
-    return class_path(jars("connect", HERE / "connect" / "pom.xml"))
+def kafka_connect(profile: str = "connect") -> str:
+    """Return the class path of Kafka Connect with the connectors of a profile of its `pom.xml`.
+
+    Args:
+        profile: `connect` for its file connectors, `iceberg`, or `jdbc`.
+    """
+    return class_path(jars(profile, HERE / "connect" / "pom.xml"))
+
+
+def iceberg_rest() -> str:
+    """Return the class path of the program of `iceberg/`, a REST catalogue."""
+    place = HERE / "iceberg"
+    return _compiled(place / "RestCatalog.java", "rest", place / "pom.xml")
+
+
+def iceberg_spark() -> list[Path]:
+    """Return the jars of Iceberg's runtime for the Spark of `spark_with_iceberg`."""
+    return jars("spark", HERE / "iceberg" / "pom.xml")
+
+
+def spark_with_iceberg() -> Path:
+    """Return a directory of Python packages with a Spark for which Iceberg has a runtime."""
+    return _python("iceberg-spark", HERE / "iceberg" / "spark.txt")
+
+
+def duckdb_with_iceberg() -> Path:
+    """Return a directory of Python packages with DuckDB and its extension for Iceberg."""
+    return _python("iceberg-duckdb", HERE / "iceberg" / "duckdb.txt")
+
+
+def _python(name: str, requirements: Path) -> Path:
+    def install(directory: Path) -> None:
+        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+        _run([*words, "--target", str(directory), "--requirement", str(requirements)], directory)
+
+    return _part(name, [requirements], install)
 
 
 def _compiled(source: Path, profile: str, pom: Path) -> str:

@@ -50,7 +50,7 @@ class FileStreamSink(Sink[SinkSettings]):
     raw = True
 
     def write(self, batch: SinkBatch) -> None:
-        lines = batch.records.rows["value"].to_pylist()
+        lines = [line for part in batch.parts for line in part.rows["value"].to_pylist()]
         try:
             with Path(self.settings.file).open("ab") as file:
                 file.writelines(line + b"\n" for line in lines)

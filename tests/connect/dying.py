@@ -1,4 +1,4 @@
-"""Source that writes a row twice a second, and dies as its file asks for."""
+"""Source that writes a row twice a second, and dies while a file of its settings exists."""
 
 import resource
 import time
@@ -14,8 +14,7 @@ from penstock.connect import ConnectorSettings, Source, SourceBatch, SourceUnava
 
 class DyingSettings(ConnectorSettings):
     topic: str = setting("dying", "Topic of the rows.")
-    memory: bool = setting(False, "Whether the source needs more memory than it may use.")
-    disk: str = setting("", "File that becomes larger than the process may write.")
+    memory: str = setting("", "File that exists while the process may not use enough memory.")
     down: str = setting("", "File that exists while the system is down.")
     value: str = setting("a", "Value of the rows.")
 
@@ -28,17 +27,13 @@ class Dying(Source[DyingSettings]):
         while True:
             if self.settings.down and Path(self.settings.down).exists():
                 raise SourceUnavailable("the system is down")
-            at += 1
-            rows = pa.table({"value": [{"at": at, "text": self.settings.value}]})
-            yield SourceBatch.of(self.settings.topic, rows, {"at": at}, caught_up=True)
-            if self.settings.memory:
+            if self.settings.memory and Path(self.settings.memory).exists():
                 _, most = resource.getrlimit(resource.RLIMIT_AS)
                 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, most))
                 np.ones(1 << 30)
-            if self.settings.disk:
-                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, most))
-                Path(self.settings.disk).write_bytes(bytes(1 << 17))
+            at += 1
+            rows = pa.table({"value": [{"at": at, "text": self.settings.value}]})
+            yield SourceBatch.of(self.settings.topic, rows, {"at": at}, caught_up=True)
             for _ in range(10):
                 time.sleep(0.05)
                 yield SourceBatch()

@@ -56,7 +56,8 @@ class Lines(Sink[LinesSettings]):
     def write(self, batch: SinkBatch) -> None:
         if self.settings.down and Path(self.settings.down).exists():
             raise SinkUnavailable("the file system is away")
-        numbers = [value["n"] for value in batch.records.rows["value"].to_pylist()]
+        values = [value for part in batch.parts for value in part.rows["value"].to_pylist()]
+        numbers = [value["n"] for value in values]
         bad = [index for index, number in enumerate(numbers) if number == self.settings.refuse]
         if bad:
             raise RowsRejected(bad, ["is refused"] * len(bad))

@@ -20,6 +20,8 @@ from penstock.base.errors import InvalidSetting
 from penstock.connect import Records, RowsRejected, SinkBatch, SinkUnavailable
 from penstock.connect.errors import ConnectorFailed
 from penstock.connect.http import HttpSink, HttpSinkSettings
+from penstock.testing import Broker
+from tests.connect.postgresql.bed import run_once
 from tests.ports import free_port
 from tests.security.certificates import keystore, truststore
 
@@ -116,7 +118,7 @@ def batch(values: Any, partitions: Sequence[int] | None = None, start: int = 0) 
             "offset": pa.array(range(start, start + count), pa.int64()),
         }
     )
-    return SinkBatch(records=Records("t", rows), next_offsets={0: start + count})
+    return SinkBatch(topic="t", parts=[Records("t", rows)], next_offsets={0: start + count})
 
 
 def numbered(count: int) -> Any:
@@ -270,16 +272,38 @@ def test_rejected_rows_are_found_and_the_others_sent_once(server: Server, bad: s
                     "offset": offsets,
                 }
             )
-            target.write(SinkBatch(records=Records("t", rows), next_offsets={0: 7}))
+            target.write(SinkBatch(topic="t", parts=[Records("t", rows)], next_offsets={0: 7}))
         else:
             target.write(batch(numbered(7)))
         assert numbers(server.accepted) == [n for n in range(7) if n not in bad]
-        target.write(batch(numbered(0)))
-        if bad != {0, 1, 2, 3, 4, 5, 6}:
-            server.accepted.clear()
-            server.plan = lambda body: OK
-            target.write(batch(numbered(2)))  # the topic was created again: offsets from 0
-            assert numbers(server.accepted) == [0, 1]
+        target.write(batch(numbered(7)))  # a retry after an error of another batch
+        assert numbers(server.accepted) == [n for n in range(7) if n not in bad]
+
+
+def test_a_run_sends_each_row_once(server: Server, tmp_path: Path) -> None:
+    states = iter([(422, {}), (503, {}), OK, (503, {}), (422, {}), (503, {})])
+
+    def plan(body: bytes) -> Response:
+        return OK if json.loads(body)["n"] % 3 else next(states, OK)
+
+    server.plan = plan
+    file = tmp_path / "hook.toml"
+    file.write_text(
+        f'[sink]\nconnector = "http"\nurl = "{server.url}"\ntopics = ["t"]\nbody = "single"\n'
+        "retry_seconds = 0.0\nbatch_rows = 8\nflush_interval_seconds = 3600.0\n"
+        '[errors]\ndead_letters = "t.dead"\nretry_delay_max_seconds = 0.3\n'
+    )
+    with Broker() as broker, broker.client() as client:
+        broker.create_topic("t")
+        client.write_arrow("t", pa.table({"value": [b'{"n": %d}' % n for n in range(20)]}))
+        run = run_once(file, broker.bootstrap)
+        dead = [
+            json.loads(value)["n"] for value in client.read_arrow("t.dead")["value"].to_pylist()
+        ]
+    assert run.status.status.retries == 3
+    assert len(dead) == 2
+    assert sorted([*(json.loads(body)["n"] for body in server.accepted), *dead]) == list(range(20))
+    assert (run.status.status.records, run.status.status.dead_letters) == (18, 2)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from penstock.base.document import DocumentInvalid
 from penstock.client import Client
@@ -22,6 +26,7 @@ from penstock.connect.errors import ConnectorFailed
 from penstock.connect.positions import forget
 from penstock.connect.running import group_of
 from penstock.connect.status import StatusFile, read_status
+from penstock.records.extents import READ_COMMITTED
 from penstock.testing import Broker
 from tests.connect.postgresql.bed import run_once
 
@@ -157,30 +162,122 @@ def test_a_sink_waits_for_its_target(broker: Broker, tmp_path: Path) -> None:
     assert read_status(directory).state == "STOPPED"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_topics_that_a_sink_would_confuse_are_refused(
-    broker: Broker, tmp_path: Path, merged: bool
-) -> None:
-    name = "merged" if merged else "apart"
-    for number in (1, 2):
-        run_once(source_file(tmp_path, f"{name}-{number}", 3), broker.bootstrap)
-    file = tmp_path / f"{name}-out.toml"
-    file.write_text(
-        f'[sink]\nconnector = "files"\ntopics = ["{name}-1", "{name}-2"]\n'
-        f'url = "{tmp_path}/{name}"\nfile_format = "jsonl"\n'
-        + (
-            '[transform.same]\ntype = "RegexRouter"\nregex = ".*"\nreplacement = "all"\n'
-            if merged
-            else ""
-        )
+SINKS = {
+    "files": 'connector = "files"\nurl = "{place}/files"\nfile_format = "jsonl"\n',
+    "sql": 'connector = "sql"\nurl = "sqlite:///{place}/rows.db"\ncreate_table = true\n',
+    "iceberg": (
+        'connector = "iceberg"\ntable = "db.all"\n[sink.catalog]\ntype = "sql"\n'
+        'uri = "sqlite:///{place}/catalog.db"\nwarehouse = "{place}/lake"\n'
+    ),
+}
+
+
+def stored_rows(place: Path, kind: str) -> list[int]:
+    """Return the numbers that a sink of `SINKS` has stored, sorted."""
+    if kind == "files":
+        found = [line for path in place.rglob("*.jsonl") for line in path.read_text().splitlines()]
+        return sorted(json.loads(line)["n"] for line in found)
+    if kind == "sql":
+        with sqlite3.connect(place / "rows.db") as connection:
+            return [row[0] for row in connection.execute('SELECT n FROM "all" ORDER BY n')]
+    catalog = load_catalog(
+        type="sql", uri=f"sqlite:///{place}/catalog.db", warehouse=f"{place}/lake"
     )
-    if merged:
-        with pytest.raises(ConnectorFailed, match="merged-1 and merged-2 the name 'all'"):
-            run_once(file, broker.bootstrap)
-    else:
+    column = catalog.load_table("db.all").scan().to_arrow()["n"]
+    return sorted(column.to_pylist())
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_topics_that_get_one_name_are_stored_once(
+    broker: Broker, tmp_path: Path, kind: str
+) -> None:
+    names = [f"{kind}-{number}" for number in (1, 2)]
+    file = tmp_path / f"{kind}-out.toml"
+    file.write_text(
+        f'[sink]\ntopics = ["{names[0]}", "{names[1]}"]\n'
+        + SINKS[kind].format(place=tmp_path)
+        + '[transform.same]\ntype = "RegexRouter"\nregex = ".*"\nreplacement = "all"\n'
+    )
+    for last in (3, 5):
+        for name in names:
+            run_once(source_file(tmp_path, name, last), broker.bootstrap)
+        run = run_once(file, broker.bootstrap)
+        assert stored_rows(tmp_path, kind) == sorted([*range(1, last + 1)] * 2)
+        assert run.status.status.records == 2 * (3 if last == 3 else 2)
+        with broker.client() as client:
+            group = client.committed(group_of(f"{kind}-out"))
+        sink = run.spec.sink_plugin()(run.spec.settings, run.spec.name)
+        assert {place: found.offset for place, found in group.items()} == sink.offsets()
+        sink.close()
+
+
+def test_parts_of_a_batch_are_stored_once(broker: Broker, tmp_path: Path) -> None:
+    moments = [86_400_000 * (number % 3) for number in range(9)]
+    file = tmp_path / "parts-out.toml"
+    file.write_text(
+        f'[sink]\nconnector = "files"\ntopics = ["parts"]\nurl = "{tmp_path}/out"\n'
+        'file_format = "jsonl"\nbatch_rows = 4\nrotate_rows = 4\n'
+        '[transform.daily]\ntype = "TimestampRouter"\ntopic_format = "${topic}.${timestamp}"\n'
+    )
+    for first in (0, 9):
+        with broker.client() as client:
+            client.create_topic("parts", exist_ok=True)
+            values = [b'{"n": %d}' % (first + number) for number in range(9)]
+            times = pa.array(moments, pa.timestamp("ms", "UTC"))
+            client.write_arrow("parts", pa.table({"value": values, "timestamp": times}))
         run_once(file, broker.bootstrap)
-        found = sorted((tmp_path / name).rglob("*.jsonl"))
-        assert sum(len(path.read_text().splitlines()) for path in found) == 6
+    for day in range(3):
+        folder = tmp_path / "out" / f"parts.1970010{day + 1}"
+        paths = sorted(folder.rglob("parts+0+*.jsonl"))
+        found = [json.loads(line)["n"] for path in paths for line in path.read_text().splitlines()]
+        assert found == [number for number in range(18) if number % 3 == day]
+
+
+def test_offsets_of_a_sink_are_those_of_complete_files(broker: Broker, tmp_path: Path) -> None:
+    run_once(source_file(tmp_path, "open", 30), broker.bootstrap)
+    file = tmp_path / "open-out.toml"
+    file.write_text(
+        f'[sink]\nconnector = "files"\ntopics = ["open"]\nurl = "{tmp_path}/out"\n'
+        'file_format = "jsonl"\nrotate_rows = 20\nbatch_rows = 10\nflush_interval_seconds = 0.1\n'
+    )
+    spec = load(file, bootstrap=broker.bootstrap)
+    with Client(broker.bootstrap) as client:
+        status = StatusFile(spec.name, spec.direction, tmp_path / "status")
+        run = running.Run(spec=spec, client=client, status=status, stop=running.Stop())
+        thread = threading.Thread(target=running.run, args=(run,))
+        thread.start()
+        try:
+            while status.status.facts.get("open_rows") != 10 or not status.status.records:
+                assert thread.is_alive()
+            [following] = status.status.facts["stored"].values()
+            assert status.status.records == 20
+            assert status.status.positions == {"open-0": following}
+            assert client.committed(group_of("open-out"))["open", 0].offset == following
+        finally:
+            run.stop.set()
+            thread.join(60)
+        [end] = client.list_offsets("open", "latest", isolation=READ_COMMITTED).values()
+        assert client.committed(group_of("open-out"))["open", 0].offset == end
+    assert status.status.records == 30
+
+
+def test_rows_of_another_kind_become_dead_letters(broker: Broker, tmp_path: Path) -> None:
+    values = [b'{"n": 1.5}', b'{"n": "NaN"}', b'{"n": 12345678901234567890123}', b'{"n": {}}']
+    with broker.client() as client:
+        client.create_topic("kinds")
+        client.write_arrow("kinds", pa.table({"value": values}))
+    file = tmp_path / "kinds-out.toml"
+    file.write_text(
+        f'[sink]\nconnector = "files"\ntopics = ["kinds"]\nurl = "{tmp_path}/out"\n'
+        '[errors]\ndead_letters = "kinds.dead"\n'
+    )
+    run_once(file, broker.bootstrap)
+    [path] = (tmp_path / "out").rglob("*.parquet")
+    found = pq.read_table(path, partitioning=None)["n"].to_pylist()
+    assert found == [Decimal("1.5"), Decimal("12345678901234567890123")]
+    with broker.client() as client:
+        dead = client.read_arrow("kinds.dead")["value"].to_pylist()
+    assert dead == [values[1], values[3]]
 
 
 def test_a_renamed_topic_is_stored_once(broker: Broker, tmp_path: Path) -> None:
@@ -247,7 +344,7 @@ def test_all_problems_of_a_file_are_reported(tmp_path: Path) -> None:
         "3: source.tables: is required; write tables = …",
         "5: source.url: must be text",
         "6: source.tabels: there is no setting of this name; did you mean tables?",
-        "8: errors.tolerance: must be one of none, all",
+        "8: errors.tolerance: must be one of none, all, not 'some'",
     ]
 
 

@@ -25,11 +25,13 @@ class WorkerProcess:
     def __init__(self, directory: Path, bootstrap: str, state: Path | None = None) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
+        self.bootstrap = bootstrap
+        self.states = state or directory / ".state"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [
             sys.executable, "-m", "penstock", "connect", "worker", str(directory), "-b", bootstrap,
-            "--listen", f"127.0.0.1:{self.port}", "--state", str(state or directory / ".state"),
+            "--listen", f"127.0.0.1:{self.port}", "--state", str(self.states),
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -67,8 +69,13 @@ class WorkerProcess:
 
     def pid(self, name: str) -> int:
         """Return the process of a connector, from its status file."""
-        file = self.directory / ".state" / name / "status.json"
+        file = self.states / name / "status.json"
         return int(json.loads(file.read_text())["pid"])
+
+    def remove(self, name: str) -> None:
+        """Remove a connector's file, and wait until its process has ended."""
+        (self.directory / f"{name}.toml").unlink()
+        self.wait(name, "ABSENT")
 
     def close(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)

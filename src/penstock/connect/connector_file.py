@@ -270,7 +270,8 @@ class _Parser:
             try:
                 values[cls][info.attribute] = parse(info, self._resolved((*key, name), value))
             except InvalidSetting as error:
-                self.refuse((*key, name), error.reason)
+                shown = "" if info.secret else f", not {error.value!r}"
+                self.refuse((*key, name), f"{error.reason}{shown}")
         for cls in classes:
             for item in fields(cls):
                 if item.default is MISSING and item.name not in raw:

@@ -6,8 +6,10 @@ fields. In the format `registry`, values are Avro with a schema id (`registering
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -76,3 +78,68 @@ def joined(tables: list[Any]) -> Any:
     if len(tables) > 1:
         rows = rows.take(pc.sort_indices(rows.column(ORDER)))
     return rows.drop_columns([ORDER])
+
+
+def fitted(tables: Sequence[Any]) -> list[Any]:
+    """Return tables in one schema that has the columns of all; missing columns are null.
+
+    Raises:
+        pa.ArrowException: the types of a column conflict, or no type has all values exactly.
+    """
+    schemas = [table.schema for table in tables]
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return list(tables)
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    return [
+        table
+        if table.schema.equals(schema)
+        else pa.table([_column(table, field) for field in schema], schema=schema)
+        for table in tables
+    ]
+
+
+def _column(table: Any, field: Any) -> Any:
+    if field.name not in table.column_names:
+        return pa.nulls(table.num_rows, field.type)
+    return exact(whole(table.column(field.name)), field.type)
+
+
+def exact(values: Any, kind: Any) -> Any:
+    """Return an array in another type, without a change of any value.
+
+    A double is equal to its shortest text, such as 0.1.
+
+    Raises:
+        pa.ArrowException: the type does not have all values.
+    """
+    given = values.type
+    if given == kind:
+        return values
+    if pa.types.is_struct(given) and pa.types.is_struct(kind):
+        return _exact_structs(values, kind)
+    if pa.types.is_list(given) and pa.types.is_list(kind):
+        lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+        items = exact(values.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(offsets, items, kind, mask=values.is_null())
+    if pa.types.is_decimal(kind) and (pa.types.is_floating(given) or pa.types.is_integer(given)):
+        return values.cast(pa.string()).cast(kind)
+    if pa.types.is_decimal(given) and pa.types.is_floating(kind):
+        made = values.cast(pa.string()).cast(kind)
+        if not made.cast(pa.string()).cast(given).equals(values):
+            raise pa.ArrowInvalid(f"a number of {given} is not exact in {kind}")
+        return made
+    return values.cast(kind)
+
+
+def _exact_structs(values: Any, kind: Any) -> Any:
+    there = {field.name for field in values.type}
+    if not there.issubset(field.name for field in kind):
+        raise pa.ArrowInvalid(f"{kind} does not have the fields of {values.type}")
+    columns = [
+        exact(values.field(field.name), field.type)
+        if field.name in there
+        else pa.nulls(len(values), field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=values.is_null())

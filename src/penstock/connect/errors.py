@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 from penstock.base.errors import InvalidError, RetriableError
@@ -22,6 +23,7 @@ class SourceUnavailable(RetriableError):
     """The system that a source reads does not respond."""
 
     code: ClassVar[str] = "request_timed_out"
+    fix: ClassVar[str] = "start the system, or correct its address in the file"
 
 
 class SinkUnavailable(RetriableError):
@@ -32,6 +34,7 @@ class SinkUnavailable(RetriableError):
     """
 
     code: ClassVar[str] = "request_timed_out"
+    fix: ClassVar[str] = SourceUnavailable.fix
     pause_seconds: float = 0.0
 
 
@@ -51,6 +54,15 @@ class RowsRejected(InvalidError):
         super().__init__(f"{shown}{more}")
         self.rows = tuple(rows)
         self.reasons = tuple(reasons)
+
+
+@contextmanager
+def rows_from(first: int) -> Iterator[None]:
+    """Return a context for rows that begin at an index of a batch: add it to rejected rows."""
+    try:
+        yield
+    except RowsRejected as error:
+        raise RowsRejected([first + row for row in error.rows], error.reasons) from error
 
 
 class ConnectorFailed(InvalidError):

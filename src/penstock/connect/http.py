@@ -9,8 +9,9 @@ The requests of a partition are sent in order, those of several partitions in pa
 | 401, 403, 404, 405, 407, 3xx | fails: the URL or the credentials are wrong                    |
 | any other 4xx                | halves the request until it has found the rejected rows        |
 
-A row may be sent again after a failure. Redirections are not followed, and proxy variables of the
-environment are ignored.
+A run sends a row again only if the response to its request is lost. A new run after a crash may
+send rows again that the target has accepted. Redirections are not followed, and proxy variables of
+the environment are ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from penstock.base.urls import without_credentials
 from penstock.client.admin_http import LOCAL_HOSTS
 from penstock.connect.converting import JsonConverter, whole
 from penstock.connect.errors import ConnectorFailed, RowsRejected, SinkUnavailable
-from penstock.connect.plugins import OFFSET, PARTITION, VALUE, ConnectorSettings, Sink, SinkBatch
+from penstock.connect.plugins import VALUE, ConnectorSettings, Sink, SinkBatch
 
 BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=5_000, steady=0.5)
 ATTEMPTS_MAX: Final = 1_000
@@ -89,7 +90,7 @@ class HttpSinkSettings(ConnectorSettings):
         30.0, "Longest time of a request.", minimum=0.1, maximum=3600.0
     )
     retry_seconds: float = setting(
-        10.0, "Time for which a request is sent again before the connector shows RETRYING and"
+        3.0, "Time for which a request is sent again before the connector shows RETRYING and"
         " repeats the batch.", minimum=0.0, maximum=3600.0,
     )  # fmt: skip
 
@@ -124,13 +125,11 @@ class _Lane:
 
     Attributes:
         values: JSON texts as bytes.
-        rows: index of each row in the batch.
         offsets: offset of each row in the log.
     """
 
     place: tuple[str, int]
     values: Any
-    rows: Any
     offsets: Any
 
 
@@ -138,6 +137,7 @@ class HttpSink(Sink[HttpSinkSettings]):
     """Sink that posts values to a URL."""
 
     settings_type: ClassVar[type[Any]] = HttpSinkSettings
+    resumes = True
 
     def __init__(self, settings: HttpSinkSettings, connector: str) -> None:
         super().__init__(settings, connector)
@@ -151,7 +151,9 @@ class HttpSink(Sink[HttpSinkSettings]):
         self._pool = ThreadPoolExecutor(settings.concurrency, "http-sink")
         self._idle: SimpleQueue[http.client.HTTPConnection] = SimpleQueue()
         self._sent: dict[tuple[str, int], int] = {}
-        """Offsets behind the processed rows of a batch with rejected rows, for its next call."""
+        """Offsets behind the processed rows."""
+        self._rejected: dict[tuple[str, int, int], str] = {}
+        """Reasons by topic, partition and offset, until a call without these rows."""
         self._requests = self._retries = 0
 
     def problems(self) -> Sequence[str]:
@@ -177,15 +179,22 @@ class HttpSink(Sink[HttpSinkSettings]):
 
     def write(self, batch: SinkBatch) -> None:
         """Send rows; after `RowsRejected`, all rows but the rejected ones were accepted."""
-        calls = [self._pool.submit(self._send, lane) for lane in self._lanes(batch)]
+        partitions, offsets = batch.partitions, batch.offsets
+        lanes = self._lanes(batch, partitions, offsets)
+        calls = [self._pool.submit(self._send, lane) for lane in lanes]
         failures = [error for error in (call.exception() for call in calls) if error is not None]
         if failures:
             raise next((e for e in failures if isinstance(e, ConnectorFailed)), failures[0])
-        rejected = sorted(pair for call in calls for pair in call.result())
+        rejected: dict[int, str] = {}
+        for (topic, partition, offset), reason in list(self._rejected.items()):
+            if topic == batch.topic:
+                found = np.flatnonzero((partitions == partition) & (offsets == offset))
+                rejected |= dict.fromkeys(found.tolist(), reason)
+                if not found.size and offset < batch.next_offsets.get(partition, 0):
+                    del self._rejected[topic, partition, offset]
         if rejected:
-            rows, reasons = zip(*rejected, strict=True)
-            raise RowsRejected(rows, reasons)
-        self._sent.clear()
+            rows = sorted(rejected)
+            raise RowsRejected(rows, [rejected[row] for row in rows])
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -193,33 +202,35 @@ class HttpSink(Sink[HttpSinkSettings]):
             while True:
                 self._idle.get_nowait().close()
 
-    def _lanes(self, batch: SinkBatch) -> Iterator[_Lane]:
-        topic, table = batch.records.topic, batch.records.rows
-        values = JsonConverter().convert(topic, whole(table.column(VALUE))).fill_null(b"null")
-        partitions = whole(table.column(PARTITION)).to_numpy()
-        offsets = whole(table.column(OFFSET)).to_numpy()
+    def _lanes(self, batch: SinkBatch, partitions: Any, offsets: Any) -> Iterator[_Lane]:
+        texts = [
+            JsonConverter().convert(part.topic, whole(part.rows.column(VALUE))).fill_null(b"null")
+            for part in batch.parts
+        ]
+        values, order = pa.chunked_array(texts, pa.binary()), np.lexsort((offsets, partitions))
         for partition in np.unique(partitions).tolist():
-            place = (topic, partition)
+            place = (batch.topic, partition)
             mask = (partitions == partition) & (offsets >= self._sent.get(place, 0))
-            rows = np.flatnonzero(mask)
+            rows = order[mask[order]]
             if rows.size:
-                yield _Lane(place=place, values=values.take(rows), rows=rows, offsets=offsets[rows])
+                yield _Lane(place=place, values=whole(values.take(rows)), offsets=offsets[rows])
 
-    def _send(self, lane: _Lane) -> list[tuple[int, str]]:
-        """Send the rows of a partition; return the rejected ones with the reasons."""
-        rejected: list[tuple[int, str]] = []
-        for first in range(0, lane.rows.size, self.settings.rows):
-            last = min(first + self.settings.rows, lane.rows.size)
-            rejected += self._send_part(lane, first, last)
-        return rejected
+    def _send(self, lane: _Lane) -> None:
+        """Send the rows of a partition, and keep the reasons of rejected ones."""
+        for first in range(0, lane.offsets.size, self.settings.rows):
+            self._send_part(lane, first, min(first + self.settings.rows, lane.offsets.size))
 
-    def _send_part(self, lane: _Lane, first: int, last: int) -> list[tuple[int, str]]:
+    def _send_part(self, lane: _Lane, first: int, last: int) -> None:
         reason = self._post(self._body(lane.values.slice(first, last - first)))
         if reason is None or last - first == 1:
-            self._sent[lane.place] = int(lane.offsets[last - 1]) + 1
-            return [] if reason is None else [(int(lane.rows[first]), reason)]
+            offset = int(lane.offsets[last - 1])
+            if reason is not None:
+                self._rejected[(*lane.place, offset)] = reason
+            self._sent[lane.place] = offset + 1
+            return
         middle = (first + last) // 2
-        return [*self._send_part(lane, first, middle), *self._send_part(lane, middle, last)]
+        self._send_part(lane, first, middle)
+        self._send_part(lane, middle, last)
 
     def _body(self, values: Any) -> bytes:
         kind = self.settings.body

@@ -18,10 +18,11 @@ import pyarrow as pa
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import Kind, setting
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.connect.errors import RowsRejected
+from penstock.connect.converting import exact, fitted
+from penstock.connect.errors import RowsRejected, rows_from
 from penstock.connect.plugins import VALUE, ConnectorSettings, Sink, SinkBatch
 from penstock.lake.commits import LakeTable, Mark, appended
-from penstock.lake.schemas import arrow_schema, partition, storable
+from penstock.lake.schemas import DECIMAL_DIGITS_MAX, arrow_schema, partition, storable
 from penstock.lake.target import (
     LakeConflict,
     LakeMismatch,
@@ -122,17 +123,37 @@ class IcebergSink(Sink[IcebergSettings]):
         }
 
     def write(self, batch: SinkBatch) -> None:
-        topic = batch.records.topic
-        rows = self._accepted(batch.records.rows)
-        if rows.num_rows and self._rows and not _joinable(self._rows[-1].schema, rows.schema):
+        try:
+            rows = self._with_pending(batch)
+        except pa.ArrowException:
             self.flush()
-            rows = self._accepted(batch.records.rows)
-        if rows.num_rows:
-            self._rows.append(rows)
-            self._pending_bytes += rows.nbytes
-        self._offsets.setdefault(topic, {}).update(batch.next_offsets)
+            rows = self._with_pending(batch)
+        self._rows = rows
+        self._pending_bytes = sum(table.nbytes for table in rows)
+        self._offsets.setdefault(batch.topic, {}).update(batch.next_offsets)
         if self._pending_bytes >= PENDING_BYTES_MAX:
             self.flush()
+
+    def _with_pending(self, batch: SinkBatch) -> list[pa.Table]:
+        """Return the pending rows and the columns of the batch's values, in one schema.
+
+        Raises:
+            RowsRejected: values are no structs, or do not fit the table or the batch's first part.
+            pa.ArrowException: they do not fit the pending rows.
+        """
+        found, first = [*self._rows], 0
+        for part in batch.parts:
+            with rows_from(first):
+                rows = self._accepted(part.rows)
+                try:
+                    found = fitted([*found, rows]) if rows.num_rows else found
+                except pa.ArrowException as error:
+                    if len(found) == len(self._rows):
+                        raise
+                    reason = f"its columns conflict with rows before it: {error}"
+                    raise RowsRejected(range(part.count), [reason] * part.count) from error
+            first += part.count
+        return found
 
     def flush(self) -> None:
         if not self._offsets:
@@ -143,7 +164,7 @@ class IcebergSink(Sink[IcebergSettings]):
             topic: {**before.get(topic, {}), **self._offsets.get(topic, {})}
             for topic in {**before, **self._offsets}
         }
-        rows = pa.concat_tables(self._rows, promote_options="permissive") if self._rows else None
+        rows = pa.concat_tables(self._rows) if self._rows else None
         count = 0 if rows is None else rows.num_rows
         if rows is not None or self._table.open() is not None:
             self._commit(rows, before, after)
@@ -197,13 +218,17 @@ class IcebergSink(Sink[IcebergSettings]):
         With `add_columns`, a number that is too large stays as it is: it widens the table's type.
         """
         table = self._table.open()
-        for field in () if table is None else arrow_schema(table.schema()):
-            at = columns.schema.get_field_index(field.name)
-            if at < 0 or (values := columns.column(at).combine_chunks()).type == field.type:
+        known = {} if table is None else {
+            field.name: field for field in arrow_schema(table.schema())
+        }  # fmt: skip
+        for at, given in enumerate(columns.schema):
+            field = known.get(given.name, given.with_type(_narrowed(given.type)))
+            if given.type == field.type:
                 continue
+            values = columns.column(at).combine_chunks()
             unfit = _unfit(values, field.type)
             if not unfit:
-                columns = columns.set_column(at, field.name, values.cast(field.type))
+                columns = columns.set_column(at, field.name, exact(values, field.type))
             elif not (self.settings.add_columns and _widens(field.type, values.type)):
                 said = f"a value of {values.type} does not fit the table's type {field.type}"
                 reasons |= dict.fromkeys(unfit, f"column {field.name}: {said}")
@@ -242,12 +267,13 @@ class IcebergSink(Sink[IcebergSettings]):
         self._table.commit(mark, proceed, upsert.change(writer))
 
 
-def _joinable(one: pa.Schema, other: pa.Schema) -> bool:
-    try:
-        pa.unify_schemas([one, other], promote_options="permissive")
-    except pa.ArrowTypeError:
-        return False
-    return True
+def _narrowed(kind: pa.DataType) -> pa.DataType:
+    """Return a type without decimals that are too long for Iceberg."""
+    if pa.types.is_decimal256(kind):
+        return pa.decimal128(DECIMAL_DIGITS_MAX, min(kind.scale, DECIMAL_DIGITS_MAX))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_narrowed(field.type)) for field in kind])
+    return pa.list_(_narrowed(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _widens(table: pa.DataType, rows: pa.DataType) -> bool:
@@ -260,7 +286,7 @@ def _widens(table: pa.DataType, rows: pa.DataType) -> bool:
 def _unfit(values: Any, kind: pa.DataType, first: int = 0) -> list[int]:
     """Return the indexes of values that have no equal value in a type; halves are tried in turn."""
     try:
-        values.cast(kind)
+        exact(values, kind)
     except pa.lib.ArrowMemoryError:
         raise
     except pa.ArrowException:

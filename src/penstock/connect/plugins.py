@@ -21,10 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.base.errors import InvalidError
 from penstock.base.settings import setting
+from penstock.connect.errors import RowsRejected
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -161,15 +163,48 @@ class Source(ABC, Generic[S]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkBatch:
-    """Rows of one topic that a sink writes; a retry has the same rows.
+    """Rows that were read from one topic; a retry has the same rows.
 
     Attributes:
-        records: rows with the columns `partition` and `offset`.
+        topic: topic that was read. A sink that stores offsets stores them by this name.
+        parts: rows with the columns `partition` and `offset` of that topic. There are several parts
+            if transforms give the rows different topics or types, and none if no row is left.
         next_offsets: for each partition, the offset after the batch.
     """
 
-    records: Records
+    topic: str
+    parts: Sequence[Records]
     next_offsets: Mapping[int, int]
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    @property
+    def partitions(self) -> Any:
+        """Partitions of all rows (NumPy), one part after the other."""
+        return self._numbers(PARTITION)
+
+    @property
+    def offsets(self) -> Any:
+        """Offsets of all rows (NumPy), one part after the other."""
+        return self._numbers(OFFSET)
+
+    def _numbers(self, name: str) -> Any:
+        columns = [part.rows.column(name).to_numpy() for part in self.parts]
+        return np.concatenate(columns) if columns else np.zeros(0, np.int64)
+
+    def without(self, rejected: RowsRejected) -> SinkBatch:
+        """Return the batch without rejected rows."""
+        kept = np.ones(self.count, np.bool_)
+        kept[list(rejected.rows)] = False
+        ends = np.cumsum([part.count for part in self.parts])[:-1]
+        parts = [
+            part.with_rows(part.rows.filter(pa.array(mask)))
+            for part, mask in zip(self.parts, np.split(kept, ends), strict=True)
+            if mask.any()
+        ]
+        return dataclasses.replace(self, parts=parts)
 
 
 class Sink(ABC, Generic[S]):
@@ -183,6 +218,9 @@ class Sink(ABC, Generic[S]):
     settings_type: ClassVar[type[Any]]
     raw: ClassVar[bool] = False
     """Whether `write` needs keys and values as bytes, instead of columns of the value format."""
+    resumes: ClassVar[bool] = False
+    """Whether an instance is used again after `SinkUnavailable`. It must leave out the rows that it
+    has accepted. The runner creates a new instance of other sinks."""
 
     def __init__(self, settings: S, connector: str) -> None:
         self.settings = settings
@@ -205,23 +243,31 @@ class Sink(ABC, Generic[S]):
         """Write rows, or keep them until `flush`.
 
         Raises:
-            RowsRejected: some rows can never be written; no row of the batch was written.
+            RowsRejected: some rows can never be written. The indexes count the rows of all parts.
+                The runner calls again without these rows.
             SinkUnavailable: the target does not respond; the runner repeats the call.
         """
 
     def flush(self) -> None:
-        """Return when all rows that `write` has accepted are stored.
+        """Return when all rows that `write` has accepted are stored, but for those of `unstored`.
 
         Raises:
             SinkUnavailable: the target does not respond; the runner repeats the batches.
         """
+
+    def unstored(self) -> Mapping[tuple[str, int], int]:
+        """Return the offset of the first row of each partition that `flush` has not stored."""
+        return {}
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts for the status page: JSON values by name."""
         return {}
 
     def close(self) -> None:
-        """Release connections and files."""
+        """Release connections and files; may be called twice.
+
+        After a run without an error, rows of `unstored` are stored.
+        """
 
 
 def records_of(topic: str, columns: Mapping[str, Any]) -> Records:

@@ -170,7 +170,7 @@ def _to_sink(
             if rows.num_rows:
                 delivery.write(records.with_rows(rows), following)
         sink.flush()
-        run.client.commit_offsets(group, progress)
     finally:
         sink.close()
+    run.client.commit_offsets(group, progress)
     return run.status.status.dead_letters + run.status.status.skipped - before

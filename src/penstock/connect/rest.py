@@ -1,8 +1,9 @@
 """REST interface of a worker: Kafka Connect's, with metrics and probes.
 
 A connector has one task, since its process does all of its work. Both have the same state: a
-connector that has failed, or whose file has problems, is FAILED. RETRYING has the cause in `trace`
-and recovers without a request. A process that starts is UNASSIGNED, later RESTARTING.
+connector that has failed, or whose file has problems, is FAILED until it runs again. RETRYING has
+the cause in `trace`. Both recover without a request. A process that starts is UNASSIGNED, later
+RESTARTING.
 
 Changes are files in the worker's directory. Questions that need the code of a connector are
 answered by a process of their own, so that this code cannot disturb the worker.

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
 from penstock.base.retry import Backoff
@@ -34,7 +36,16 @@ from penstock.connect.connector_file import ConnectorSpec
 from penstock.connect.converting import encoded, joined
 from penstock.connect.errors import ConnectorFailed, RowsRejected, Stage
 from penstock.connect.failures import dead_letters, without
-from penstock.connect.plugins import Records, Sink, SinkBatch, Source, SourceBatch, SourceContext
+from penstock.connect.plugins import (
+    OFFSET,
+    PARTITION,
+    Records,
+    Sink,
+    SinkBatch,
+    Source,
+    SourceBatch,
+    SourceContext,
+)
 from penstock.connect.registering import converters
 from penstock.connect.status import StatusFile
 from penstock.connect.steps import applied
@@ -84,6 +95,8 @@ class Run:
     once: bool = False
     report: Callable[[str], None] = logger.info
     clock: Clock = SYSTEM_CLOCK
+    dead: set[tuple[str, int, int]] = field(default_factory=set)
+    """Topics, partitions and offsets of dead letters whose offsets are not committed yet."""
 
 
 def run(run: Run) -> None:
@@ -92,20 +105,30 @@ def run(run: Run) -> None:
     Raises:
         PenstockError: the connector has failed; the status has the cause.
     """
+    if run.spec.direction == "source":
+        _attempts(run, partial(_source_attempt, run))
+    else:
+        with closing(_SinkAttempts(run)) as attempt:
+            _attempts(run, attempt)
+    run.status.enter("STOPPED")
+
+
+def _attempts(run: Run, attempt: Callable[[], None]) -> None:
+    """Call `attempt` again after errors that a retry can solve, until it returns."""
     errors = run.spec.errors
     backoff = Backoff(
         first_ms=FIRST_PAUSE_MS, ceiling_ms=errors.retry_delay_max_seconds * 1000, steady=0.5
     )
-    attempt = _source_attempt if run.spec.direction == "source" else _sink_attempt
     failures, since = 0, 0.0
     while not run.stop.requested:
         began = run.clock.monotonic()
         try:
-            attempt(run)
+            attempt()
             break
         except (RetriableError, UnavailableError) as error:
             now = run.clock.monotonic()
-            if not failures or now - began > STEADY_SECONDS:
+            steady = run.status.status.state == "RUNNING" and now - began > STEADY_SECONDS
+            if not failures or steady:
                 failures, since = 0, now
             failures += 1
             if 0 <= errors.retry_timeout_seconds <= now - since:
@@ -119,7 +142,6 @@ def run(run: Run) -> None:
         except Exception as error:
             run.status.enter("FAILED", _cause(run.spec, error))
             raise
-    run.status.enter("STOPPED")
 
 
 def _cause(spec: ConnectorSpec, error: Exception) -> str:
@@ -136,6 +158,9 @@ class Rejections:
         self._topic = run.spec.errors.dead_letters
         self._goes_on = run.spec.errors.tolerance == "all" or bool(self._topic)
         self.tables: list[Any] = []
+        """Dead letters that are not written yet."""
+        self.places: set[tuple[str, int, int]] = set()
+        """Topics, partitions and offsets of the rows of a sink."""
         self.count = 0
 
     def add(
@@ -156,10 +181,25 @@ class Rejections:
                 " to skip them"
             ) from rejected
         self.count += len(rejected.rows)
-        if self._topic:
-            name = self._run.spec.name
-            now_ms = self._run.clock.now_ms()
-            self.tables.append(dead_letters(name, raw(), rejected, stage, now_ms))
+        if not self._topic:
+            return
+        records = raw()
+        fresh = self._fresh(records, rejected)
+        if fresh.rows:
+            name, now_ms = self._run.spec.name, self._run.clock.now_ms()
+            self.tables.append(dead_letters(name, records, fresh, stage, now_ms))
+
+    def _fresh(self, raw: Records, rejected: RowsRejected) -> RowsRejected:
+        """Return the rows of which an earlier attempt has not written a dead letter."""
+        if OFFSET not in raw.rows.column_names:
+            return rejected
+        rows = raw.rows.take(pa.array(rejected.rows, pa.int64()))
+        given = zip(rows[PARTITION].to_pylist(), rows[OFFSET].to_pylist(), strict=True)
+        places = [(raw.topic, partition, offset) for partition, offset in given]
+        fresh = [index for index, place in enumerate(places) if place not in self._run.dead]
+        self.places.update(places)
+        reasons = [rejected.reasons[index] for index in fresh]
+        return RowsRejected([rejected.rows[index] for index in fresh], reasons)
 
     def counted(self) -> None:
         status = self._run.status.status
@@ -234,10 +274,10 @@ class _Transfer:
         run = self._run
         for topic in self._source.topics():
             self._topics.ensure(topic)
-        run.status.enter("RUNNING")
         for batch in self._source.read(dict(self._positions)):
             if batch.records or batch.positions:
                 self._commit(batch)
+            run.status.enter("RUNNING")  # not before: the source may still be unavailable
             run.status.refresh(self._source.facts())
             if run.stop.requested or (run.once and batch.caught_up):
                 break
@@ -299,12 +339,33 @@ def group_of(connector: str) -> str:
     return f"connect-{connector}"
 
 
-def _sink_attempt(run: Run) -> None:
-    sink = run.spec.sink_plugin()(run.spec.settings, run.spec.name)
-    try:
-        Delivery(run, sink).run()
-    finally:
-        sink.close()
+class _SinkAttempts:
+    """Attempts to deliver topics to a sink."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._kept: Sink[Any] | None = None
+        """Sink of the attempt before, if it resumes."""
+
+    def __call__(self) -> None:
+        run, sink, self._kept = self._run, self._kept, None
+        if sink is None:
+            sink = run.spec.sink_plugin()(run.spec.settings, run.spec.name)
+        delivery = Delivery(run, sink)
+        try:
+            delivery.run()
+        except (RetriableError, UnavailableError):
+            if sink.resumes:
+                self._kept = sink
+            raise
+        finally:
+            if self._kept is None:
+                sink.close()
+        delivery.commit()
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
 
 
 class Delivery:
@@ -321,16 +382,12 @@ class Delivery:
         self._committed: dict[tuple[str, int], int] = {}
         self._flush_at = 0.0
         self._topics = Topics(run)
-        self._unflushed = 0
-        self._stored: Mapping[tuple[str, int], int] | None = None
-        """Offsets that the sink stored before this run, by the name after the transforms."""
-        self._read_as: dict[str, str] = {}
-        """Topic that was read, for each topic name after the transforms."""
+        self._written: list[tuple[str, Mapping[int, int], int]] = []
+        """Topic, next offsets and rows of each batch that is not committed."""
 
     def run(self) -> None:
         run = self._run
         self._load()
-        run.status.enter("RUNNING")
         target = self._ends() if run.once else None
         while not run.stop.requested:
             moved = False
@@ -341,26 +398,25 @@ class Delivery:
             )
             if done or run.clock.monotonic() >= self._flush_at:
                 self._flush()
-            run.status.refresh(self._facts())
+                run.status.enter("RUNNING")  # not before: the target may still be unavailable
+            run.status.refresh(self._sink.facts())
             if done:
                 break
             if not moved:
                 run.stop.pause(IDLE_SECONDS)
-        self._flush()
-        run.status.refresh(self._facts())
+        self._sink.flush()
 
     def _load(self) -> None:
         """Set the next offset of each partition: the target's, else the group's, else the first."""
-        client, stored_offsets = self._run.client, self._sink.offsets()
-        self._stored = stored_offsets
-        if stored_offsets is None:
-            committed = client.committed(self._group)
-            stored_offsets = {place: found.offset for place, found in committed.items()}
+        client = self._run.client
+        committed = {at: found.offset for at, found in client.committed(self._group).items()}
+        stored = self._sink.offsets()
         for topic in self._run.spec.options.topics:
             for partition, first in client.list_offsets(topic, "earliest").items():
                 place = (topic, partition)
-                self._next[place] = max(stored_offsets.get(place, first), first)
-        self._committed = dict(self._next)
+                begin = (committed if stored is None else stored).get(place, first)
+                self._next[place] = max(begin, first)
+                self._committed[place] = committed.get(place, first)
 
     def _ends(self) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
@@ -395,105 +451,77 @@ class Delivery:
     def write(self, raw: Records, following: Mapping[int, int]) -> None:
         """Decode, transform and write rows; `following` are the next offsets of partitions."""
         rejections = Rejections(self._run)
-        for records, before in self._decoded(raw, rejections):
-            original = records
-            entries = transformed(self._run, records, rejections, lambda: before)  # noqa: B023
-            self._check_names(raw.topic, [entry.topic for entry in entries])
-            for after in entries:
-                self._deliver(after, original, before, following, rejections)
-        if rejections.tables:
-            topic = self._run.spec.errors.dead_letters
-            self._topics.ensure(topic)
-            for table in rejections.tables:
-                self._run.client.write_arrow(topic, table)
+        decoded, kept = self._decoded(raw, rejections)
+        parts = transformed(self._run, decoded, rejections, lambda: kept) if kept.count else ()
+        batch = SinkBatch(topic=raw.topic, parts=parts, next_offsets=following)
+        while True:
+            self._write_dead_letters(rejections)
+            try:
+                self._sink.write(batch)  # also without rows: a sink may store the offsets
+                break
+            except RowsRejected as rejected:
+                if not rejected.rows:
+                    raise
+                bad = list(rejected.rows)
+                rows = _indexes(kept.rows, batch.partitions[bad], batch.offsets[bad])
+                originals = RowsRejected(rows, rejected.reasons)
+                rejections.add(lambda: kept, originals, "write", raw.topic)
+                batch = batch.without(rejected)
         rejections.counted()
-        self._unflushed += raw.count - rejections.count
+        self._written.append((raw.topic, following, raw.count - rejections.count))
 
-    def _check_names(self, read: str, names: Sequence[str]) -> None:
-        """Check that rows of one topic name have one sequence of offsets.
+    def _write_dead_letters(self, rejections: Rejections) -> None:
+        """Write dead letters before the sink can store the offsets behind their rows."""
+        topic = self._run.spec.errors.dead_letters
+        for table in rejections.tables:
+            self._topics.ensure(topic)
+            self._run.client.write_arrow(topic, table)
+        rejections.tables.clear()
+        self._run.dead.update(rejections.places)
 
-        A sink that stores offsets by the topic's name would skip the rows of a second sequence.
-
-        Raises:
-            ConnectorFailed: transforms gave several topics, or parts of a batch, the same name.
-        """
-        if self._stored is None:
-            return
-        for name in names:
-            owner = self._read_as.setdefault(name, read)
-            if owner != read or names.count(name) > 1:
-                what = f"topics {owner} and {read}" if owner != read else f"parts of topic {read}"
-                raise ConnectorFailed(
-                    f"transforms give {what} the name {name!r}, but the sink stores offsets by this"
-                    " name. Use one connector a topic, or transforms that treat all rows alike"
-                )
-
-    def _decoded(self, raw: Records, rejections: Rejections) -> Sequence[tuple[Records, Records]]:
-        """Return rows with decoded keys and values, beside the same rows with bytes."""
-        if self._decoder is None:
-            return [(raw, raw)]
-        try:
-            return [(self._decoder.decode(raw), raw)]
-        except RowsRejected as rejected:
-            rejections.add(lambda: raw, rejected, "convert", raw.topic)
-            kept = without(raw, rejected)
-            return [(self._decoder.decode(kept), kept)] if kept.count else []
-
-    def _deliver(
-        self,
-        records: Records,
-        original: Records,
-        raw: Records,
-        following: Mapping[int, int],
-        rejections: Rejections,
-    ) -> None:
-        records = self._unstored(records, raw.topic)
-        try:
-            self._sink.write(SinkBatch(records=records, next_offsets=following))
-            return
-        except RowsRejected as rejected:
-            same = records.rows.select(("partition", "offset"))
-            places = _indexes(original.rows, same.take(list(rejected.rows)))
-            originals = RowsRejected(places, rejected.reasons)
-            rejections.add(lambda: raw, originals, "write", records.topic)
-            left = without(records, rejected)
-        # An empty batch still stores the offsets behind the rejected rows.
-        self._sink.write(SinkBatch(records=left, next_offsets=following))
-
-    def _unstored(self, records: Records, read: str) -> Records:
-        """Return the rows that the sink has not stored under a name that transforms gave them.
-
-        A topic that keeps its name is read from the stored offsets on; others are read again.
-        """
-        if self._stored is None or records.topic == read:
-            return records
-        rows = records.rows
-        for (topic, partition), offset in self._stored.items():
-            if topic == records.topic:
-                stored = pc.and_(
-                    pc.equal(rows["partition"], partition), pc.less(rows["offset"], offset)
-                )
-                rows = rows.filter(pc.invert(stored))
-        return records.with_rows(rows)
+    def _decoded(self, raw: Records, rejections: Rejections) -> tuple[Records, Records]:
+        """Return rows with decoded keys and values, and the same rows with bytes."""
+        while self._decoder is not None and raw.count:
+            try:
+                return self._decoder.decode(raw), raw
+            except RowsRejected as rejected:
+                before = raw
+                rejections.add(lambda: before, rejected, "convert", raw.topic)  # noqa: B023
+                raw = without(raw, rejected)
+        return raw, raw
 
     def _flush(self) -> None:
+        """Store the rows of the sink, also without new ones: a file may be due by time."""
         self._flush_at = self._run.clock.monotonic() + self._run.spec.options.flush_interval_seconds
-        changed = {
-            place: offset
-            for place, offset in self._next.items()
-            if self._committed.get(place) != offset
-        }
-        self._sink.flush()  # also without changes: a sink may complete what is due by time
-        if not changed:
-            return
-        self._run.client.commit_offsets(self._group, changed)
-        self._committed |= changed
-        shown = {f"{topic}-{partition}": at for (topic, partition), at in self._next.items()}
-        self._run.status.committed(self._unflushed, shown, {topic for topic, _ in changed})
-        self._unflushed = 0
+        self._sink.flush()
+        self.commit()
 
-    def _facts(self) -> Mapping[str, Any]:
-        return self._sink.facts()
+    def commit(self) -> None:
+        """Commit the offsets behind the rows that the sink has stored."""
+        stored = self._next | dict(self._sink.unstored())
+        changed = {
+            place: offset for place, offset in stored.items()
+            if self._committed.get(place) != offset
+        }  # fmt: skip
+        if changed:
+            self._run.client.commit_offsets(self._group, changed)
+            self._committed |= changed
+            left = [entry for entry in self._written if not _covered(entry, stored)]
+            rows = sum(count for *_, count in self._written) - sum(count for *_, count in left)
+            self._written = left
+            self._run.dead.difference_update(
+                [place for place in self._run.dead if place[2] < stored[place[:2]]]
+            )
+            shown = {f"{topic}-{partition}": at for (topic, partition), at in stored.items()}
+            self._run.status.committed(rows, shown, {topic for topic, _ in changed})
+        self._run.status.refresh(self._sink.facts())
+
+
+def _covered(
+    entry: tuple[str, Mapping[int, int], int], stored: Mapping[tuple[str, int], int]
+) -> bool:
+    topic, following, _ = entry
+    return all(stored[topic, partition] >= offset for partition, offset in following.items())
 
 
 def _following(rows: Any, otherwise: Mapping[int, int]) -> dict[int, int]:
@@ -507,12 +535,12 @@ def _following(rows: Any, otherwise: Mapping[int, int]) -> dict[int, int]:
     return found
 
 
-def _indexes(rows: Any, places: Any) -> list[int]:
+def _indexes(rows: Any, partitions: Any, offsets: Any) -> list[int]:
     """Return the indexes of the rows with these partitions and offsets."""
-    wanted = zip(places["partition"].to_pylist(), places["offset"].to_pylist(), strict=True)
-    partitions, offsets = rows["partition"].to_pylist(), rows["offset"].to_pylist()
-    by_place = {place: index for index, place in enumerate(zip(partitions, offsets, strict=True))}
+    given = rows[PARTITION].to_pylist(), rows[OFFSET].to_pylist()
+    by_place = {place: index for index, place in enumerate(zip(*given, strict=True))}
     try:
+        wanted = zip(partitions.tolist(), offsets.tolist(), strict=True)
         return [by_place[place] for place in wanted]
     except KeyError as error:
         raise InvalidArgument(f"no row has the partition and offset {error}") from error

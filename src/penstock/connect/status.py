@@ -9,12 +9,13 @@
 |------------|---------------------------------------------------------------------------|
 | `STARTING` | the process connects to the brokers and to the other system               |
 | `RUNNING`  | the connector transfers rows, or waits for new ones                       |
-| `RETRYING` | an attempt failed; `cause` has the error, and the next attempt follows    |
+| `RETRYING` | attempts fail with the error in `cause`, until one transfers rows         |
 | `FAILED`   | the connector has ended because of the error in `cause`                   |
 | `STOPPED`  | the connector has ended as requested, or has read everything              |
 
 A process that was killed cannot write its state. `read_status` therefore also checks that the
-process exists, and reports FAILED if it does not.
+process exists, and reports FAILED if it does not. A process that hangs does not write the file any
+more: after `STALLED_SECONDS`, RUNNING has a cause too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from penstock.base.system import SYSTEM_CLOCK, Clock
 FILE: Final = "status.json"
 WRITE_SECONDS: Final = 1.0
 """Time between two writes of unchanged states."""
+STALLED_SECONDS: Final = 10.0
+"""Age of the file of a running connector after which its status has a cause."""
 CAUSE_CHARS_MAX: Final = 2_000
 
 State = Literal["STARTING", "RUNNING", "RETRYING", "FAILED", "STOPPED"]
@@ -43,7 +46,8 @@ class ConnectorStatus(Struct, kw_only=True):
     """State of a connector and its counts since its process started.
 
     Attributes:
-        cause: error of RETRYING and FAILED; None in other states.
+        cause: error of RETRYING and FAILED, or the time for which a running connector has not
+            finished a step; None in other states.
         records: rows that were committed; `dead_letters` and `skipped` are not included.
         positions: positions of a source, or next offsets of a sink by `topic-partition`.
         facts: facts of the source or sink, such as the lag of a replication slot.
@@ -96,11 +100,13 @@ class StatusFile:
         self._write()
 
     def enter(self, state: State, cause: str | None = None) -> None:
-        """Set the state and its cause, and write the file if they changed."""
+        """Set the state and its cause, and write the file at once if they changed."""
         shown = None if cause is None else cause[:CAUSE_CHARS_MAX]
         if (state, shown) != (self.status.state, self.status.cause):
             self.status.state, self.status.cause = state, shown
             self.status.since_ms = self._clock.now_ms()
+            self._next = 0.0
+        if self._clock.monotonic() >= self._next:
             self._write()
 
     def committed(
@@ -135,15 +141,19 @@ def read_status(directory: Path) -> ConnectorStatus | None:
     The state is FAILED if the process that wrote it was killed.
     """
     try:
-        found = msgspec.json.decode((directory / FILE).read_bytes(), type=ConnectorStatus)
+        with (directory / FILE).open("rb") as file:
+            age = SYSTEM_CLOCK.now_ms() / 1000 - os.fstat(file.fileno()).st_mtime
+            found = msgspec.json.decode(file.read(), type=ConnectorStatus)
     except (OSError, msgspec.MsgspecError):
         return None
     if found.state in ALIVE and _started(found.pid) != found.process_started:
         found.state = "FAILED"
         found.cause = (
-            f"process {found.pid} was killed, perhaps because memory ran out; start the"
-            " connector again"
+            f"process {found.pid} was killed, perhaps because memory ran out, or could not write"
+            f" {directory / FILE} when it ended; start the connector again"
         )
+    elif found.state == "RUNNING" and age > STALLED_SECONDS:
+        found.cause = f"no step has ended for {age:.0f} s"
     return found
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -244,6 +245,13 @@ def applied(transforms: Sequence[Transform], records: Records) -> list[Records]:
     Raises:
         RowsRejected: some rows cannot be transformed; the error has all of them.
     """
+    if not any(isinstance(transform, Conditional) for transform in transforms):
+        found = [records]
+        with suppress(RowsRejected):
+            for transform in transforms:
+                found = [after for rows in found if rows.count for after in transform.apply(rows)]
+            return found
+    # With the numbers of the rows, for `Conditional` and for an error with all rejected rows.
     index = pa.array(np.arange(records.count))
     found = [records.with_rows(records.rows.append_column(_ROW, index))]
     rejected: dict[int, str] = {}

@@ -3,6 +3,8 @@
 The directory has one TOML file for each connector. The worker starts connectors of new files,
 restarts those of changed files, and stops those of removed files; others are not disturbed. A
 connector that fails or is killed starts again after a pause that doubles up to `PAUSE_MAX_MS`.
+At most `STARTS_MAX` processes start at the same time, so that the others and the REST interface
+keep their share of the machine.
 Files `NAME.target` beside the connectors' files keep their targets (`pause`, `stop`, `restart`).
 Workers that share the directory share the targets.
 
@@ -42,6 +44,10 @@ LOOK_SECONDS: Final = 0.25
 """Time between two looks at the directory and at the processes."""
 STOP_SECONDS: Final = 10.0
 """Time for a connector to end after SIGTERM, before it is killed."""
+STARTS_MAX: Final = 4
+"""Most processes that start at the same time."""
+START_SECONDS: Final = 10.0
+"""Time after which a process no longer counts as starting."""
 PAUSE_MAX_MS: Final = 60_000.0
 ANSWER_SECONDS: Final = 30.0
 """Time for a process that answers a question about a connector."""
@@ -83,6 +89,7 @@ class Entry:
         failures: ends with an error since the last success.
         start_at: monotonic time of the next start, in seconds.
         starts: processes that were started.
+        starting_until: monotonic time until which the process counts as starting, in seconds.
         report: end of the pipe on which the process sends its error.
     """
 
@@ -94,6 +101,7 @@ class Entry:
     failures: int = 0
     start_at: float = 0.0
     starts: int = 0
+    starting_until: float = 0.0
     stopping_at: float | None = None
     report: Connection | None = None
 
@@ -136,6 +144,8 @@ class Worker:
         self._clock = clock
         self._assigned: Collection[str] | None = None
         self._ending = False
+        self._free_starts = 0
+        self._ready = False
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(list(PRELOADED))
         self._backoff = Backoff(first_ms=1_000, ceiling_ms=PAUSE_MAX_MS, steady=0.5)
@@ -144,6 +154,7 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run the connectors until `stop` is set, then stop them."""
+        await asyncio.to_thread(self.prepare)
         while not stop.is_set():
             self.look()
             await pause(LOOK_SECONDS)
@@ -153,6 +164,13 @@ class Worker:
             for name, entry in self.entries.items():
                 self._settle(name, entry)
             await pause(LOOK_SECONDS / 5)
+
+    def prepare(self) -> None:
+        """Import the packages of the connectors' processes; before, no process is started."""
+        process = self._context.Process(target=os.getpid)
+        process.start()
+        process.join()
+        self._ready = True
 
     def assign(self, names: Collection[str] | None) -> None:
         """Run only the named connectors; None means all."""
@@ -166,6 +184,8 @@ class Worker:
         there = {file.stem: file for file in sorted(self.settings.directory.glob("*.toml"))}
         for name, file in list(there.items())[:CONNECTORS_MAX]:
             self.entries.setdefault(name, Entry(file=file))
+        starting = sum(self._is_starting(name, entry) for name, entry in self.entries.items())
+        self._free_starts = STARTS_MAX - starting if self._ready else 0
         for name, entry in list(self.entries.items()):
             target = Target("STOPPED") if name not in there else self._stored_target(name)
             if target.restarts > entry.target.restarts and entry.starts:
@@ -174,6 +194,12 @@ class Worker:
             self._settle(name, entry)
             if name not in there and entry.process is None:
                 del self.entries[name]
+
+    def _is_starting(self, name: str, entry: Entry) -> bool:
+        if entry.process is None or self._clock.monotonic() >= entry.starting_until:
+            return False
+        found = read_status(self.settings.state / name)
+        return found is None or found.pid != entry.process.pid or found.state == "STARTING"
 
     def _wanted(self, name: str, entry: Entry) -> bool:
         there = self._assigned is None or name in self._assigned
@@ -189,13 +215,19 @@ class Worker:
         if process is not None and (not wanted or changed or entry.stopping_at is not None):
             self._stop(entry, process, now)
         elif process is None and wanted and (changed or now >= entry.start_at):
-            entry.failures = 0 if changed else entry.failures
+            if changed:
+                entry.failures, entry.cause = 0, ""
             self._start(name, entry, text)
         elif process is None and not wanted:
             entry.failures, entry.start_at, entry.cause = 0, 0.0, ""
 
     def _start(self, name: str, entry: Entry, text: bytes) -> None:
+        """Start a process, or leave it to a later look if `STARTS_MAX` processes are starting."""
+        if self._free_starts <= 0:
+            return
+        self._free_starts -= 1
         entry.text, entry.starts = text, entry.starts + 1
+        entry.starting_until = self._clock.monotonic() + START_SECONDS
         entry.report, theirs = self._context.Pipe(duplex=False)
         entry.process = self._context.Process(
             target=_serve, name=f"connector {name}",
@@ -236,7 +268,7 @@ class Worker:
         logger.warning("connector %s: %s", name, entry.cause)
 
     def _restart(self, entry: Entry) -> None:
-        entry.failures, entry.start_at = 0, 0.0
+        entry.failures, entry.start_at, entry.cause = 0, 0.0, ""
         if entry.process is not None:
             self._stop(entry, entry.process, self._clock.monotonic())
 
@@ -255,6 +287,8 @@ class Worker:
     def status(self, name: str) -> ConnectorStatus:
         """Return the state of a connector, which is FAILED also if its file or process has failed.
 
+        After a failure, the state is FAILED until a process of the connector runs.
+
         Raises:
             UnknownConnector: the worker has no connector of this name.
         """
@@ -263,15 +297,11 @@ class Worker:
         if found is None:
             found = ConnectorStatus(connector=name, direction="source")
         found.direction = entry.direction
-        if process is not None:
-            if found.pid != process.pid:
-                found.state, found.cause = "STARTING", entry.cause or None
-        elif not self._wanted(name, entry):
+        if process is None and not self._wanted(name, entry):
             found.state, found.cause = "STOPPED", None
-        elif entry.cause:
-            found.state, found.cause = "FAILED", entry.cause
-        else:
-            found.state, found.cause = "STARTING", None
+        elif process is None or found.pid != process.pid or found.state == "STARTING":
+            found.state = "FAILED" if entry.cause else "STARTING"
+            found.cause = entry.cause or None
         return found
 
     def put(self, name: str, text: str, state: State = "RUNNING") -> None:

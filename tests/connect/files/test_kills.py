@@ -37,8 +37,8 @@ url = "{place}"
 topics = ["{name}"]
 file_format = "jsonl"
 metadata = ["offset"]
-rotate_rows = 700
-batch_rows = 300
+rotate_rows = 200
+batch_rows = 100
 folders = "{folders}"
 folder_field = "time"
 """
@@ -56,6 +56,7 @@ def killed_run(file: Path, broker: Broker, reached: Callable[[], bool]) -> None:
         process.wait()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", sample([1, 8, 16], 8))
 def test_each_row_once_after_kills(tmp_path: Path, kills: int) -> None:
     seed = random.Random(kills)

@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from avro.datafile import DataFileReader
 from avro.io import DatumReader
@@ -49,7 +50,7 @@ def batch(
         }
     )
     following = {number: start + count for number in sorted(set(partitions))}
-    return SinkBatch(records=Records(topic, rows), next_offsets=following)
+    return SinkBatch(topic=topic, parts=[Records(topic, rows)], next_offsets=following)
 
 
 def sink(place: Path | str, **options: Any) -> FileSink:
@@ -102,9 +103,7 @@ def test_fastavro_reads_the_same_values(rows: list[dict[str, Any]]) -> None:
             split = len(rows) // 2
             parts = [batch(column(rows[:split])), batch(column(rows[split:]), start=split)]
             options = {"file_format": "avro", "compression": codec}
-            [path] = written(
-                Path(place), *(part for part in parts if part.records.count), **options
-            )
+            [path] = written(Path(place), *(part for part in parts if part.count), **options)
             with path.open("rb") as file:
                 found = list(fastavro.reader(file))
         _check_avro(found, rows)
@@ -243,6 +242,45 @@ def test_other_columns_begin_another_file_once(tmp_path: Path) -> None:
     assert found == [(1, None), (2, "x"), (3, None), (4.5, None), (None, "y")]
 
 
+def test_rows_that_do_not_fit_into_one_schema(tmp_path: Path) -> None:
+    def part(name: str, values: list[Any], first: int) -> Records:
+        rows = batch(pa.array([{"a": value} for value in values])).parts[0].rows
+        return Records(name, rows.set_column(4, "offset", pa.array([first, first + 2])))
+
+    mixed = [
+        SinkBatch(
+            topic="t",
+            parts=[part("t", [1, 2], at), part("t", ["x", "y"], at + 1), part("u", [3, 4], at + 1)],
+            next_offsets={0: at + 4},
+        )
+        for at in (0, 4)
+    ]
+    written(tmp_path, *mixed)
+    name = f"t+0+{0:020}+{8:020}+3"
+    assert names_of(tmp_path) == [
+        f"t/partition=0/{name}+0.parquet",
+        f"t/partition=0/{name}+1.parquet",
+        f"u/partition=0/{name}.parquet",
+    ]
+    found = [pq.read_table(path, partitioning=None)["a"].to_pylist() for path in files_of(tmp_path)]
+    assert found == [[1, 2] * 2, ["x", "y"] * 2, [3, 4] * 2]
+    assert sink(tmp_path).offsets() == {("t", 0): 8}
+    files_of(tmp_path)[1].unlink()
+    assert sink(tmp_path).offsets() == {}
+    assert files_of(tmp_path) == []
+
+
+def test_numbers_of_later_batches_are_not_rounded(tmp_path: Path) -> None:
+    large = Decimal("0.12345678901234567891")
+    values: list[Any] = [0.5, 2**53 + 1, 7, large, 0.1]
+    batches = [batch(pa.array([{"a": value}]), start=at) for at, value in enumerate(values)]
+    paths = written(tmp_path, *batches)
+    found = [
+        value for path in paths for value in pq.read_table(path, partitioning=None)["a"].to_pylist()
+    ]
+    assert sorted(found) == sorted(values)
+
+
 def test_folders_by_time(tmp_path: Path) -> None:
     begin = datetime(2024, 2, 28, 23, tzinfo=UTC)
     times = [begin + timedelta(hours=hours) for hours in (0, 2, 0, 30)]
@@ -305,7 +343,7 @@ def test_rejected_rows_are_named_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(RowsRejected, match="has no value") as caught:
         strict.write(batch(values))
     assert caught.value.rows == (0, 3)
-    empty = SinkBatch(records=batch(values[:0]).records, next_offsets={0: 5})
+    empty = SinkBatch(topic="t", parts=[], next_offsets={0: 5})
     target.write(empty)
     target.close()
     assert files_of(tmp_path) == []

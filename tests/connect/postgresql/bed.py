@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -23,6 +24,19 @@ from penstock.connect.status import StatusFile
 LOGICAL = ("wal_level=logical", "max_replication_slots=50", "max_wal_senders=50")
 """Settings of a server with logical replication."""
 END_SECONDS = 60.0
+_STEPS = (
+    "penstock/client.TransactionalProducer.begin",
+    "penstock/client.TransactionalProducer.write_arrow",
+    "penstock/client.TransactionalProducer.commit",
+    "penstock/connect/postgresql/source.PostgresSource.committed",
+    "penstock/connect/postgresql/source.PostgresSource._start",
+    "penstock/connect/postgresql/source.PostgresSource._batch",
+    "penstock/connect/postgresql/snapshot.SnapshotReader._copy",
+    "penstock/connect/postgresql/slot.create_slot",
+    "penstock/connect/postgresql/slot.publish",
+)
+STEPS = tuple(f"{at} {name.rpartition('.')[2]}" for name in _STEPS for at in ("before", "after"))
+"""Names of the steps of a run."""
 
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -154,21 +168,12 @@ class _Steps:
         self._ends = ends
 
     def install(self) -> None:
-        from penstock.client import TransactionalProducer
-        from penstock.connect.postgresql import slot, snapshot, source
-
-        for holder, name in (
-            (TransactionalProducer, "begin"),
-            (TransactionalProducer, "write_arrow"),
-            (TransactionalProducer, "commit"),
-            (source.PostgresSource, "committed"),
-            (source.PostgresSource, "_start"),
-            (source.PostgresSource, "_batch"),
-            (snapshot.SnapshotReader, "_copy"),
-            (slot, "create_slot"),
-            (slot, "publish"),
-        ):
-            setattr(holder, name, self._counted(getattr(holder, name), name))
+        for name in _STEPS:
+            module, *holders, function = name.split(".")
+            holder: Any = import_module(module.replace("/", "."))
+            for part in holders:
+                holder = getattr(holder, part)
+            setattr(holder, function, self._counted(getattr(holder, function), function))
 
     def _counted(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -221,6 +226,7 @@ class Child:
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.join()
+        assert self._process.exitcode == -signal.SIGKILL
         self._ends.close()
 
     def join(self) -> None:

@@ -17,7 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.connect.postgresql.connection import Session
+from penstock.connect.postgresql.catalog import Catalog
+from penstock.connect.postgresql.connection import Session, quoted
+from penstock.connect.postgresql.pgoutput import Column
 from penstock.connect.postgresql.values import PgType, ValueRules, array_elements, converter
 from tests.postgres import PostgresServer
 
@@ -275,6 +277,67 @@ def test_arrays_are_lists(session: Session, arrays: list[list[str | None]]) -> N
 )  # fmt: skip
 def test_elements_of_arrays_texts(text: str, elements: list[str | None]) -> None:
     assert array_elements(text) == elements
+
+
+SAMPLES = {
+    "aclitem": ("=r/penstock",), "bit": ("0", "1"), "bool": ("t", "f"),
+    "box": ("(2,2),(1,1)", "(1e+30,0),(-1,-2)"), "bpchar": ("a", " ,;"), "bytea": ("\\x00", "\\x"),
+    "char": ("a", ","), "cid": ("1", "2"), "cidr": ("10.0.0.0/8", "::/0"), "circle": ("<(1,2),3>",),
+    "date": ("2020-01-02", "infinity"), "float4": ("1.5", "NaN"), "float8": ("-1e300", "Infinity"),
+    "gtsvector": (), "inet": ("10.0.0.1", "::1/64"), "int2": ("1", "-2"), "int2vector": ("1 2", ""),
+    "int4": ("1", "-2"), "int8": ("1", "-2"), "interval": ("1 year 2 days", "-1:02:03.5"),
+    "json": ('{"a": [1, "x;y"]}', "null"), "jsonb": ('{"a": [1, "}{"]}', '"NULL"'),
+    "jsonpath": ('$."a,b"[*]', "$"), "line": ("{1,2,3}",), "lseg": ("[(1,2),(3,4)]",),
+    "macaddr": ("08:00:2b:01:02:03",), "macaddr8": ("08:00:2b:01:02:03:04:05",),
+    "money": ("1234.50", "-1"), "name": ("a,b", "NULL"), "numeric": ("1.50", "NaN"),
+    "oid": ("1", "4294967295"), "oidvector": ("1 2", ""), "path": ("[(1,2),(3,4)]", "((1,2))"),
+    "pg_lsn": ("0/1", "A/FF"), "pg_snapshot": ("10:20:10,14",), "point": ("(1,2)", "(-1e+30,0)"),
+    "polygon": ("((1,2),(3,4))",), "refcursor": ("a;b",), "regclass": ("pg_class",),
+    "regcollation": ('"C"',), "regconfig": ("english",), "regdictionary": ("simple",),
+    "regnamespace": ("public",), "regoper": ("||/",),
+    "regoperator": ("+(integer,integer)",),
+    "regproc": ("now",), "regprocedure": ("now()", "lower(text)"), "regrole": ("penstock",),
+    "regtype": ("integer", "character varying"), "text": ('a"b\\', "", "NULL", "{;,}", " "),
+    "tid": ("(0,1)",), "time": ("01:02:03.5",), "timestamp": ("2020-01-02 03:04:05", "-infinity"),
+    "timestamptz": ("2020-01-02 03:04:05+00",), "timetz": ("01:02:03+02",),
+    "tsquery": ("'a' & 'b;c'",), "tsvector": ("'a':1,2A 'b,c'",),
+    "txid_snapshot": ("10:20:10,14",), "uuid": ("6d8b6b0a-33b5-4c36-9b73-8f4d1d1b1b11",),
+    "varbit": ("", "0101"), "varchar": ("a,b", "x;y"), "xid": ("1",), "xid8": ("1",),
+    "xml": ("<a>1</a>", "<b c=\"d\"/>"),
+}  # fmt: skip
+"""Texts of values, for each base type of PostgreSQL that has an array type."""
+
+
+def test_arrays_of_all_types_have_the_elements_that_unnest_returns(session: Session) -> None:
+    names = {
+        name: (type_id, array_id)
+        for name, type_id, array_id in session.rows(
+            "SELECT typname, oid::bigint, typarray::bigint FROM pg_type WHERE typarray <> 0"
+            " AND typtype = 'b' AND typnamespace = 'pg_catalog'::regnamespace"
+        )
+    }
+    assert set(names) <= set(SAMPLES), "PostgreSQL has types without samples"
+    catalog, delimiters = Catalog(session), {}
+    for name, (type_id, array_id) in names.items():
+        items = [*SAMPLES[name], None, *SAMPLES[name][:1]]
+        if name == "gtsvector":  # has no input
+            continue
+        cast = f"pg_catalog.{quoted(name)}"
+        [(array,)] = session.rows(f"SELECT (%s::text[])::{cast}[]::text", [items])
+        written = "CASE WHEN e IS NOT NULL THEN format('%%s', e) END"  # a cast of bool differs
+        elements = session.rows(f"SELECT {written} FROM unnest(%s::{cast}[]) AS e", [array])
+        kind, item = (
+            catalog.type_of(Column(name="v", type_id=found, modifier=-1, identity=False))
+            for found in (array_id, type_id)
+        )
+        assert kind is not None
+        assert item is not None
+        [found] = converter(kind, ValueRules())(pa.array([array], pa.large_string())).to_pylist()
+        texts = pa.array([text for (text,) in elements], pa.large_string())
+        assert repr(found) == repr(converter(item, ValueRules())(texts).to_pylist()), name
+        assert len(found) == len(items), name
+        delimiters[name] = item.delimiter
+    assert {name for name, delimiter in delimiters.items() if delimiter != ","} == {"box"}
 
 
 @quick

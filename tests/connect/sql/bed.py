@@ -85,7 +85,9 @@ def batch(
     if keys is not None:
         columns["key"] = pa.array(keys)
     return SinkBatch(
-        records=Records("shop.orders", pa.table(columns)), next_offsets={0: first + count}
+        topic="shop.orders",
+        parts=[Records("shop.orders", pa.table(columns))],
+        next_offsets={0: first + count},
     )
 
 
@@ -94,7 +96,9 @@ def of_records(records: list[Records]) -> SinkBatch:
     rows = pa.concat_tables([item.rows for item in records])
     rows = rows.append_column("partition", pa.array([0] * len(rows), pa.int32()))
     rows = rows.append_column("offset", pa.array(range(len(rows)), pa.int64()))
-    return SinkBatch(records=Records(records[0].topic, rows), next_offsets={0: len(rows)})
+    return SinkBatch(
+        topic=records[0].topic, parts=[Records(records[0].topic, rows)], next_offsets={0: len(rows)}
+    )
 
 
 # Runs in processes that are killed

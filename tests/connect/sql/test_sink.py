@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidSetting
 from penstock.connect.errors import ConnectorFailed, RowsRejected, SinkUnavailable
+from penstock.connect.plugins import Records, SinkBatch
 from penstock.connect.sql.databases import Database as Target
 from penstock.connect.sql.databases import TableName
 from penstock.connect.sql.target import Target as TargetTable
@@ -145,6 +147,50 @@ def test_tables_and_columns_are_created_from_the_values(either: Either) -> None:
     assert found == [(1, "a", None), (2, "b", 1.5)]
     with pytest.raises(ConnectorFailed, match="no unique index of \\(name\\)"):
         sink(either.url, mode="upsert", keys=("name",)).write(batch([{"name": "a"}]))
+    writer.close()
+
+
+def test_numbers_that_a_column_would_round_are_rejected(either: Either) -> None:
+    either("CREATE TABLE orders (id integer, d double precision, n numeric(10, 2))")
+    kind = pa.struct(
+        [("id", pa.int64()), ("d", pa.decimal128(38, 20)), ("n", pa.decimal256(60, 3))]
+    )
+    values = [
+        {"id": 1, "d": Decimal("0.1"), "n": Decimal("1.25")},
+        {"id": 2, "d": Decimal("0.12345678901234567891")},
+        {"id": 3, "n": Decimal("12345678.905")},
+        {"id": 4, "n": Decimal("12345678901234567890.125")},
+    ]
+    writer = sink(either.url)
+    writer.offsets()
+    with pytest.raises(RowsRejected) as caught:
+        writer.write(batch(values, kind=kind))
+    rounded = isinstance(either, Sqlite)  # SQLite does not apply the scale of a column
+    assert caught.value.rows == ((1, 3) if rounded else (1, 2, 3))
+    reason = "column d: the number 0.12345678901234567891 does not fit"
+    assert caught.value.reasons[0].startswith(reason)
+    writer.write(batch(values[:1], kind=kind))
+    with pytest.raises(RowsRejected, match="column d"):
+        writer.write(batch([{"d": 2**53 + 1}], first=4))
+    [(one, tenth, money)] = either("SELECT id, d, n FROM orders")
+    assert (one, tenth, float(money)) == (1, 0.1, 1.25)
+    writer.close()
+
+
+def test_parts_of_one_table_keep_the_newest_record(either: Either) -> None:
+    either(ORDERS)
+    writer = sink(either.url, mode="upsert", keys=("id",), table="orders")
+    writer.offsets()
+    parts = [
+        Records(name, pa.table({
+            "value": [{"id": offset // 3, "name": f"{name}{offset}"} for offset in offsets],
+            "partition": pa.array([0] * len(offsets), pa.int32()), "offset": pa.array(offsets),
+        }))
+        for name, offsets in (("a", [0, 2, 5]), ("b", [1, 3, 4]))
+    ]  # fmt: skip
+    writer.write(SinkBatch(topic="read", parts=parts, next_offsets={0: 6}))
+    assert rows(either) == [(0, "a2", None), (1, "a5", None)]
+    assert writer.offsets() == {("read", 0): 6}
     writer.close()
 
 

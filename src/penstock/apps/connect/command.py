@@ -2,20 +2,25 @@
 
 Each problem of a file is reported on one line, `file:line: where: message; fix`, and the exit
 status is then 1. A connector that fails ends its command with status 1 and one line with the cause.
+The status is 3 if no broker or worker responds, and 2 if the command line is invalid.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 import msgspec
 
 from penstock.apps.client.session import (
     STATUS_PROBLEMS,
+    BadInput,
     FilePlace,
     LazyGroup,
     State,
@@ -27,7 +32,7 @@ from penstock.apps.client.session import (
     write_json,
 )
 from penstock.base.document import DocumentInvalid, Problem
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.extras import check_installed
 
 if TYPE_CHECKING:
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
     from penstock.connect.status import ConnectorStatus
 
 ANSWER_SECONDS: Final = 10.0
+BROKER_TIMEOUT_MS: Final = 5_000
+"""Time for a broker that `validate` looks for."""
 SAMPLES: Final = {
     "postgresql": """\
 # Changes of PostgreSQL tables, from a snapshot on, exactly once.
@@ -91,11 +98,25 @@ def load(place: FilePlace) -> ConnectorSpec:
     return load(place.file, bootstrap=place.bootstrap, state=place.state)
 
 
-def client_of(state: State, spec: ConnectorSpec) -> Client:
+def client_of(state: State, spec: ConnectorSpec, **options: Any) -> Client:
     """Return a client of the connector's brokers, with the security of the profile."""
     from penstock.client import Client
 
-    return Client(spec.bootstrap, client_id=f"connect-{spec.name}", security=state.security())
+    return Client(
+        spec.bootstrap, client_id=f"connect-{spec.name}", security=state.security(), **options
+    )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the path of an `OSError`, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"cannot write {error.filename or path}: {error.strerror or error}; choose a path that"
+            " this user may write to, on a disk that is not full"
+        ) from None
 
 
 # validate, plan
@@ -120,16 +141,25 @@ def _problems(state: State, where: FilePlace, *, static: bool) -> tuple[Problem,
         return invalid.problems
     if static:
         return ()
-    found = [
+    found = _system_problems(spec)
+    try:
+        with client_of(state, spec, api_timeout_ms=BROKER_TIMEOUT_MS) as client:
+            client.metadata([])
+    except PenstockError as error:
+        fix = "start the broker, or correct run.bootstrap or -b"
+        problem = Problem(
+            file=spec.file, line=None, where="run.bootstrap", message=str(error), fix=fix
+        )
+        found.append(problem)
+    return tuple(found)
+
+
+def _system_problems(spec: ConnectorSpec) -> list[Problem]:
+    """Return the problems of the source or sink."""
+    return [
         Problem(file=spec.file, line=None, where=spec.direction, message=text)
         for text in _plugin(spec).problems()
     ]
-    try:
-        with client_of(state, spec) as client:
-            client.metadata([])
-    except PenstockError as error:
-        found.append(Problem(file=spec.file, line=None, where="run.bootstrap", message=str(error)))
-    return tuple(found)
 
 
 def _plugin(spec: ConnectorSpec) -> Any:
@@ -143,8 +173,14 @@ def _plugin(spec: ConnectorSpec) -> Any:
 @click.command("plan", short_help="Show what a connector would do.")
 @on_file(STATE_DOC)
 def plan(state: State, where: FilePlace) -> None:
-    """Show the steps that a run would take in other systems, without taking them."""
+    """Show the steps that a run would take in other systems, without taking them.
+
+    Exits with status 1 if the source or sink has problems, which are then reported instead.
+    """
     spec = load(where)
+    problems = _system_problems(spec)
+    if problems:
+        raise DocumentInvalid(tuple(problems))
     steps = list(_plugin(spec).plan())
     say(state, "\n".join(steps), connector=spec.name, steps=steps)
 
@@ -163,8 +199,9 @@ def init(state: State, file: Path, connector: str) -> None:
     """Create a connector file, and show how to check and run it. A file is never overwritten."""
     if file.exists():
         raise click.ClickException(f"{file} exists; choose another name")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(SAMPLES[connector].format(name=file.stem))
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(SAMPLES[connector].format(name=file.stem))
     quoted = shlex.quote(str(file))
     commands = [f"penstock connect {verb} {quoted}" for verb in ("validate", "plan", "run")]
     text = "\n".join([f"wrote {file}", "", *commands])
@@ -201,6 +238,15 @@ def status(state: State, where: FilePlace, url: str | None) -> None:
         sys.exit(STATUS_PROBLEMS)
 
 
+class WorkerUnavailable(UnavailableError):
+    """The address of a worker does not respond, or not as a worker."""
+
+    code: ClassVar[str] = "broker_not_available"
+    fix: ClassVar[str] = (
+        "start the worker with `penstock connect worker DIRECTORY`, or correct --worker"
+    )
+
+
 def _show(state: State, found: ConnectorStatus) -> None:
     show(
         state,
@@ -216,9 +262,15 @@ def _show(state: State, found: ConnectorStatus) -> None:
 def _worker_status(state: State, url: str) -> None:
     """Show the states of a worker's connectors; exit with status 1 if any has failed."""
     from penstock.client.admin_http import AdminHttp
+    from penstock.client.errors import AdminUnavailable
 
-    with AdminHttp(url, name="worker") as http:
-        found = http.call("GET", "/connectors?expand=status", timeout_seconds=ANSWER_SECONDS)
+    with AdminHttp(url, name="worker", example="http://host:8083") as http:
+        try:
+            found = http.ask("GET", "/connectors?expand=status", timeout_seconds=ANSWER_SECONDS)
+        except AdminUnavailable as error:
+            raise WorkerUnavailable(str(error)) from error
+    if found.status != HTTPStatus.OK:
+        raise WorkerUnavailable(f"the server at {http.url} is no worker: {found.message}")
     rows = [
         {
             "connector": name,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.apps.client.session import FilePlace, State, on_file, say
-from penstock.apps.connect.command import STATE_DOC, client_of, load
+from penstock.apps.connect.command import STATE_DOC, client_of, load, writing
 from penstock.apps.process.daemon import handled, set_up
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def run(state: State, where: FilePlace, once: bool) -> None:
         stop.set()
 
     progress = Progress() if sys.stderr.isatty() and not state.json else None
-    status = StatusFile(spec.name, spec.direction, spec.state, watch=progress)
+    with writing(spec.state):
+        status = StatusFile(spec.name, spec.direction, spec.state, watch=progress)
     with (
         handled(on_signal, (signal.SIGINT, signal.SIGTERM)),
         client_of(state, spec) as client,

@@ -21,7 +21,7 @@ from penstock.apps.client.session import (
     path_option,
     say,
 )
-from penstock.apps.connect.command import STATE_DOC, client_of, load
+from penstock.apps.connect.command import STATE_DOC, client_of, load, writing
 
 LISTEN: Final = "127.0.0.1:8083"
 CONNECTIONS_MAX: Final = 64
@@ -73,7 +73,9 @@ async def _serve(settings: Any, address: tuple[str, int]) -> None:
     from penstock.connect.sharing import DEAD_SECONDS, Sharing
     from penstock.connect.worker import Worker
 
-    stop, listener, running = stop_event(), HttpListener(), Worker(settings)
+    with writing(settings.directory):
+        running = Worker(settings)
+    stop, listener = stop_event(), HttpListener()
     rest = Rest(running, "")
     try:
         host, port = await listener.start(rest.app(), address, connections_max=CONNECTIONS_MAX)

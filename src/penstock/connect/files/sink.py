@@ -5,8 +5,10 @@
 
 `start` is the offset of the first row, `next` the offset at which the next file continues. The
 files are the sink's only state: a run continues at the highest `next`. The rows of one range
-of offsets may belong into several folders; then `files` is the number of files of the range. A
-range with fewer files was cut off by a crash. Its files are removed and written again.
+of offsets may belong into several files: of several folders, of topics that transforms have named
+(the folder has the new name, the file that of the topic that was read), or of types that do not fit
+into one schema. Then `files` is the number of files of the range. A range with fewer files was cut
+off by a crash. Its files are removed and written again.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,8 +27,8 @@ import pyarrow.compute as pc
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.settings import setting
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.connect.converting import whole
-from penstock.connect.errors import RowsRejected
+from penstock.connect.converting import fitted, whole
+from penstock.connect.errors import RowsRejected, SinkUnavailable, rows_from
 from penstock.connect.files import writing
 from penstock.connect.files.locations import location
 from penstock.connect.plugins import (
@@ -36,15 +39,18 @@ from penstock.connect.plugins import (
     TIMESTAMP,
     VALUE,
     ConnectorSettings,
+    Records,
     Sink,
     SinkBatch,
 )
 
 _NAME: Final = re.compile(
     r"(?:.*/)?(?P<topic>[A-Za-z0-9._-]+)\+(?P<partition>\d+)\+(?P<start>\d+)\+(?P<next>\d+)"
-    r"(?:\+(?P<files>\d+))?\.[^+/]+"
+    r"(?:\+(?P<files>\d+)(?:\+\d+)?)?\.[^+/]+"
 )
 _METADATA: Final = (KEY, TIMESTAMP, PARTITION, OFFSET, HEADERS)
+SCHEMAS_MAX: Final = 8
+"""Most schemas of a topic, if its rows do not fit into one."""
 _NO_SCHEMA: Final = pa.schema([])
 """Schema of files whose rows may have different columns."""
 _MAIN: Final = ""
@@ -115,8 +121,42 @@ class FileSinkSettings(ConnectorSettings):
         return writing.ENDINGS[self.file_format] + codec
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Rows of a batch that fit into one schema.
+
+    Attributes:
+        topic: name that transforms gave.
+        table: columns of the file.
+        folders: folder of each row; None without folders.
+        partitions: partition of each row.
+        offsets: offset of each row.
+    """
+
+    topic: str
+    schema: pa.Schema
+    table: pa.Table
+    folders: Any
+    partitions: Any
+    offsets: Any
+
+    def of(self, partition: int) -> _Part:
+        """Return the rows of a partition."""
+        mask = pc.equal(self.partitions, partition)
+        if pc.all(mask).as_py():
+            return self
+        folders = None if self.folders is None else self.folders.filter(mask)
+        return replace(
+            self, table=self.table.filter(mask), folders=folders,
+            partitions=self.partitions.filter(mask), offsets=self.offsets.filter(mask),
+        )  # fmt: skip
+
+
 @dataclass(slots=True, kw_only=True)
 class _OpenFile:
+    topic: str
+    folder: str
+    schema: pa.Schema
     written: Path
     writer: writing.Writer
 
@@ -127,11 +167,10 @@ class _Range:
 
     start: int
     next: int
-    schema: pa.Schema
     opened: float
     rows: int = 0
     size_bytes: int = 0
-    files: dict[str, _OpenFile] = field(default_factory=dict)
+    files: list[_OpenFile] = field(default_factory=list)
 
 
 Place = tuple[str, int]
@@ -147,8 +186,8 @@ class FileSink(Sink[FileSinkSettings]):
         self.raw = settings.file_format == "text"  # type: ignore[misc]
         self._location = location(settings.url, settings.options)
         self._open: dict[Place, _Range] = {}
-        self._schemas: dict[str, pa.Schema] = {}
-        self._stored: dict[str, int] = {}
+        self._schemas: defaultdict[str, list[pa.Schema]] = defaultdict(list)
+        self._stored: dict[Place, int] = {}
         self._files = self._temporary = 0
         self._failed = False
 
@@ -168,7 +207,8 @@ class FileSink(Sink[FileSinkSettings]):
 
     def facts(self) -> Mapping[str, Any]:
         open_rows = sum(found.rows for found in self._open.values())
-        return {"files": self._files, "stored": dict(self._stored), "open_rows": open_rows}
+        stored = {f"{topic}-{partition}": at for (topic, partition), at in self._stored.items()}
+        return {"files": self._files, "stored": stored, "open_rows": open_rows}
 
     def offsets(self) -> Mapping[Place, int]:
         """Return the next offset of each partition that has files; remove files of cut ranges."""
@@ -194,31 +234,24 @@ class FileSink(Sink[FileSinkSettings]):
             if following > found.get(place, 0):
                 for path in paths:
                     self._location.remove(path)
-        self._stored = {f"{topic}-{number}": at for (topic, number), at in found.items()}
+        self._stored = dict(found)
         return found
 
     def write(self, batch: SinkBatch) -> None:
         # Files are completed here and in `flush`, where the rows before are known to be processed.
         self._complete_due()
-        topic, rows = batch.records.topic, batch.records.rows
-        kept = self._kept(rows)
-        rows = rows if kept is None else rows.take(kept)
-        try:
-            table, folders = self._table(rows), self._folders(rows)
-            schema = self._schema(topic, table)
-        except RowsRejected as error:
-            if kept is None:
-                raise
-            raise RowsRejected(kept.take(list(error.rows)).to_pylist(), error.reasons) from error
+        parts: list[_Part] = []
+        first = 0
+        for records in batch.parts:
+            with rows_from(first):
+                parts.append(self._part(records))
+            first += records.count
         self._failed = True  # until all rows are written
         for partition, following in sorted(batch.next_offsets.items()):
-            place = topic, partition
-            mask = pc.equal(rows.column(PARTITION), partition)
-            if pc.all(mask).as_py():
-                self._add(place, table, folders, rows, schema)
-            elif pc.any(mask).as_py():
-                of_part = None if folders is None else folders.filter(mask)
-                self._add(place, table.filter(mask), of_part, rows.filter(mask), schema)
+            place = batch.topic, partition
+            own = [found for part in parts if (found := part.of(partition)).table.num_rows]
+            if own:
+                self._add(place, own)
             if place in self._open:
                 self._open[place].next = following
         self._failed = False
@@ -227,14 +260,18 @@ class FileSink(Sink[FileSinkSettings]):
         """Complete the files that are due; the others are written again after a crash."""
         self._complete_due()
 
+    def unstored(self) -> Mapping[Place, int]:
+        return {place: self._stored.get(place, part.start) for place, part in self._open.items()}
+
     def close(self) -> None:
         """Complete all files, except after an error; the files of a cut range are not kept."""
         if not self._failed:
             for place in list(self._open):
                 self._complete(place)
         for found in self._open.values():
-            for file in found.files.values():
-                file.writer.close()
+            for file in found.files:
+                with suppress(OSError):  # such as a full disk, which the caller knows
+                    file.writer.close()
                 file.written.unlink(missing_ok=True)
         self._open.clear()
 
@@ -251,17 +288,48 @@ class FileSink(Sink[FileSinkSettings]):
             raise _rejected(bad, "has no value; set null_values to skip or write such records")
         return pc.indices_nonzero(valid)
 
-    def _schema(self, topic: str, table: pa.Table) -> pa.Schema:
-        """Return the schema of the topic's files from now on."""
-        if self.settings.file_format not in writing.COLUMNAR or not table.num_rows:
-            return self._schemas.get(topic, _NO_SCHEMA)
-        schema = writing.unified(self._schemas.get(topic), table.schema)
+    def _part(self, records: Records) -> _Part:
+        """Return rows in the schema of a file.
+
+        Raises:
+            RowsRejected: rows that the files cannot have.
+        """
+        rows = records.rows
+        kept = self._kept(rows)
+        rows = rows if kept is None else rows.take(kept)
         try:
-            writing.check_schema(schema, self.settings.file_format)
+            table, folders = self._table(rows), self._folders(rows)
+            schema, table = self._fitted(records.topic, table)
+        except RowsRejected as error:
+            if kept is None:
+                raise
+            raise RowsRejected(kept.take(list(error.rows)).to_pylist(), error.reasons) from error
+        return _Part(
+            topic=records.topic, schema=schema, table=table, folders=folders,
+            partitions=rows.column(PARTITION), offsets=rows.column(OFFSET),
+        )  # fmt: skip
+
+    def _fitted(self, topic: str, table: pa.Table) -> tuple[pa.Schema, pa.Table]:
+        """Return the schema of a file of the topic, and rows in it.
+
+        The topic's first schema that can have the rows is extended; else the topic gets another.
+        """
+        if self.settings.file_format not in writing.COLUMNAR or not table.num_rows:
+            return _NO_SCHEMA, table
+        known = self._schemas[topic]
+        for number, before in enumerate(known):
+            with suppress(pa.ArrowException, InvalidError):
+                _, made = fitted([before.empty_table(), table])
+                writing.check_schema(made.schema, self.settings.file_format)
+                known[number] = made.schema
+                return made.schema, made
+        try:
+            writing.check_schema(table.schema, self.settings.file_format)
         except InvalidError as error:
             raise _rejected(range(table.num_rows), str(error)) from error
-        self._schemas[topic] = schema
-        return schema
+        known.append(table.schema)
+        del known[:-SCHEMAS_MAX]
+        return table.schema, table
 
     def _table(self, rows: pa.Table) -> pa.Table:
         value = whole(rows.column(VALUE))
@@ -299,33 +367,40 @@ class FileSink(Sink[FileSinkSettings]):
 
     # Files
 
-    def _add(
-        self, place: Place, rows: pa.Table, folders: Any, given: pa.Table, schema: pa.Schema
-    ) -> None:
-        """Write rows of a partition. `given` has their columns of the log."""
+    def _add(self, place: Place, parts: list[_Part]) -> None:
+        """Write rows of a partition."""
         found = self._open.get(place)
-        if found is not None and not found.schema.equals(schema):
+        if found and any(file.schema not in self._known(file.topic) for file in found.files):
             self._complete(place)
             found = None
         if found is None:
-            now, first = SYSTEM_CLOCK.monotonic(), pc.min(given.column(OFFSET)).as_py()
-            found = _Range(start=first, next=first, schema=schema, opened=now)
+            first = min(pc.min(part.offsets).as_py() for part in parts)
+            found = _Range(start=first, next=first, opened=SYSTEM_CLOCK.monotonic())
             self._open[place] = found
-        if schema is not _NO_SCHEMA:
-            rows = writing.fitted(rows, schema)
-        for folder, part in _by_folder(rows, folders):
-            if folder not in found.files:
-                found.files[folder] = self._new_file(schema)
-            found.files[folder].writer.write(part)
-        found.rows += rows.num_rows
-        found.size_bytes += rows.nbytes
+        for part in parts:
+            for folder, rows in _by_folder(part.table, part.folders):
+                with _unavailable(self._location.shown):
+                    self._file(found, part, folder).writer.write(rows)
+            found.rows += part.table.num_rows
+            found.size_bytes += part.table.nbytes
 
-    def _new_file(self, schema: pa.Schema) -> _OpenFile:
+    def _known(self, topic: str) -> list[pa.Schema]:
+        return self._schemas[topic] or [_NO_SCHEMA]
+
+    def _file(self, found: _Range, part: _Part, folder: str) -> _OpenFile:
+        """Return the file of a range that has the part's schema, opened if there is none."""
+        for file in found.files:
+            if (file.topic, file.folder) == (part.topic, folder) and file.schema == part.schema:
+                return file
         self._temporary += 1
         path = self._location.create(f"{self.connector}+{self._temporary}")
         settings = self.settings
-        made = writing.writer(path, schema, settings.file_format, settings.codec)
-        return _OpenFile(written=path, writer=made)
+        made = writing.writer(path, part.schema, settings.file_format, settings.codec)
+        file = _OpenFile(
+            topic=part.topic, folder=folder, schema=part.schema, written=path, writer=made
+        )
+        found.files.append(file)
+        return file
 
     def _complete_due(self) -> None:
         settings, now = self.settings, SYSTEM_CLOCK.monotonic()
@@ -342,19 +417,34 @@ class FileSink(Sink[FileSinkSettings]):
         found = self._open[place]
         topic, partition = place
         self._failed = True
-        for file in found.files.values():
-            file.writer.close()
-        for folder, file in found.files.items():
+        with _unavailable(self._location.shown):
+            for file in found.files:
+                file.writer.close()
+        counts = Counter((file.topic, file.folder) for file in found.files)
+        for number, file in enumerate(found.files):
             parts = [topic, str(partition), f"{found.start:020}", f"{found.next:020}"]
-            if self.settings.folders:
+            if self.settings.folders or len(found.files) > 1:
                 parts.append(str(len(found.files)))
-            inner = folder or f"partition={partition}"
+            if counts[file.topic, file.folder] > 1:
+                parts.append(str(number))
+            inner = file.folder or f"partition={partition}"
             name = f"{'+'.join(parts)}{self.settings.ending}"
-            self._location.publish(file.written, f"{topic}/{inner}/{name}")
+            self._location.publish(file.written, f"{file.topic}/{inner}/{name}")
             self._files += 1
         del self._open[place]
-        self._stored[f"{topic}-{partition}"] = found.next
+        self._stored[place] = found.next
         self._failed = False
+
+
+@contextmanager
+def _unavailable(shown: str) -> Iterator[None]:
+    """Convert errors of temporary files, such as a full disk, after which a retry may succeed."""
+    try:
+        yield
+    except PermissionError:
+        raise
+    except OSError as error:
+        raise SinkUnavailable(f"cannot write to {shown}: {error.strerror or error}") from error
 
 
 def _by_folder(rows: pa.Table, folders: Any) -> Iterator[tuple[str, pa.Table]]:

@@ -5,7 +5,6 @@ A file of a columnar format has one schema; `fitted` brings other rows into it.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -88,29 +87,6 @@ def columns_of(value: Any) -> pa.Table:
     if pa.types.is_struct(value.type):
         return pa.Table.from_batches([pa.RecordBatch.from_struct_array(value)])
     return pa.table({VALUE: value})
-
-
-def unified(before: pa.Schema | None, schema: pa.Schema) -> pa.Schema:
-    """Return the schema that has the fields of both; the new one alone if their types conflict."""
-    if before is None or before.equals(schema):
-        return schema
-    with suppress(pa.ArrowException):
-        return pa.unify_schemas([before, schema], promote_options="permissive")
-    return schema
-
-
-def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns and types of a schema; missing columns are null."""
-    if rows.schema.equals(schema):
-        return rows
-    given = set(rows.column_names)
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in given
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 class _Parquet:

@@ -6,7 +6,7 @@ Source: PostgreSQL documentation, "System Catalogs".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -34,9 +34,9 @@ WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 ORDER BY attnum
 """
 _TYPE: Final = """
-SELECT typname, typtype, typbasetype::bigint, typtypmod, typelem::bigint, typcategory,
-       typsubscript::text
-FROM pg_type WHERE oid = %s
+SELECT t.typname, t.typtype, t.typbasetype::bigint, t.typtypmod, t.typelem::bigint, t.typdelim,
+       coalesce(e.typarray = t.oid, false)
+FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = %s
 """
 
 
@@ -132,7 +132,7 @@ class Catalog:
         return self._types[identity]
 
     def _read(self, identity: int, row: tuple[object, ...]) -> PgType | None:
-        name, kind, base, modifier, element, category, subscript = row
+        name, kind, base, modifier, element, delimiter, is_array = row
         if kind == "d":
             found = self._type(int(str(base)))
             if found is None:
@@ -142,12 +142,14 @@ class Catalog:
         if kind == "c":
             return None
         items = None
-        if category == "A" and subscript == "array_subscript_handler":
+        if is_array:  # int2vector and oidvector have elements too, but are written without braces
             items = self._type(int(str(element)))
             if items is None:
                 return None
-        return PgType(id=identity, name=str(name), kind=str(kind), element=items)
+        return PgType(
+            id=identity, name=str(name), kind=str(kind), element=items, delimiter=str(delimiter)
+        )
 
 
 def _with_modifier(kind: PgType, modifier: int, element: PgType | None = None) -> PgType:
-    return PgType(id=kind.id, name=kind.name, kind=kind.kind, modifier=modifier, element=element)
+    return replace(kind, modifier=modifier, element=element)

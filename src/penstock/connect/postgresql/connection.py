@@ -6,7 +6,7 @@ bytes. Errors become `SourceUnavailable` if a later attempt may succeed, else `C
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -27,12 +27,19 @@ _OPTIONS: Final = " ".join(
         "idle_in_transaction_session_timeout=0",
     )
 )  # fmt: skip
-_PERMANENT: Final = (
-    "authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied",
-    "must be superuser or replication role", "invalid connection option", "invalid dsn",
-    "could not translate host name",
-)  # fmt: skip
-"""Parts of messages of failed connections that another attempt does not mend."""
+_FORM: Final = "write url as postgresql://user@host:port/database"
+_REMEDIES: Final[Mapping[str, str]] = {
+    "authentication failed": "correct the user and the password of url",
+    "no password supplied": "write url as postgresql://user:${env:NAME}@host:port/database",
+    "does not exist": "correct the user and the database of url, or create them",
+    "no pg_hba.conf entry": "add an entry for the user and this host to pg_hba.conf",
+    "permission denied": "grant the user the right, or name another user in url",
+    "must be superuser or replication role": "run ALTER ROLE … REPLICATION for the user of url",
+    "invalid connection option": _FORM,
+    "invalid dsn": _FORM,
+    "could not translate host name": "correct the host of url",
+}
+"""Remedies of errors that another attempt does not mend, by parts of their messages."""
 _RETRIABLE_CLASSES: Final = ("08", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE whose statements may succeed later."""
 
@@ -46,7 +53,8 @@ def connect(url: str, *, replication: bool = False) -> Any:
     """
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS, "application_name": APPLICATION, "options": _OPTIONS,
-        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+        "keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 3,
+        "tcp_user_timeout": 5_000,
     }  # fmt: skip
     if replication:
         options["connection_factory"] = LogicalReplicationConnection
@@ -66,18 +74,17 @@ def translated(url: str) -> Iterator[None]:
     except psycopg2.Error as error:
         text = " ".join(str(error).split())
         message = f"PostgreSQL at {without_credentials(url)}: {text}"
-        if _is_retriable(error, text):
+        remedy = next((fix for part, fix in _REMEDIES.items() if part in text), "")
+        if _is_retriable(error, remedy):
             raise SourceUnavailable(message) from error
-        raise ConnectorFailed(message) from error
+        raise ConnectorFailed(f"{message}; {remedy}" if remedy else message) from error
 
 
-def _is_retriable(error: psycopg2.Error, text: str) -> bool:
+def _is_retriable(error: psycopg2.Error, remedy: str) -> bool:
     if error.pgcode is not None:
         return error.pgcode[:2] in _RETRIABLE_CLASSES
     lost = isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError))
-    return (lost or type(error) is psycopg2.DatabaseError) and not any(
-        part in text for part in _PERMANENT
-    )
+    return (lost or type(error) is psycopg2.DatabaseError) and not remedy
 
 
 def is_duplicate(error: psycopg2.Error) -> bool:

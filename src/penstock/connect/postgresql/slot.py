@@ -140,8 +140,9 @@ def check_slot(state: SlotState, name: str, database: str, position: int | None)
     """
     if state.plugin != PLUGIN or state.database != database:
         raise ConnectorFailed(
-            f"replication slot {name} belongs to plugin {state.plugin} and database"
-            f" {state.database}. Choose another name with source.slot"
+            f"replication slot {name} has plugin {state.plugin or 'none'} and database"
+            f" {state.database or 'none'}, not {PLUGIN} and {database}. Choose another name with"
+            " source.slot"
         )
     if state.status == "lost":
         raise ConnectorFailed(lost_message(name, position, "the server has removed its log"))

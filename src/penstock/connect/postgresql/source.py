@@ -29,7 +29,7 @@ from penstock.connect.errors import ConnectorFailed, SourceUnavailable
 from penstock.connect.plugins import Records, SourceBatch, SourceContext
 from penstock.connect.postgresql import slot as slots
 from penstock.connect.postgresql.catalog import Catalog, Table
-from penstock.connect.postgresql.connection import Session, connect, translated
+from penstock.connect.postgresql.connection import Session, connect, quoted, translated
 from penstock.connect.postgresql.envelope import (
     Origin,
     Shape,
@@ -62,13 +62,20 @@ BATCH_BYTES: Final = 8 << 20
 """Bytes of messages after which a batch ends; one message may be larger."""
 WAIT_SECONDS: Final = 0.05
 FEEDBACK_SECONDS: Final = 5.0
-LOOK_SECONDS: Final = 5.0
-"""Time between two looks at the slot and at the list of tables."""
+LOOK_SECONDS: Final = 2.0
+"""Time between two looks at the slot, at the rights and at the list of tables."""
 WARN_SHARE: Final = 0.8
 OTHER_INDEX: Final = (
     "SELECT 1 FROM pg_index WHERE indrelid = %s AND indisreplident AND NOT indisprimary"
 )
-_EMPTY: Final = SourceBatch()
+_FOREIGN: Final = """
+SELECT oid::regclass::text FROM pg_class
+WHERE oid = ANY(%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE')
+"""
+_HIDDEN: Final = """
+SELECT oid::regclass::text, quote_ident(current_user) FROM pg_class
+WHERE oid = ANY(%s::oid[]) AND NOT has_any_column_privilege(oid, 'SELECT')
+"""
 
 
 class Settings(ConnectorSettings):
@@ -142,6 +149,7 @@ class PostgresSource(Source[Settings]):
         self._replication: Any = None
         self._cursor: Any = None
         self._shapes: dict[Relation, Shape] = {}
+        self._captured: list[int] = []
         self._confirmed = 0
         self._facts: dict[str, Any] = {}
 
@@ -150,7 +158,9 @@ class PostgresSource(Source[Settings]):
     def problems(self) -> Sequence[str]:
         try:
             session = Session(self.settings.url)
-        except (SourceUnavailable, ConnectorFailed) as error:
+        except SourceUnavailable as error:
+            return [f"url: {error}; start the server, or correct url"]
+        except ConnectorFailed as error:
             return [f"url: {error}"]
         try:
             return list(self._problems(session))
@@ -158,27 +168,73 @@ class PostgresSource(Source[Settings]):
             session.close()
 
     def _problems(self, session: Session) -> Iterator[str]:
-        level, senders, free, replicates = session.row(
+        yield from self._server_problems(session)
+        slot = slots.slot_state(session, self._slot)
+        if slot is not None:
+            try:
+                slots.check_slot(slot, self._slot, self._database(session), None)
+            except ConnectorFailed as error:
+                yield f"slot: {error}"
+        user, replicates = session.row(
+            "SELECT quote_ident(rolname), rolreplication OR rolsuper FROM pg_roles"
+            " WHERE rolname = current_user"
+        )
+        if not replicates:
+            yield f"url: the user {user} may not replicate; run ALTER ROLE {user} REPLICATION"
+        tables = Catalog(session).tables(self.settings.tables)
+        for pattern in self.settings.tables:
+            if not Catalog(session).tables([pattern]):
+                yield f"tables: no table matches {pattern!r}; create it, or write schema.table"
+        yield from self._publication_problems(session, tables, user)
+        for table in tables:
+            yield from _table_problems(table, session)
+
+    def _publication_problems(
+        self, session: Session, tables: Sequence[Table], user: str
+    ) -> Iterator[str]:
+        """Yield what keeps the user from publishing tables."""
+        there = slots.published(session, self._publication)
+        missing = [table.id for table in tables if table.full_name not in (there or ())]
+        database, creates = session.row(
+            "SELECT quote_ident(current_database()),"
+            " has_database_privilege(current_database(), 'CREATE')"
+        )
+        if there is None and not creates:
+            yield (
+                f"publication: the user {user} may not create {self._publication}; run GRANT CREATE"
+                f" ON DATABASE {database} TO {user}"
+            )
+        names = ", ".join(name for (name,) in session.rows(_FOREIGN, [missing]))
+        if names:
+            yield (
+                f"publication: the user {user} does not own {names}, and may not publish them; run"
+                f" ALTER TABLE … OWNER TO {user}, or let the owner create publication"
+                f" {self._publication} of all tables"
+            )
+
+    def _server_problems(self, session: Session) -> Iterator[str]:
+        """Yield the problems of a server on which the slot has to be created."""
+        if slots.slot_state(session, self._slot) is not None:
+            return
+        level, senders, most, used = session.row(
             "SELECT current_setting('wal_level'), current_setting('max_wal_senders')::int,"
-            " current_setting('max_replication_slots')::int"
-            " - (SELECT count(*) FROM pg_replication_slots),"
-            " (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)"
+            " current_setting('max_replication_slots')::int,"
+            " (SELECT count(*) FROM pg_replication_slots)"
         )
         if level != "logical":
             yield f"wal_level is {level}; set wal_level = logical, and restart PostgreSQL"
         if not senders:
-            yield "max_wal_senders is 0; set it to at least 1"
-        there = slots.slot_state(session, self._slot)
-        if there is None and free <= 0:
-            yield "all replication slots are in use; raise max_replication_slots"
-        if not replicates:
-            yield "the user may not replicate; ALTER ROLE … REPLICATION"
-        tables = Catalog(session).tables(self.settings.tables)
-        for pattern in self.settings.tables:
-            if not Catalog(session).tables([pattern]):
-                yield f"tables: no table matches {pattern!r}; write schema.table"
-        for table in tables:
-            yield from _table_problems(table, session)
+            yield "max_wal_senders is 0; set it to at least 1, and restart PostgreSQL"
+        if self.settings.failover and session.connection.server_version < slots.FAILOVER_VERSION:
+            yield (
+                "failover: this PostgreSQL has no failover slots; use version 17 or newer, or"
+                " remove the setting"
+            )
+        if used >= most:
+            yield (
+                f"all {most} replication slots are in use; drop a slot that is not needed, or raise"
+                " max_replication_slots and restart PostgreSQL"
+            )
 
     def plan(self) -> Sequence[str]:
         session = Session(self.settings.url)
@@ -210,6 +266,9 @@ class PostgresSource(Source[Settings]):
             for name, value in positions.items()
             if name.startswith(TABLE) and (found := _decoded(value, TableState)) is not None
         }
+        problems = list(self._server_problems(session))
+        if problems:
+            raise ConnectorFailed(". ".join(problems))
         tables, _ = self._publish(session)
         exported: str | None = None
         stream, exported = self._open(session, stream)
@@ -236,6 +295,8 @@ class PostgresSource(Source[Settings]):
         if not tables:
             patterns = ", ".join(self.settings.tables)
             raise ConnectorFailed(f"no table matches {patterns}; create a table, or correct tables")
+        self._captured = [table.id for table in tables]
+        self._check_rights(session)
         there = slots.published(session, self._publication)
         done = slots.publish(session, self._publication, tables, there)
         for statement in done:
@@ -263,14 +324,8 @@ class PostgresSource(Source[Settings]):
                 slots.lost_message(self._slot, stream.flush_lsn, "it does not exist any more")
             )
         if state is None:
-            failover = self.settings.failover
-            if failover and self._replication.server_version < slots.FAILOVER_VERSION:
-                raise ConnectorFailed(
-                    "failover: this PostgreSQL has no failover slots; use version 17 or newer, or"
-                    " remove the setting"
-                )
             position, snapshot = slots.create_slot(
-                self._replication, self.settings.url, self._slot, failover=failover
+                self._replication, self.settings.url, self._slot, failover=self.settings.failover
             )
             self.context.report(f"created replication slot {self._slot} at {lsn_text(position)}")
             return _begun(server, position), snapshot
@@ -527,8 +582,9 @@ class PostgresSource(Source[Settings]):
         """Read the slot's state for the status.
 
         Raises:
-            ConnectorFailed: the slot is lost.
+            ConnectorFailed: the slot is lost, or the user may not read a table any more.
         """
+        self._check_rights(session)
         state = slots.slot_state(session, self._slot)
         if state is None or state.status == "lost":
             raise ConnectorFailed(
@@ -548,6 +604,15 @@ class PostgresSource(Source[Settings]):
                 f" limit max_slot_bytes is {limit:,}"
             )
         self._facts = facts
+
+    def _check_rights(self, session: Session) -> None:
+        """Check the right to read, which PostgreSQL checks for snapshots but not for the stream."""
+        hidden = session.rows(_HIDDEN, [self._captured])
+        if hidden and self.settings.snapshot != "never":
+            names, user = ", ".join(name for name, _ in hidden), hidden[0][1]
+            raise ConnectorFailed(
+                f"the user {user} may not read {names}; run GRANT SELECT ON {names} TO {user}"
+            )
 
     def _has_new_tables(self, session: Session) -> bool:
         there = slots.published(session, self._publication) or set()
@@ -573,7 +638,10 @@ def _begun(server: slots.Server, position: int) -> Stream:
 
 def _table_problems(table: Table, session: Session) -> Iterator[str]:
     if not table.readable:
-        yield f"tables: the user may not read {table.full_name}; GRANT SELECT"
+        yield (
+            f"tables: the user may not read {table.full_name}; run GRANT SELECT ON"
+            f" {quoted(table.schema, table.name)} as its owner"
+        )
     if table.key and table.identity == "i" and session.rows(OTHER_INDEX, [table.id]):
         yield (
             f"tables: the replica identity of {table.full_name} is an index without its"

@@ -85,6 +85,7 @@ class PgType:
         kind: `pg_type.typtype`: b base, e enum, c composite, r range, m multirange.
         modifier: type modifier, -1 if there is none.
         element: type of the elements of an array; None for other types.
+        delimiter: character between the elements in texts of arrays of this type.
     """
 
     id: int
@@ -92,6 +93,7 @@ class PgType:
     kind: str = "b"
     modifier: int = -1
     element: PgType | None = None
+    delimiter: str = ","
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ class ValueRules:
 def converter(kind: PgType, rules: ValueRules) -> Convert:
     """Return the function that converts a column of texts (large_string) of a type."""
     if kind.element is not None:
-        return _array(converter(kind.element, rules))
+        return _array(converter(kind.element, rules), kind.element.delimiter)
     if kind.name == "numeric":
         return _numeric(kind.modifier, rules.decimals)
     if kind.name == "money":
@@ -423,12 +425,12 @@ def _hstore(texts: Any) -> Any:
 # Arrays
 
 
-def _array(element: Convert) -> Convert:
+def _array(element: Convert, delimiter: str) -> Convert:
     """Return the converter of arrays; elements of several dimensions are in one list."""
 
     def convert(texts: Any) -> Any:
         coded = texts.dictionary_encode()
-        lists = [array_elements(text) for text in coded.dictionary.to_pylist()]
+        lists = [array_elements(text, delimiter) for text in coded.dictionary.to_pylist()]
         items = element(pa.array([item for found in lists for item in found], pa.large_string()))
         offsets = np.concatenate(([0], np.cumsum([len(found) for found in lists]))).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), items).take(coded.indices)
@@ -436,11 +438,13 @@ def _array(element: Convert) -> Convert:
     return convert
 
 
-_ELEMENT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"]+)')
+def array_elements(text: str, delimiter: str = ",") -> list[str | None]:
+    """Return the elements of an array's text, such as `{1,NULL,"a b"}`; bounds are ignored.
 
-
-def array_elements(text: str) -> list[str | None]:
-    """Return the elements of an array's text, such as `{1,NULL,"a b"}`; bounds are ignored."""
+    Args:
+        delimiter: `pg_type.typdelim` of the elements: `;` for box, a comma for other types.
+    """
+    element = rf'"((?:[^"\\]|\\.)*)"|([^{{}}{re.escape(delimiter)}"]+)'
     body = text[text.index("{") :] if "{" in text else "{}"
     return [
         re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
@@ -448,7 +452,7 @@ def array_elements(text: str) -> list[str | None]:
         else None
         if plain == "NULL"
         else plain
-        for found in _ELEMENT.finditer(body)
+        for found in re.finditer(element, body, re.DOTALL)
         for quoted, plain in [(found[1], found[2])]
     ]
 

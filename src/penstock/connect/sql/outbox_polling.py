@@ -20,8 +20,9 @@ random token, and the token is the connector's position. After a crash, the posi
 the batch was published. Until the owner has restarted and decided this, no other poller reads the
 buckets of the batch; after `takeover_seconds` another poller publishes it, perhaps again.
 
-With `order = false` pollers share all rows by `FOR UPDATE SKIP LOCKED`, without buckets. Events may
-be published again after a crash.
+With `order = false` there are no buckets. A poller reads the oldest rows that no other poller has
+written to `penstock_outbox`, so a transaction that stays open delays no other event. Pollers choose
+rows in turn, under an advisory lock, and publish them at the same time.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ from penstock.connect.sql.reading import Column, converted, copied, described
 from penstock.records.columnar.schema import HEADERS_TYPE
 
 POSITION: Final = "outbox"
-CREATION: Final = 2**31 - 1
-"""Number of the advisory lock under which the table of claims is created.
+CLAIMS: Final = 2**31 - 1
+"""Number of the advisory lock for the creation of the table of claims, and for unordered claims.
 
 Buckets have the numbers from 0. All pollers share the number of buckets, negated.
 """
@@ -86,6 +87,10 @@ _CLAIMED: Final = """
         THEN buckets ELSE ARRAY(SELECT generate_series(0, :total - 1)) END) AS bucket
     WHERE outbox = :outbox AND owner <> :owner AND rows <> '{}'
     AND claimed > clock_timestamp() - make_interval(secs => :takeover)
+"""
+_UNCLAIMED: Final = """
+    NOT IN (SELECT unnest(rows) FROM penstock_outbox WHERE outbox = :outbox AND owner <> :owner
+    AND claimed > clock_timestamp() - make_interval(secs => :takeover))
 """
 _LOCKS: Final = """
     SELECT CASE WHEN objid::bigint > 2147483647 THEN objid::bigint - 4294967296
@@ -158,10 +163,10 @@ class OutboxSource(Source[OutboxSettings]):
         self._table = table
         self._sql = self._database.quoted(table)
         self._lock = zlib.crc32(self._sql.encode()) & 0x7FFFFFFF
+        self._claiming = sa.text(f"SELECT pg_advisory_xact_lock({self._lock}, {CLAIMS})")
         self._place = {"outbox": self._sql, "owner": context.connector}
         self._held: set[int] = set()
         self._rows: list[int] = []
-        self._open: sa.Connection | None = None
         self._pollers = 0
         self._share_at = 0.0
 
@@ -177,11 +182,11 @@ class OutboxSource(Source[OutboxSettings]):
             self.close()
 
     def plan(self) -> Sequence[str]:
-        steps = (
-            [] if not self.settings.order else ["create table penstock_outbox, if it is missing"]
-        )
         word = "delete" if self.settings.after == "delete" else "mark"
-        return (*steps, f"publish the rows of {self._table}, and {word} them")
+        return (
+            "create table penstock_outbox, if it is missing",
+            f"publish the rows of {self._table}, and {word} them",
+        )
 
     def _check(self) -> None:
         """Check the table, its columns and the rights of the user.
@@ -243,51 +248,38 @@ class OutboxSource(Source[OutboxSettings]):
 
     def read(self, positions: Mapping[str, Any]) -> Iterator[SourceBatch]:
         self._check()
-        if self.settings.order:
-            yield from self._ordered((positions.get(POSITION) or {}).get("batch", ""))
-        else:
-            yield from self._unordered()
-
-    def committed(self, positions: Mapping[str, Any]) -> None:
-        rows, self._rows = self._rows, []
-        if self._open is not None:
-            self._finish(self._open, rows)
-            self._open.commit()
-        elif POSITION in positions:
-            with self._database.transaction() as connection:
-                self._finish(connection, rows)
-                connection.execute(sa.text(_RELEASE), self._place)
-
-    def _ordered(self, published: str) -> Iterator[SourceBatch]:
-        self._start(published)
-        statement = sa.text(self._head()).bindparams(sa.bindparam("held"))
-        columns = self._described()
+        self._start((positions.get(POSITION) or {}).get("batch", ""))
+        columns, statement = self._described(), self._statement()
         while True:
-            if SYSTEM_CLOCK.monotonic() >= self._share_at:
+            if self.settings.order and SYSTEM_CLOCK.monotonic() >= self._share_at:
                 self._share()
+            held = {"held": sorted(self._held)} if self.settings.order else {}
             with self._database.transaction() as connection:
-                given = statement.bindparams(held=sorted(self._held))
+                if not self.settings.order:  # the next statement then sees all earlier claims
+                    connection.execute(self._claiming)
+                given = statement.bindparams(**held)
                 rows = converted(copied(connection, given, columns), columns)
                 batch = self._claim(connection, rows) if len(rows) else ""
             if batch:
                 yield self._events(rows, {POSITION: {"batch": batch}})
                 continue
-            yield SourceBatch(caught_up=bool(self._held))
+            yield SourceBatch(caught_up=bool(self._held) or not self.settings.order)
             yield from waited(self.settings.poll_interval_seconds)
 
-    def _unordered(self) -> Iterator[SourceBatch]:
-        statement = sa.text(self._select("TRUE") + " FOR UPDATE SKIP LOCKED")
-        columns = self._described()
-        while True:
-            with self._database.errors(), self._database.engine.connect() as connection:
-                rows = converted(copied(connection, statement, columns), columns)
-                if len(rows):
-                    self._open, self._rows = connection, rows.column(0).to_pylist()
-                    yield self._events(rows, {})
-                    self._open = None
-                    continue
-            yield SourceBatch(caught_up=True)
-            yield from waited(self.settings.poll_interval_seconds)
+    def committed(self, positions: Mapping[str, Any]) -> None:
+        if POSITION in positions:
+            with self._database.transaction() as connection:
+                self._finish(connection, self._rows)
+                connection.execute(sa.text(_RELEASE), self._place)
+
+    def _statement(self) -> sa.TextClause:
+        """Return the statement of the next rows; with order, its parameter `held` is open."""
+        if self.settings.order:
+            return sa.text(self._head()).bindparams(sa.bindparam("held"))
+        sequence = self._database.identifier(self.settings.sequence_column)
+        return sa.text(self._select(sequence + _UNCLAIMED)).bindparams(
+            **self._place, takeover=self.settings.takeover_seconds
+        )
 
     def _described(self) -> tuple[Column, ...]:
         with self._database.transaction() as connection:
@@ -357,7 +349,7 @@ class OutboxSource(Source[OutboxSettings]):
             published: token of the last batch that the log has committed.
         """
         with self._database.transaction() as connection:
-            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({self._lock}, {CREATION})"))
+            connection.execute(self._claiming)
             connection.execute(sa.text(_CLAIMS))
         with self._database.transaction() as connection:
             found = connection.execute(sa.text(_OWN), self._place).first()
@@ -365,6 +357,8 @@ class OutboxSource(Source[OutboxSettings]):
                 if found[0] == published:
                     self._finish(connection, found[1])
                 connection.execute(sa.text(_RELEASE), self._place)
+        if not self.settings.order:
+            return
         with self._database.transaction() as connection:
             place = {"lock": self._lock, "number": -self.settings.buckets}
             connection.execute(sa.text("SELECT pg_advisory_lock_shared(:lock, :number)"), place)

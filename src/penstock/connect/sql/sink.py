@@ -11,7 +11,7 @@ rejected rows. It then rolls the transaction back and raises `RowsRejected`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -23,11 +23,9 @@ import sqlalchemy as sa
 from penstock.base.errors import InvalidSetting, PenstockError
 from penstock.base.settings import setting
 from penstock.connect.converting import whole
-from penstock.connect.errors import ConnectorFailed, RowsRejected, SinkUnavailable
+from penstock.connect.errors import ConnectorFailed, RowsRejected, SinkUnavailable, rows_from
 from penstock.connect.plugins import (
     KEY,
-    OFFSET,
-    PARTITION,
     VALUE,
     ConnectorSettings,
     Sink,
@@ -45,7 +43,7 @@ OFFSETS: Final = sa.Table(
     sa.Column("next_offset", sa.BigInteger, nullable=False),
 )
 """Next offset of each partition that a connector has written."""
-_ROW: Final = "row"
+_RANK: Final = "rank"
 
 
 class SqlSinkSettings(ConnectorSettings):
@@ -79,7 +77,9 @@ class SqlSinkSettings(ConnectorSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Changes of a table by the rows of a batch. Both tables have a column of row numbers.
+    """Changes of a table by rows of a batch. Both tables have a column of ranks.
+
+    A rank is the place of a row in the batch, in the order of partitions and offsets.
 
     Attributes:
         upserts: columns of inserted or updated rows.
@@ -87,28 +87,34 @@ class Changes:
         keys: names of the key columns.
     """
 
+    target: Target
     upserts: Any
     deletes: Any
     keys: tuple[str, ...]
 
-    def slice(self, first: int, end: int) -> Changes:
-        """Return the changes of the rows `first` to `end`, without `end`."""
-        return self.only(pa.array(range(first, end), pa.int64()))
-
-    def only(self, numbers: Any) -> Changes:
-        """Return the changes of the rows with these numbers (int64)."""
+    def only(self, ranks: Any) -> Changes:
+        """Return the changes of the rows with these ranks (int64)."""
         upserts, deletes = (
-            table.filter(pc.is_in(table.column(_ROW), numbers))
+            table.filter(pc.is_in(table.column(_RANK), ranks))
             for table in (self.upserts, self.deletes)
         )
-        return Changes(upserts=upserts, deletes=deletes, keys=self.keys)
+        return replace(self, upserts=upserts, deletes=deletes)
 
-    def newest(self) -> Changes:
-        """Return the last change of each key; the others have no effect."""
-        names = [*self.keys, _ROW]
-        both = pa.concat_tables([self.upserts.select(names), self.deletes.select(names)])
-        last = both.group_by(list(self.keys)).aggregate([(_ROW, "max")])
-        return self.only(whole(last.column(f"{_ROW}_max")))
+
+def newest(changes: Sequence[Changes]) -> list[Changes]:
+    """Return the last change of each key of a table; the others have no effect."""
+    keys = list(changes[0].keys)
+    tables = [
+        rows.select([*keys, _RANK])
+        for change in changes
+        for rows in (change.upserts, change.deletes)
+    ]
+    if len(changes) > 1:  # the parts of a batch may have keys of different types
+        texts = pa.schema([*((name, pa.string()) for name in keys), (_RANK, pa.int64())])
+        tables = [rows.cast(texts) for rows in tables]
+    last = pa.concat_tables(tables).group_by(keys).aggregate([(_RANK, "max")])
+    ranks = whole(last.column(f"{_RANK}_max"))
+    return [change.only(ranks) for change in changes]
 
 
 class SqlSink(Sink[SqlSinkSettings]):
@@ -203,72 +209,122 @@ class SqlSink(Sink[SqlSinkSettings]):
     # Rows
 
     def write(self, batch: SinkBatch) -> None:
-        topic = batch.records.topic
-        if not batch.records.count:
-            with self._database.transaction() as connection:
-                self._locked_offsets(connection, topic, batch.next_offsets)
-                self._store(connection, topic, batch.next_offsets)
-            return
-        target, changes = self._fitted(topic, self._changes(batch.records.rows))
+        partitions, offsets = batch.partitions, batch.offsets
+        order = np.lexsort((offsets, partitions))
+        changes = self._changes_of(batch, np.argsort(order))
         try:
             with self._database.transaction() as connection:
-                stored = self._locked_offsets(connection, topic, batch.next_offsets)
-                kept = _unwritten(changes, batch.records.rows, stored)
-                self._apply(connection, target, kept)
-                self._store(connection, topic, batch.next_offsets)
+                kept = self._unwritten(
+                    connection, batch, changes, partitions[order], offsets[order]
+                )
+                self._apply(connection, kept)
+                self._store(connection, batch.topic, batch.next_offsets)
         except ValuesRejected as error:
-            rejected = self._rejected(batch, changes, target)
-            raise rejected or SinkUnavailable(f"rows were rejected once: {error}") from error
+            with self._database.transaction() as connection:
+                kept = self._unwritten(
+                    connection, batch, changes, partitions[order], offsets[order]
+                )
+                found = self._search(connection, kept, batch.count)
+                connection.get_transaction().rollback()  # type: ignore[union-attr]
+            if not found:
+                raise SinkUnavailable(f"rows were rejected once: {error}") from error
+            rows = {int(order[rank]): reason for rank, reason in found.items()}
+            raise RowsRejected(sorted(rows), [rows[row] for row in sorted(rows)]) from error
 
-    def _apply(self, connection: sa.Connection, target: Target, changes: Changes) -> None:
-        if self.settings.mode == "insert":
-            if changes.upserts.num_rows:
-                target.insert(connection, changes.upserts.drop_columns([_ROW]))
-            return
-        newest = changes.newest()
-        if newest.deletes.num_rows:
-            target.delete(connection, newest.deletes.drop_columns([_ROW]))
-        if newest.upserts.num_rows:
-            target.upsert(connection, newest.upserts.drop_columns([_ROW]), changes.keys)
+    def _changes_of(self, batch: SinkBatch, ranks: Any) -> list[Changes]:
+        """Return the changes of the parts of a batch.
 
-    def _rejected(self, batch: SinkBatch, changes: Changes, target: Target) -> RowsRejected | None:
-        """Return the rows that the database rejects; the transaction is rolled back."""
+        Raises:
+            RowsRejected: rows that have no form in the table.
+            ConnectorFailed: a table does not exist, or has no unique index of the keys.
+        """
+        found, first = [], 0
+        for part in batch.parts:
+            with rows_from(first):
+                target = self._target(part.topic)
+                own = pa.array(ranks[first : first + part.count])
+                found.append(self._fitted(self._changes(target, part.rows, own), own))
+            first += part.count
+        return found
+
+    def _unwritten(
+        self, connection: sa.Connection, batch: SinkBatch, changes: list[Changes],
+        partitions: Any, offsets: Any,
+    ) -> list[Changes]:  # fmt: skip
+        """Return the changes of rows whose offsets have not been stored."""
+        stored = self._locked_offsets(connection, batch.topic, batch.next_offsets)
+        new = np.ones(len(offsets), np.bool_)
+        for partition, offset in stored.items():
+            new &= (partitions != partition) | (offsets >= offset)
+        if new.all():
+            return changes
+        return [change.only(pa.array(np.flatnonzero(new))) for change in changes]
+
+    def _apply(self, connection: sa.Connection, changes: list[Changes]) -> None:
+        if self.settings.mode == "upsert":
+            keyed = [change for change in changes if change.keys]  # others have no rows
+            targets = {str(change.target.name): change.target for change in keyed}
+            changes = [
+                change
+                for target in targets.values()
+                for change in newest([change for change in keyed if change.target is target])
+            ]
+        for change in changes:
+            upserts, deletes = (
+                rows.drop_columns([_RANK]) for rows in (change.upserts, change.deletes)
+            )
+            if self.settings.mode == "insert":
+                if upserts.num_rows:
+                    change.target.insert(connection, upserts)
+                continue
+            if deletes.num_rows:
+                change.target.delete(connection, deletes)
+            if upserts.num_rows:
+                change.target.upsert(connection, upserts, change.keys)
+
+    def _search(
+        self, connection: sa.Connection, changes: list[Changes], count: int
+    ) -> dict[int, str]:
+        """Return the reasons of the rows that the database rejects, by rank."""
         found: dict[int, str] = {}
 
-        def search(connection: sa.Connection, first: int, end: int) -> None:
+        def search(first: int, end: int) -> None:
+            ranks = pa.array(range(first, end), pa.int64())
             try:
                 with self._database.errors(), connection.begin_nested():
-                    self._apply(connection, target, kept.slice(first, end))
+                    self._apply(connection, [change.only(ranks) for change in changes])
             except ValuesRejected as error:
                 if end - first == 1:
                     found[first] = str(error)
                     return
                 middle = (first + end) // 2
-                search(connection, first, middle)
-                search(connection, middle, end)
+                search(first, middle)
+                search(middle, end)
 
-        with self._database.transaction() as connection:
-            topic = batch.records.topic
-            stored = self._locked_offsets(connection, topic, batch.next_offsets)
-            kept = _unwritten(changes, batch.records.rows, stored)
-            search(connection, 0, batch.records.count)
-            connection.get_transaction().rollback()  # type: ignore[union-attr]
-        return RowsRejected(list(found), list(found.values())) if found else None
+        search(0, count)
+        return found
 
     # Columns
 
-    def _fitted(self, topic: str, changes: Changes) -> tuple[Target, Changes]:
-        """Return the table of a topic, and the changes with the columns that it has.
+    def _target(self, topic: str) -> Target:
+        """Return the table of a topic; topics of the same table have the same object."""
+        name = self.settings.table.replace("{topic}", topic)
+        name = name.replace("{name}", topic.rpartition(".")[2])
+        if name not in self._targets:
+            self._targets[name] = Target(self._database, TableName.parse(name))
+        return self._targets[name]
+
+    def _fitted(self, changes: Changes, ranks: Any) -> Changes:
+        """Return the changes with the columns that the table has.
+
+        Args:
+            ranks: rank of each row.
 
         Raises:
             RowsRejected: rows have values for columns that do not exist and are not added.
             ConnectorFailed: the table does not exist, or has no unique index of the keys.
         """
-        if topic not in self._targets:
-            name = self.settings.table.replace("{topic}", topic)
-            name = name.replace("{name}", topic.rpartition(".")[2])
-            self._targets[topic] = Target(self._database, TableName.parse(name))
-        target, rows = self._targets[topic], changes.upserts.drop_columns([_ROW])
+        target, rows = changes.target, changes.upserts.drop_columns([_RANK])
         kinds = {
             name: column.type
             for name, column in zip(rows.column_names, rows.columns, strict=True)
@@ -284,12 +340,12 @@ class SqlSink(Sink[SqlSinkSettings]):
             target.add(unknown)
         elif unknown:
             valid = [changes.upserts.column(name).is_valid() for name in unknown]
-            numbers = changes.upserts.column(_ROW).filter(reduce(pc.or_, valid)).to_pylist()
+            given = changes.upserts.column(_RANK).filter(reduce(pc.or_, valid))
+            bad = pc.index_in(given, value_set=ranks).to_pylist()
             reason = f"table {target.name} has no column {', '.join(unknown)}"
-            raise RowsRejected(numbers, [reason] * len(numbers))
+            raise RowsRejected(bad, [reason] * len(bad))
         names = [name for name in rows.column_names if name in target.columns]
-        fitted = changes.upserts.select([*names, _ROW])
-        return target, Changes(upserts=fitted, deletes=changes.deletes, keys=changes.keys)
+        return replace(changes, upserts=changes.upserts.select([*names, _RANK]))
 
     def _check(self, target: Target, keys: Sequence[str]) -> None:
         """Check a table and its unique index.
@@ -314,8 +370,11 @@ class SqlSink(Sink[SqlSinkSettings]):
                 )
             self._unique.add(name)
 
-    def _changes(self, rows: Any) -> Changes:
+    def _changes(self, target: Target, rows: Any, ranks: Any) -> Changes:
         """Return the changes that rows make.
+
+        Args:
+            ranks: rank of each row.
 
         Raises:
             RowsRejected: rows without value, without key, or without a row of Debezium.
@@ -342,21 +401,11 @@ class SqlSink(Sink[SqlSinkSettings]):
             if upsert:
                 missing = pc.and_(pc.or_(there, gone), fields[name].is_null())
                 _reject(missing, f"column {name} of the key has no value")
-        numbers = pa.array(range(len(rows)), pa.int64())
-        table = pa.table({**fields, _ROW: numbers})
-        deletes = table.select([*names, _ROW]).filter(gone)
-        return Changes(upserts=table.filter(there), deletes=deletes, keys=names if upsert else ())
-
-
-def _unwritten(changes: Changes, rows: Any, stored: Mapping[int, int]) -> Changes:
-    """Return the changes of rows whose offsets have not been stored."""
-    at = pc.index_in(whole(rows.column(PARTITION)), pa.array(list(stored), pa.int32()))
-    least = pa.array(list(stored.values()), pa.int64()).take(at).fill_null(0)
-    new = pc.greater_equal(whole(rows.column(OFFSET)), least)
-    if pc.all(new, min_count=0).as_py():
-        return changes
-    numbers = pa.array(np.flatnonzero(new.to_numpy(zero_copy_only=False)), pa.int64())
-    return changes.only(numbers)
+        table = pa.table({**fields, _RANK: ranks})
+        return Changes(
+            target=target, upserts=table.filter(there),
+            deletes=table.select([*names, _RANK]).filter(gone), keys=names if upsert else (),
+        )  # fmt: skip
 
 
 def _reject(rows: Any, reason: str) -> None:

@@ -16,6 +16,7 @@ import base64
 import io
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ import sqlalchemy as sa
 from pyarrow import csv
 from sqlalchemy.dialects import postgresql, sqlite
 
-from penstock.connect.converting import whole
+from penstock.connect.converting import exact, whole
 from penstock.connect.postgresql.values import INFINITE_US
 from penstock.connect.sql.databases import Database, TableName, ValuesRejected
 from penstock.connect.sql.reading import TIMESTAMP, TIMESTAMP_TZ
@@ -33,6 +34,8 @@ from penstock.formats.json.writing import json_values
 
 SQLITE_DIGITS_MAX: Final = 15
 """Digits of a decimal that SQLite keeps in a numeric column."""
+DIGITS_MAX: Final = 76
+"""Most digits of a decimal in Arrow."""
 KEY_CHARACTERS: Final = 255
 """Length of a text in a key, in databases that need it."""
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -187,10 +190,7 @@ class Target:
     def _copy(self, connection: sa.Connection, table: str, rows: Any) -> None:
         """Write rows into a table of PostgreSQL as CSV."""
         names = rows.column_names
-        texts = [
-            postgres_texts(whole(rows.column(name)), self.columns.get(name, _UNKNOWN))
-            for name in names
-        ]
+        texts = self._formed(rows, postgres_texts)
         target = io.BytesIO()
         csv.write_csv(
             pa.table(texts, names),
@@ -203,13 +203,23 @@ class Target:
         with raw.cursor() as cursor:
             cursor.copy_expert(f"COPY {table} ({columns}) FROM STDIN (FORMAT csv)", target)
 
+    def _formed(self, rows: Any, form: Callable[[Any, Any], Any]) -> list[Any]:
+        """Return the columns of rows in the forms of their types.
+
+        Raises:
+            ValuesRejected: a value has no such form; the error names the column.
+        """
+        found = []
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            try:
+                found.append(form(whole(column), self.columns.get(name, _UNKNOWN)))
+            except ValuesRejected as error:
+                raise ValuesRejected(f"column {name}: {error}") from error
+        return found
+
     def _many(self, connection: sa.Connection, statement: Any, rows: Any, prefix: str = "") -> None:
         """Run a statement for each row."""
-        types = [self.columns.get(name, _UNKNOWN) for name in rows.column_names]
-        values = [
-            driver_values(whole(column), given, self._database.dialect)
-            for column, given in zip(rows.columns, types, strict=True)
-        ]
+        values = self._formed(rows, partial(driver_values, dialect=self._database.dialect))
         names = [prefix + name for name in rows.column_names]
         parameters = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         connection.execute(statement, parameters)
@@ -244,7 +254,7 @@ def postgres_texts(column: Any, given: Any) -> Any:
     """Return a column in a form whose CSV PostgreSQL reads in the type of its column."""
     if isinstance(given, sa.ARRAY) and pa.types.is_list(column.type):
         return _array_texts(column)
-    column = _typed(column, given)
+    column = _typed(column, given, "postgresql")
     kind = column.type
     if pa.types.is_nested(kind):
         return json_values(column)
@@ -270,7 +280,7 @@ def _moments(column: Any) -> Any:
 
 def driver_values(column: Any, given: Any, dialect: str) -> list[Any]:
     """Return a column as values for a driver."""
-    column = _typed(column, given)
+    column = _typed(column, given, dialect)
     if isinstance(given, sa.DateTime) and pa.types.is_string(column.type):
         column = _parsed(column)
     kind = column.type
@@ -303,11 +313,11 @@ def _plain(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or kind == pa.bool_())
 
 
-def _typed(column: Any, given: Any) -> Any:
+def _typed(column: Any, given: Any, dialect: str) -> Any:
     """Return texts and numbers as bytes or times, if the table's column has such a type.
 
     Raises:
-        ValuesRejected: a text is not of the type.
+        ValuesRejected: a text is not of the type, or the type does not have a number exactly.
     """
     texts = pa.types.is_string(column.type)
     whole_numbers = pa.types.is_integer(column.type)
@@ -320,6 +330,27 @@ def _typed(column: Any, given: Any) -> Any:
             return column.cast(pa.int32()).cast(pa.date32())
     except pa.ArrowException as error:
         raise ValuesRejected(str(error)) from error
+    return _number(column, given, dialect) if isinstance(given, (sa.Numeric, sa.Float)) else column
+
+
+def _number(column: Any, given: Any, dialect: str) -> Any:
+    """Return numbers in a form that the table's column stores unchanged.
+
+    Raises:
+        ValuesRejected: the column would round a number.
+    """
+    kind = column.type
+    whole_numbers = pa.types.is_integer(kind)
+    decimals, doubles = pa.types.is_decimal(kind), pa.types.is_floating(kind)
+    try:
+        if isinstance(given, sa.Float) or (dialect == "sqlite" and decimals):
+            return exact(column, pa.float64()) if whole_numbers or decimals else column
+        if given.scale is not None and (decimals or doubles):
+            finite = column if decimals else column.filter(pc.is_finite(column))
+            exact(finite, pa.decimal256(DIGITS_MAX, given.scale))
+    except pa.ArrowException as error:
+        shown = f"the number {column[0]}" if len(column) == 1 else "a number"
+        raise ValuesRejected(f"{shown} does not fit {given} without rounding") from error
     return column
 
 

@@ -94,9 +94,15 @@ class DateFormat:
     def encoded(self, moments: Any) -> Any:
         """Return texts of moments as a dictionary column, in which each text occurs once."""
         counts = moments.cast(pa.int64()).fill_null(0).to_numpy() // self._unit_ms
-        units = pa.array(counts, mask=moments.is_null().to_numpy(False)).dictionary_encode()
+        changed = np.ones(len(counts), np.bool_)
+        changed[1:] = counts[1:] != counts[:-1]
+        starts = np.flatnonzero(changed)  # of runs of equal moments
+        units = pa.array(counts[starts]).dictionary_encode()
         names = self._texts(units.dictionary.to_numpy() * self._unit_ms).dictionary_encode()
-        return pa.DictionaryArray.from_arrays(names.indices.take(units.indices), names.dictionary)
+        numbers = names.indices.take(units.indices).to_numpy()
+        indices = np.repeat(numbers, np.diff(starts, append=len(counts)))
+        nulls = moments.is_null().to_numpy(False) if moments.null_count else None
+        return pa.DictionaryArray.from_arrays(pa.array(indices, mask=nulls), names.dictionary)
 
     @cached_property
     def _unit_ms(self) -> int:
@@ -141,7 +147,7 @@ class DateFormat:
         for token, size in zip(self.tokens, widths, strict=True):
             part = matrix[at : at + size]
             if token.is_number:
-                rest = fields.number(token).astype(np.int32)
+                rest = fields.number(token).astype(np.int32, copy=False)
                 for place in range(size - 1, -1, -1):
                     tens = rest // 10
                     part[place] = rest - tens * 10 + ord("0")
@@ -310,14 +316,15 @@ class _Fields:
         first = days.min() if days.size else 0
         span = int(days.max() - first) + 1 if days.size else 0
         near = span <= self.count
-        self._days = (np.arange(first, first + span) if near else days).astype("M8[D]")
+        self._days = np.arange(first, first + span) if near else days
+        self._months = self._days.astype("M8[D]").astype("M8[M]").astype(np.int64)
         self._index = days - first if near else slice(None)
 
     def number(self, token: _Token) -> Any:
         """Return the numbers of a field."""
         letter = token.letter
         if letter in "yMdDu":
-            return self._of_days(token)[self._index]
+            return self._of_days(token).astype(np.int32)[self._index]
         if letter in "msS":
             part = {"m": 60, "s": 60, "S": 1000}[letter]
             return (self._ms // _UNIT_MS[letter]) % part
@@ -327,16 +334,15 @@ class _Fields:
         return np.where(hour == 0, 12 if letter == "h" else 24, hour) if letter in "hk" else hour
 
     def _of_days(self, token: _Token) -> Any:
-        days, letter = self._days, token.letter
-        months, years = days.astype("M8[M]"), days.astype("M8[Y]")
+        days, months, letter = self._days, self._months, token.letter
         if letter == "M":
-            return months.astype(np.int64) % 12 + 1
+            return months % 12 + 1
         if letter in "dD":
-            first = (months if letter == "d" else years).astype("M8[D]")
-            return (days - first).astype(np.int64) + 1
+            first = months if letter == "d" else months - months % 12
+            return days - first.astype("M8[M]").astype("M8[D]").astype(np.int64) + 1
         if letter in "uE":
-            return (days.astype(np.int64) + 3) % 7 + 1
-        year = years.astype(np.int64) + 1970
+            return (days + 3) % 7 + 1
+        year = months // 12 + 1970
         year = np.where(year > 0, year, 1 - year)  # 0 is the year 1 before Christ
         return year % 100 if token.count == 2 else year
 

@@ -104,22 +104,32 @@ def _added(records: Records, name: str, values: Any) -> Records:
     if not binary:
         nested = pa.types.is_nested(values.type)
         values = json_values(values) if nested else to_text(values)
-    new = pa.StructArray.from_arrays(
-        [pa.repeat(name, count), values.cast(pa.binary())], fields=list(HEADERS_TYPE.value_type)
-    )
+    parts, rows = [pa.repeat(name, count), values.cast(pa.binary())], np.arange(count)
     if HEADERS not in records.rows.column_names:
-        return _with_entries(records, new, np.arange(count))
+        return _with_ends(records, _entries(parts), rows + 1)
     column = whole(records.rows.column(HEADERS)).cast(HEADERS_TYPE)
-    rows = np.arange(count)
+    old = column.flatten()
     sizes = pc.list_value_length(column).fill_null(0).to_numpy()
-    ends = np.cumsum(sizes) + rows  # positions of the new headers
-    order = np.empty(count + len(column.flatten()), np.int64)
-    old = np.ones(len(order), np.bool_)
-    old[ends] = False
-    order[old] = np.arange(len(order) - count)
-    order[ends] = len(order) - count + rows
-    entries = pa.concat_arrays([column.flatten(), new]).take(pa.array(order))
-    return _with_ends(records, entries, ends + 1)
+    numbers, added = np.arange(len(old)), np.arange(len(old), len(old) + count)
+    if (sizes == sizes[:1]).all():
+        size = len(old) // max(count, 1)
+        ends = (rows + 1) * (size + 1)
+        order = np.column_stack((numbers.reshape(count, size), added)).ravel()
+    else:
+        ends = np.cumsum(sizes) + rows + 1
+        order = np.empty(len(old) + count, np.int64)
+        order[numbers + pc.list_parent_indices(column).to_numpy()] = numbers
+        order[ends - 1] = added
+    taken = pa.array(order)
+    parts = [
+        pc.take(pa.concat_arrays(pair), taken, boundscheck=False)
+        for pair in zip(old.flatten(), parts, strict=True)
+    ]
+    return _with_ends(records, _entries(parts), ends)
+
+
+def _entries(parts: list[Any]) -> Any:
+    return pa.StructArray.from_arrays(parts, fields=list(HEADERS_TYPE.value_type))
 
 
 def _with_entries(records: Records, entries: Any, parents: Any) -> Records:

@@ -139,11 +139,7 @@ class JsonReader:
 
     def read_values(self, values: Values) -> tuple[pa.StructArray, pa.StringArray]:
         """Return what `read` returns for values without a header."""
-        batch = _Batch(values)
-        arenas = Arenas(Program.of(self.record, self.conversion), len(values), batch.size_bytes)
-        batch.parse(arenas)
-        batch.convert(arenas)
-        made = _Columns(arenas, batch).rows()
+        batch, made = self._parsed(values)
         slow = np.flatnonzero(batch.status == layout.SLOW)
         found = [
             read_plain(self.record, batch.content(row), self.conversion) for row in slow.tolist()
@@ -152,6 +148,18 @@ class JsonReader:
             if words is not None:
                 batch.errors[row] = words
         return _replaced(made, slow, [value for value, _ in found]), batch.error_texts()
+
+    def certain_values(self, values: Values) -> pa.StructArray | None:
+        """Return a struct per value; None if the kernels cannot read some of the values."""
+        batch, made = self._parsed(values)
+        return made if (batch.status == layout.GOOD).all() else None
+
+    def _parsed(self, values: Values) -> tuple[_Batch, pa.StructArray]:
+        batch = _Batch(values)
+        arenas = Arenas(Program.of(self.record, self.conversion), len(values), batch.size_bytes)
+        batch.parse(arenas)
+        batch.convert(arenas)
+        return batch, _Columns(arenas, batch).rows()
 
 
 def _replaced(made: pa.Array, rows: Longs, values: Sequence[Any]) -> pa.Array:

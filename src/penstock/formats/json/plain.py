@@ -229,7 +229,7 @@ def read_plain(
     except UnicodeDecodeError:
         return None, NOT_TEXT
     try:
-        value = _parse(text)
+        value = parse(text)
     except (ValueError, RecursionError):
         return None, NOT_JSON
     if not isinstance(value, dict):
@@ -262,7 +262,7 @@ _DECODER: Final = json.JSONDecoder(
 )
 
 
-def _parse(text: str) -> Any:
+def parse(text: str) -> Any:
     """Parse a JSON text.
 
     Raises:
@@ -343,14 +343,14 @@ def _need(value: Any, kind: type, where: str, words: str) -> None:
 
 def _leaf(leaf: Leaf, value: Any, where: str, how: Conversion) -> Any:
     if leaf.data_type is None:
-        return _json(value)
+        return json_text(value)
     reason = "is not"
     try:
         made = _converted(leaf, value, how)
     except _Finer as finer:
         made, reason = None, f"{finer} than"
     if made is None:
-        shown = (value if type(value) is str else _json(value))[:SHOWN_CHARACTERS]
+        shown = (value if type(value) is str else json_text(value))[:SHOWN_CHARACTERS]
         quote = "'" if type(value) is str else ""
         remedy = "" if reason == "is not" else '; decimals = "round" keeps the digits that fit'
         raise Wrong(
@@ -450,7 +450,7 @@ def _fitted(exact: Decimal, precision: int, scale: int, exactly: bool) -> Decima
     return made
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
     parts: list[str] = []
     waiting: list[Any] = [value]
     while waiting:  # no recursion, because values may nest deeper than Python's calls
