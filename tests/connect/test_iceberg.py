@@ -59,7 +59,9 @@ def batch(
         "value": values, "partition": pa.array([partition] * count, pa.int32()),
         "offset": range(offset, offset + count),
     })  # fmt: skip
-    return SinkBatch(records=Records(topic, rows), next_offsets={partition: offset + count})
+    return SinkBatch(
+        topic=topic, parts=[Records(topic, rows)], next_offsets={partition: offset + count}
+    )
 
 
 def rows_in(folder: Path) -> pa.Table:
@@ -85,6 +87,45 @@ def test_offsets_are_committed_with_the_rows(tmp_path: Path) -> None:
     assert IcebergSink(settings(tmp_path), "another").offsets() == {}
     assert_same(pa.table({"id": [1, 2, 3, 4], "s": [None, None, "x", None]}), rows_in(tmp_path))
     assert_files_once(lake(tmp_path))
+
+
+def test_numbers_are_stored_unchanged_or_rejected(tmp_path: Path) -> None:
+    exact, longest = Decimal("0.12345678901234567891"), Decimal("1" * 38)
+    sink = IcebergSink(settings(tmp_path), "c")
+    sink.offsets()
+    with pytest.raises(RowsRejected, match="does not fit") as caught:
+        sink.write(batch([{"n": Decimal(1)}, {"n": Decimal("1" * 39)}, {"n": longest}]))
+    assert caught.value.rows == (1,)
+    sink.write(batch([{"n": Decimal(1)}, {"n": longest}]))
+    sink.write(batch([{"n": 5}], 3))
+    sink.write(batch([{"d": 1.5}], 4))  # in one commit with the rows before
+    sink.flush()
+    with pytest.raises(RowsRejected, match="column d") as caught:
+        sink.write(batch([{"d": Decimal("0.5")}, {"d": exact}], 5))
+    assert caught.value.rows == (1,)
+    with pytest.raises(RowsRejected, match="column n"):
+        sink.write(batch([{"n": 0.5}], 5))
+    sink.write(batch([{"d": Decimal("0.5"), "n": 3.0}], 5))
+    sink.flush()
+    found = rows_in(tmp_path).to_pylist()
+    assert sorted((row["n"], row["d"]) for row in found if row["n"]) == [
+        (1, None), (3, 0.5), (5, None), (longest, None),
+    ]  # fmt: skip
+    assert [row["d"] for row in found if not row["n"]] == [1.5]
+
+
+def test_parts_of_a_batch_whose_types_conflict(tmp_path: Path) -> None:
+    sink = IcebergSink(settings(tmp_path), "c")
+    sink.offsets()
+    parts = [*batch([{"a": 1}, {"a": 2}]).parts, *batch([{"a": "x"}], 2).parts]
+    both = SinkBatch(topic="orders", parts=parts, next_offsets={0: 3})
+    with pytest.raises(RowsRejected, match="conflict with rows before it") as caught:
+        sink.write(both)
+    assert caught.value.rows == (2,)
+    sink.write(both.without(caught.value))
+    sink.flush()
+    assert rows_in(tmp_path)["a"].to_pylist() == [1, 2]
+    assert sink.offsets() == {("orders", 0): 3}
 
 
 def test_a_second_run_of_a_connector_is_refused(tmp_path: Path) -> None:

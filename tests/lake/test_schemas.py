@@ -54,6 +54,12 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))]): st.fixed_dictionaries(
         {"a": st.none() | _WHOLE[pa.int32()], "b": st.none() | st.lists(_TEXTS, max_size=2)}
     ),
+    pa.list_(pa.struct([("a", pa.int64())])): st.lists(
+        st.none() | st.fixed_dictionaries({"a": st.none() | _WHOLE[pa.int64()]}), max_size=2
+    ),
+    pa.map_(pa.string(), pa.struct([("a", pa.int64())])): st.dictionaries(
+        _TEXTS, st.fixed_dictionaries({"a": _WHOLE[pa.int64()]}), max_size=2
+    ).map(lambda found: list(found.items())),
     pa.map_(pa.string(), pa.int64()): st.dictionaries(
         _TEXTS, st.none() | _WHOLE[pa.int64()], max_size=2
     ).map(lambda found: list(found.items())),

@@ -85,6 +85,22 @@ def test_rows_that_delete_their_key(tmp_path: Path) -> None:
     assert_same(pa.table({"id": [1, 3, 5], "v": ["a", "C", "E"]}), stored(lake).scan().to_arrow())
 
 
+def test_columns_that_the_rows_lack_keep_their_values(tmp_path: Path) -> None:
+    lake = LakeTable(target(tmp_path), application="a", partition_by=("truncate(2, id)",))
+    inner = [[{"a": number}] for number in range(5)]
+    rows = pa.table({"id": range(5), "v": list("abcde"), "inner": inner})
+    upsert(lake, rows, 0, keys=("id",))
+    change = pa.table({"id": [4, 1, 9], "v": ["E", "B", "I"]})
+    upsert(lake, change, 1, keys=("id",), keep_others=True)
+    upsert(lake, change.slice(0, 1), 2, keys=("id",), order_by="v", keep_others=True)
+    expected = pa.table({
+        "id": [0, 1, 2, 3, 4, 9], "v": ["a", "B", "c", "d", "E", "I"], "inner": [*inner, None],
+    })  # fmt: skip
+    assert_same(expected, stored(lake).scan().to_arrow())
+    upsert(lake, change.slice(0, 1), 3, keys=("id",))
+    assert stored(lake).scan("id = 4").to_arrow()["inner"].to_pylist() == [None]
+
+
 def test_files_without_the_keys_are_not_written_again(tmp_path: Path) -> None:
     lake = LakeTable(target(tmp_path), application="a", partition_by=("truncate(100, id)",))
     upsert(lake, pa.table({"id": range(1000), "v": ["old"] * 1000}), 0, keys=("id",))

@@ -56,6 +56,7 @@ class ValueFormat:
         registry_config for `registry`: a file with the security options of its client
         subject         for `registry`: the subject of the reader's schema
         reader          for `registry`: `latest`, a version, `id N`, or a schema file
+        envelope        for `registry`: `debezium` reads change events into the columns of a row
         unknown_fields  for JSON: `reject` makes a field outside the schema an error
         zone            for JSON: the zone of times without one; None is the Spark session's
         decimals        `exact` rejects values with more digits than their column holds, after the
@@ -79,11 +80,17 @@ class ValueFormat:
     registry_config: Path | None = None
     subject: str | None = None
     reader: str = NEWEST
+    envelope: str | None = None
     unknown_fields: UnknownFields = "ignore"
     zone: str | None = None
     decimals: Decimals = "exact"
     decimal_handling: DecimalHandling = "precise"
     milliseconds: tuple[str, ...] = ()
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether values are change events."""
+        return DEBEZIUM in (self.kind, self.envelope)
 
 
 def check(value_format: ValueFormat) -> None:

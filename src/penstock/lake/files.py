@@ -7,7 +7,7 @@ it replaced once their snapshot expires. `remove_orphans` deletes both when they
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +20,12 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO, bin_pack_arrow_table, write_file
+from pyiceberg.io.pyarrow import (
+    ArrowProjectionVisitor,
+    PyArrowFileIO,
+    bin_pack_arrow_table,
+    write_file,
+)
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, TableProperties, WriteTask
@@ -40,6 +45,28 @@ DELETIONS_MAX: Final = 20_000
 DELETING_THREADS: Final = 16
 _MS_PER_HOUR: Final = 3_600_000
 _ROW: Final = "row"
+
+
+def _with_nulls(project: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of pyiceberg's projection that keeps null lists and maps.
+
+    pyiceberg 0.12 reads and writes them as empty ones if their values are structs.
+    """
+
+    def projected(visitor: Any, kind: Any, given: Any, *inner: Any) -> Any:
+        found = project(visitor, kind, given, *inner)
+        if found is None or found.null_count == given.null_count:
+            return found
+        # Copies, because slices share buffers that begin before them.
+        parts = (pa.concat_arrays([part]) for part in (given.is_valid(), found.offsets))
+        buffers = [part.buffers()[1] for part in parts]
+        return pa.Array.from_buffers(found.type, len(found), buffers, children=[found.values])
+
+    return projected
+
+
+ArrowProjectionVisitor.list = _with_nulls(ArrowProjectionVisitor.list)  # type: ignore[method-assign]
+ArrowProjectionVisitor.map = _with_nulls(ArrowProjectionVisitor.map)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

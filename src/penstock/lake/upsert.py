@@ -32,13 +32,14 @@ from pyiceberg.table import FileScanTask, Table
 
 from penstock.lake.commits import Change
 from penstock.lake.files import FileWriter
-from penstock.lake.schemas import fitted
+from penstock.lake.schemas import arrow_schema, fitted
 from penstock.lake.target import LakeMismatch
 
 LISTED_KEYS_MAX: Final = 200
 """Distinct values of a key column up to which a scan compares files with each of them."""
 _STORED: Final = "_penstock_stored"
 _NEW: Final = "_penstock_new"
+Indexes = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,9 @@ class Upsert:
         keys: columns of the key.
         order_by: column by which a stored row may be newer; None means that all rows are newer.
         removes: for each row, whether it deletes its key; None means that no row does.
+        cut: column and value; all stored rows whose value is null or less are deleted.
+        keep_others: whether columns that the rows lack keep the values of replaced rows; otherwise
+            they become null.
     """
 
     name: str
@@ -57,6 +61,8 @@ class Upsert:
     keys: tuple[str, ...]
     order_by: str | None = None
     removes: Any = None
+    cut: tuple[str, str] | None = None
+    keep_others: bool = False
 
     def change(self, writer: FileWriter) -> Callable[[Table], Change]:
         """Return the function that `LakeTable.commit` calls for the table's current snapshot."""
@@ -66,13 +72,15 @@ class Upsert:
             added: list[DataFile] = []
             removed: list[DataFile] = []
             news = np.ones(rows.num_rows, dtype=bool)
-            for task in _candidates(table, rows, self.keys):
-                stored, replaced, stale = self._matches(table, task, rows)
+            whole_table = self.cut is not None and table.current_snapshot() is not None
+            tasks = table.scan().plan_files() if whole_table else None
+            for task in tasks or _candidates(table, rows, self.keys):
+                kept, here, new, stale = self._matches(table, task, rows)
                 news[stale] = False
-                if len(replaced):
-                    kept = np.ones(stored, dtype=bool)
-                    kept[replaced] = False
+                if not kept.all():
                     whole = _read(table, task, None)
+                    if self.keep_others:
+                        rows = _completed(rows, new, whole.take(here), self.rows.column_names)
                     added += writer.write(whole.filter(pa.array(kept)))
                     removed.append(task.file)
             if self.removes is not None:
@@ -84,18 +92,58 @@ class Upsert:
 
     def _matches(
         self, table: Table, task: FileScanTask, rows: pa.Table
-    ) -> tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return a file's number of rows, its replaced rows, and the older rows of the batch."""
-        columns = (*self.keys, *((self.order_by,) if self.order_by else ()))
-        stored = _read(table, task, columns)
-        left = stored.select(self.keys).append_column(_STORED, pa.array(np.arange(len(stored))))
-        right = rows.select(self.keys).append_column(_NEW, pa.array(np.arange(len(rows))))
-        found = left.join(right, list(self.keys), join_type="inner")
+    ) -> tuple[Indexes, Indexes, Indexes, Indexes]:
+        """Return which rows of a file stay, and indexes of rows of the file and of the batch.
+
+        These are the replaced rows, the rows that replace them, and older rows of the batch.
+        """
+        extra = (self.order_by, None if self.cut is None else self.cut[0])
+        stored = _read(table, task, (*self.keys, *filter(None, extra)))
+        left = _numbered(stored.select(self.keys), _STORED)
+        found = left.join(
+            _numbered(rows.select(self.keys), _NEW), list(self.keys), join_type="inner"
+        )
         here, new = found[_STORED].to_numpy(), found[_NEW].to_numpy()
-        if self.order_by is None:
-            return len(stored), here, new[:0]
-        newer = _newer(rows[self.order_by].take(new), stored[self.order_by].take(here))
-        return len(stored), here[newer], new[~newer]
+        stale = new[:0]
+        if self.order_by is not None:
+            newer = _newer(rows[self.order_by].take(new), stored[self.order_by].take(here))
+            here, new, stale = here[newer], new[newer], new[~newer]
+        kept = np.ones(len(stored), dtype=bool)
+        kept[here] = False
+        if self.cut is not None:
+            column, value = self.cut
+            kept &= pc.fill_null(pc.greater_equal(stored[column], value), False).to_numpy()
+        return kept, here, new, stale
+
+
+def _completed(rows: pa.Table, new: Indexes, old: pa.Table, known: Sequence[str]) -> pa.Table:
+    """Return rows whose columns that are not known have values of the rows that they replace."""
+    source = np.arange(len(rows))
+    source[new] = len(rows) + np.arange(len(old))
+    for at, name in enumerate(rows.column_names):
+        if name not in known and name in old.column_names:
+            values = old[name].cast(rows.schema.field(at).type)
+            joined = pa.chunked_array([*rows[name].chunks, *values.chunks], values.type)
+            rows = rows.set_column(at, rows.schema.field(at), joined.take(pa.array(source)))
+    return rows
+
+
+def rows_with_keys(table: Table, keys: pa.Table) -> pa.Table:
+    """Return the rows of a table whose keys are in a table of distinct keys."""
+    name, columns = table.name()[-1], keys.column_names
+    wanted = fitted(name, keys, table.schema().select(*columns))
+    found = [arrow_schema(table.schema()).empty_table()]
+    for task in _candidates(table, wanted, columns):
+        there = _numbered(_read(table, task, columns), _STORED)
+        rows = there.join(wanted, columns, join_type="left semi")[_STORED]
+        if len(rows):
+            whole = _read(table, task, None).take(rows.combine_chunks())
+            found.append(fitted(name, whole, table.schema()))
+    return pa.concat_tables(found)
+
+
+def _numbered(rows: pa.Table, column: str) -> pa.Table:
+    return rows.append_column(column, pa.array(np.arange(len(rows))))
 
 
 def check_keys(name: str, rows: pa.Schema, keys: Sequence[str], order_by: str | None) -> None:
@@ -115,9 +163,7 @@ def check_keys(name: str, rows: pa.Schema, keys: Sequence[str], order_by: str | 
             )
 
 
-def newest(
-    name: str, rows: pa.Table, keys: Sequence[str], order_by: str | None
-) -> np.ndarray[Any, Any]:
+def newest(name: str, rows: pa.Table, keys: Sequence[str], order_by: str | None) -> Indexes:
     """Return the indexes of the newest row of each key, ascending.
 
     Of rows that are equal in `order_by`, the last one is the newest.
@@ -145,7 +191,7 @@ def newest(
     return np.flatnonzero(chosen[rank])
 
 
-def _newer(new: Any, stored: Any) -> np.ndarray[Any, Any]:
+def _newer(new: Any, stored: Any) -> Indexes:
     newer = pc.or_kleene(pc.greater_equal(new, stored), pc.is_null(stored))
     if pa.types.is_floating(new.type):
         newer = pc.or_kleene(newer, pc.is_nan(new))

@@ -293,6 +293,10 @@ class Values:
         " schema file on the driver's machine. It is fixed when the query starts.",
         name="valueReader", kind=option_values.TEXT,
     )  # fmt: skip
+    envelope: str | None = setting(
+        None, "For `registry`: `debezium` reads change events in Avro into the columns of a row and"
+        " `_change`.", name="valueEnvelope", kind=option_values.word_of("debezium"),
+    )  # fmt: skip
     unknown_fields: str = setting(
         "ignore", "For `json` and `json-schema`: `reject` makes a field that is not in the schema"
         " an error.",

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.document import DocumentInvalid
+from penstock.lake.commits import LakeTable
 from penstock.spark.pipeline.analysis import problems
 from penstock.spark.pipeline.parsing import survey
 from penstock.spark.tables.changes import END, START
+from tests.lake.oracle import stored
 from tests.spark.pipeline.conftest import Pipeline
+from tests.spark.pipeline.test_iceberg import target_of
 from tests.spark.tables.histories import COLUMNS, Database, Event
 
 pytestmark = pytest.mark.spark
@@ -40,6 +43,13 @@ table = "lake/versions"
 mode = "cdc"
 keys = ["region", "id"]
 history = true
+[sink.lake]
+from = "orders"
+iceberg = "db.rows"
+mode = "cdc"
+keys = ["region", "id"]
+partition_by = ["bucket(2, id)"]
+catalog = {{type = "sql", uri = "sqlite:///catalog.db", warehouse = "lake"}}
 [errors]
 dead_letters = "{dead}"
 """
@@ -104,6 +114,8 @@ def test_change_events_become_the_rows_and_the_versions_of_the_table(pipeline: P
         pipeline.send(topic, wrong)
         pipeline.run(text)
     assert shown(pipeline.rows("lake/rows")) == shown(database.rows())
+    lake = LakeTable(target_of(pipeline, "db.rows"), application="tests")
+    assert shown(stored(lake).scan().to_arrow().to_pylist()) == shown(database.rows())
     versions = pipeline.rows("lake/versions")
     expected = [row | {START: row["begins"], END: row["ends"]} for row in database.versions()]
     assert shown(versions, START, END) == shown(expected, START, END)

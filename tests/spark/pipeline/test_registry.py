@@ -19,7 +19,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from penstock.formats.json.debezium import MARKER
 from penstock.formats.value_format import InvalidFormat
+from penstock.lake.commits import LakeTable
 from penstock.spark.formats.registry import pinned_schema
 from penstock.spark.pipeline.analysis import problems
 from penstock.spark.pipeline.journal import Definitions, Journal
@@ -27,9 +29,13 @@ from penstock.spark.pipeline.readers import NothingToPin
 from penstock.spark.pipeline.runner import QueryFailed
 from penstock.spark.pipeline.state import PipelinePaths
 from penstock.testing import Broker
+from tests.lake.oracle import stored
 from tests.ports import free_port
 from tests.spark.pipeline.conftest import Pipeline
+from tests.spark.pipeline.test_change_events import shown
 from tests.spark.pipeline.test_faults import fail_for
+from tests.spark.pipeline.test_iceberg import target_of
+from tests.spark.tables.histories import COLUMNS, Database, Event
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -42,6 +48,35 @@ GROWN = FIRST | {
     "fields": [{"name": "zip", "type": ["null", "int"], "default": None}, *SWAPPED["fields"]]
 }
 SHRUNK = FIRST | {"fields": [{"name": "city", "type": "string"}]}
+ROW = {"type": "record", "name": "Value", "fields": [
+    {"name": name, "type": ["null", "long" if name == "id" else "string"], "default": None}
+    for name in COLUMNS
+]}  # fmt: skip
+ENVELOPE = {"type": "record", "name": "Envelope", "namespace": "shop.public.orders", "fields": [
+    {"name": "before", "type": ["null", ROW], "default": None},
+    {"name": "after", "type": ["null", "Value"], "default": None},
+    {"name": "source", "type": {"type": "record", "name": "Source", "fields": [
+        {"name": "lsn", "type": ["null", "long"], "default": None},
+        {"name": "ts_ms", "type": "long"},
+    ]}},
+    {"name": "op", "type": "string"},
+    {"name": "ts_ms", "type": ["null", "long"], "default": None},
+]}  # fmt: skip
+UNSENT = {"name": "unchanged", "type": ["null", {"type": "array", "items": ["null", "string"]}],
+          "default": None}  # fmt: skip
+ENVELOPES = (ENVELOPE, ENVELOPE | {"fields": [*ENVELOPE["fields"], UNSENT]})
+"""Schemas as Debezium registers them, without and with the list of values that were not sent."""
+CHANGES = """
+table = "lake"
+mode = "cdc"
+keys = ["region", "id"]
+[sink.iceberg]
+from = "addresses"
+iceberg = "db.rows"
+mode = "cdc"
+keys = ["region", "id"]
+catalog = {{type = "sql", uri = "sqlite:///catalog.db", warehouse = "lake"}}
+"""
 FILE = """
 name = "addresses-{number}"
 [run]
@@ -105,7 +140,7 @@ class Producer:
             headers.append([{"key": k, "value": v} for k, v in context.headers or []])
         self.send_bytes(*values, headers=headers)
 
-    def send_bytes(self, *values: bytes, headers: Any = None) -> None:
+    def send_bytes(self, *values: bytes | None, headers: Any = None) -> None:
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         given = pa.array(headers or [[] for _ in values], kind)
         self._client.write_arrow(self.topic, pa.table({"value": list(values), "headers": given}))
@@ -216,6 +251,64 @@ def test_a_replayed_batch_keeps_its_readers_schema(
         for entry in Journal(paths.journal("addresses")).entries()
     ]
     assert read_with == [1, 2]
+
+
+def test_change_events_in_avro_are_applied(pipeline: Pipeline, producer: Producer) -> None:
+    """Events with unsent values have a newer schema than the one that the pipeline pins."""
+    database = Database(3, keys=40, moved_toast=False)
+    database.run(600)
+    serialize = [AvroSerializer(producer.registry, json.dumps(each)) for each in ENVELOPES]
+    context = SerializationContext(producer.topic, MessageField.VALUE)
+    values: list[bytes | None] = []
+    for number, event in enumerate(database.events):
+        marker = dict.fromkeys(event.unchanged, MARKER) if number % 2 else {}
+        value = envelope(event, marker)
+        values.append(serialize["unchanged" in value](value, context))
+        if event.op == "d":
+            values.append(None)
+    text = FILE.replace('table = "lake"\nevolve = "add"', CHANGES).format(
+        topic=producer.topic, registry=producer.url, dead=producer.dead, number=producer.number,
+        more='envelope = "debezium"\nreader = 1',
+    )  # fmt: skip
+    for part in (values[:400], [b"nonsense", *values[400:]]):
+        producer.send_bytes(*part)
+        pipeline.run(text)
+    assert shown(pipeline.rows("lake")) == shown(database.rows())
+    lake = LakeTable(target_of(pipeline, "db.rows"), application="tests")
+    assert shown(stored(lake).scan().to_arrow().to_pylist()) == shown(database.rows())
+    (reason,) = reasons(pipeline, producer.dead)
+    assert "magic byte" in reason["penstock.error.reason"]
+
+
+def envelope(event: Event, marker: dict[str, str]) -> dict[str, Any]:
+    """Return the value of an event: unsent values are marked, or else listed."""
+    moment_ms = int(event.at.timestamp() * 1000)
+    row = event.sent | marker
+    value: dict[str, Any] = {
+        "before": row if event.op == "d" else None, "after": row if event.op in "cru" else None,
+        "source": {"lsn": event.lsn, "ts_ms": moment_ms}, "op": event.op, "ts_ms": moment_ms + 5,
+    }  # fmt: skip
+    if event.unchanged and not marker:
+        value["unchanged"] = list(event.unchanged)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (FIRST, "needs values with the fields op, ts_ms, before and after"),
+        (
+            json.loads(json.dumps(ENVELOPES[0]).replace('"note"', '"_change"')),
+            "has a column _change",
+        ),
+    ],
+)
+def test_validate_reports_values_that_are_no_change_events(
+    pipeline: Pipeline, producer: Producer, schema: Any, said: str
+) -> None:
+    producer.registry.register_schema(producer.subject, Schema(json.dumps(schema), "AVRO"))
+    spec = pipeline.write(producer.file('envelope = "debezium"'))
+    assert [said in problem.message for problem in problems(spec, pipeline.spark)] == [True]
 
 
 def test_without_a_registry_the_first_id_is_pinned(

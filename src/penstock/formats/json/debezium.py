@@ -1,4 +1,6 @@
-"""Reader of Debezium's change events: JSON without a schema becomes a row's columns and the change.
+"""Readers of Debezium's change events, which become a row's columns and the change.
+
+JSON without a schema (`DebeziumReader`):
 
     {"op": "u", "before": …, "after": {"id": 7, …}, "source": {"lsn": 24, "ts_ms": …}, "ts_ms": …,
      "unchanged": ["body"]}
@@ -23,7 +25,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +37,9 @@ from penstock.formats.json.json_schema import Field, Items, Leaf, Record, Shape
 from penstock.formats.json.plain import SHOWN_CHARACTERS, Conversion, type_name
 from penstock.formats.json.program import arrow_type, unsupported
 from penstock.formats.value_format import InvalidFormat
+
+if TYPE_CHECKING:
+    from penstock.formats.readers import Reader
 
 CHANGE: Final = "_change"
 """Column with the change that a row came from."""
@@ -138,8 +143,9 @@ class DebeziumReader:
             columns.append(found)
             texts.append(wrong)
         errors = pc.coalesce(*texts)
+        names = [field.name for field in self.record.fields]
         change = pa.StructArray.from_arrays(
-            [op, lsn, _micros(at), self._unchanged(listed, marked)], fields=list(CHANGE_TYPE)
+            [op, lsn, _micros(at), _unchanged(names, listed, marked)], fields=list(CHANGE_TYPE)
         )
         invalid = pc.or_(errors.is_valid(), envelopes.is_null())
         return (
@@ -152,20 +158,6 @@ class DebeziumReader:
     def _row_reader(self) -> JsonReader:
         fields = tuple(replace(field, shape=_as_text(field.shape)) for field in self.record.fields)
         return JsonReader(record=replace(self.record, fields=fields), conversion=self.conversion)
-
-    def _unchanged(self, listed: pa.ListArray, marked: dict[int, Flags]) -> pa.ListArray:
-        count = len(listed)
-        if not marked and not pc.any(pc.greater(pc.list_value_length(listed), 0)).as_py():
-            return pa.nulls(count, CHANGE_TYPE.field("unchanged").type)
-        names = pa.array([field.name for field in self.record.fields])
-        unchanged = np.zeros((count, len(names)), np.bool_)
-        rows = pc.list_parent_indices(listed).to_numpy()
-        which = pc.index_in(pc.list_flatten(listed), value_set=names)
-        known = which.is_valid().to_numpy(zero_copy_only=False)
-        unchanged[rows[known], which.drop_null().to_numpy()] = True
-        for number, missing in marked.items():
-            unchanged[:, number] |= missing
-        return _lists(names.take(pa.array(np.nonzero(unchanged)[1])), unchanged.sum(axis=1))
 
     def _converted(self, name: str, shape: Shape, column: Any) -> tuple[pa.Array, pa.StringArray]:
         """Return a column with its own type, and the error text of each invalid value."""
@@ -221,6 +213,104 @@ class DebeziumReader:
         if self.base64_decimals:
             found.insert(0, _scaled(base64_bytes(_strings(texts)), str(-kind.scale)))
         return pc.coalesce(*found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeReader:
+    """Reader of change events in another format, such as Avro; it can be pickled.
+
+    Args:
+        reader: reader of the envelopes.
+        envelope: their type, as `checked_envelope` returns it.
+    """
+
+    reader: Reader
+    envelope: pa.StructType
+
+    def arrow_type(self) -> pa.DataType:
+        return pa.struct([*self.envelope.field("after").type, (CHANGE, CHANGE_TYPE)])
+
+    def read(
+        self, values: pa.BinaryArray, headers: pa.ListArray | None = None
+    ) -> tuple[pa.StructArray, pa.StringArray]:
+        """Return results as `DebeziumReader.read` does."""
+        found, errors = self.reader.read(values, headers)
+        parts = dict(zip(found.type.names, found.flatten(), strict=True))
+        op, before, after = parts["op"], parts["before"], parts["after"]
+        lsn, committed_ms = (
+            parts["source"].flatten()[at].cast(pa.int64())
+            if (at := parts["source"].type.get_field_index(name)) >= 0
+            else pa.nulls(len(found), pa.int64())
+            for name in ("lsn", "ts_ms")
+        )
+        at = pc.coalesce(committed_ms, parts["ts_ms"])
+        errors = pc.coalesce(errors, *_complaints(op, before, after, at))
+        row = pc.if_else(pc.equal(op, "d"), before, after)
+        columns: list[pa.Array] = []
+        marked: dict[int, Flags] = {}
+        for number, column in enumerate(row.flatten()):
+            texts = column.type == pa.string()
+            missing = pc.equal(column, MARKER).fill_null(False) if texts else None
+            if missing is not None and pc.any(missing).as_py():
+                marked[number] = missing.to_numpy(zero_copy_only=False)
+                column = pc.if_else(missing, None, column)
+            columns.append(column)
+        unchanged = _unchanged(row.type.names, parts["unchanged"], marked)
+        change = pa.StructArray.from_arrays(
+            [op, lsn, _micros(at), unchanged], fields=list(CHANGE_TYPE)
+        )
+        invalid = pc.or_(errors.is_valid(), found.is_null())
+        kind = self.arrow_type()
+        return pa.StructArray.from_arrays(
+            [*columns, change], fields=list(kind), mask=invalid
+        ), errors
+
+
+def with_unchanged(text: str) -> str:
+    """Return an envelope's Avro schema with the field `unchanged`, which older versions lack.
+
+    A reader without this field would drop it from values that have it.
+    """
+    schema = json.loads(text)
+    if all(field["name"] != "unchanged" for field in schema.get("fields", ())):
+        kind = ["null", {"type": "array", "items": ["null", "string"]}]
+        added = {"name": "unchanged", "type": kind, "default": None}
+        schema["fields"] = [*schema.get("fields", ()), added]
+    return json.dumps(schema)
+
+
+def checked_envelope(kind: Any) -> pa.StructType:
+    """Return the type of envelopes for a reader.
+
+    Raises:
+        InvalidFormat: it is not that of change events, or a column has the name of the change.
+    """
+    parts = {field.name: field.type for field in kind}
+    rows = [parts.get(name, pa.null()) for name in ("before", "after")]
+    plain = (parts.get("op"), parts.get("ts_ms")) == (pa.string(), pa.int64())
+    if not plain or rows[0] != rows[1] or not pa.types.is_struct(rows[1]):
+        reason = "needs values with the fields op, ts_ms, before and after, with rows of one type"
+        raise InvalidFormat("envelope", "debezium", reason)
+    if CHANGE in (field.name.lower() for field in rows[1]):
+        reason = f"has a column {CHANGE}, the name of the column with the change. Rename it"
+        raise InvalidFormat("envelope", "debezium", reason)
+    return kind
+
+
+def _unchanged(names: list[str], listed: pa.ListArray, marked: dict[int, Flags]) -> pa.ListArray:
+    """Return the names of each row's columns that are listed or marked as not sent."""
+    count = len(listed)
+    if not marked and not pc.any(pc.greater(pc.list_value_length(listed), 0)).as_py():
+        return pa.nulls(count, CHANGE_TYPE.field("unchanged").type)
+    unchanged = np.zeros((count, len(names)), np.bool_)
+    rows = pc.list_parent_indices(listed).to_numpy()
+    which = pc.index_in(pc.list_flatten(listed), value_set=pa.array(names))
+    known = which.is_valid().to_numpy(zero_copy_only=False)
+    unchanged[rows[known], which.drop_null().to_numpy()] = True
+    for number, missing in marked.items():
+        unchanged[:, number] |= missing
+    flat = pa.array(names).take(pa.array(np.nonzero(unchanged)[1]))
+    return _lists(flat, unchanged.sum(axis=1))
 
 
 def checked(record: Record) -> Record:

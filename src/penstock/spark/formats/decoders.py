@@ -24,7 +24,12 @@ from penstock.formats.value_format import ValueFormat, check, read_json
 from penstock.spark.errors import InvalidOption
 from penstock.spark.formats.ddl import read_ddl, record_of, spark_type
 from penstock.spark.formats.json_columns import finish, readable, record_type
-from penstock.spark.formats.registry import registry_reader, shape_of, with_pinned_reader
+from penstock.spark.formats.registry import (
+    registry_reader,
+    shape_of,
+    value_reader,
+    with_pinned_reader,
+)
 from penstock.spark.options import SourceOptions, named_as_option
 from penstock.spark.schema import HEADERS, Opening
 
@@ -253,7 +258,7 @@ def _registry_decoder(value_format: ValueFormat) -> Decoder:
     if record is not None and unsupported(record):
         reader = registry_reader(value_format, readable(record))
         return JsonDecoder(record=record, reader=reader)
-    return ReaderDecoder(reader=registry_reader(value_format), value_format=value_format)
+    return ReaderDecoder(reader=value_reader(value_format), value_format=value_format)
 
 
 def _session_zone() -> str:

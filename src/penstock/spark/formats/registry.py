@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from google.protobuf.descriptor import FileDescriptor
+from msgspec import structs
 
 from penstock.base.errors import InvalidError
-from penstock.client.decoding import RegistryReader, format_reader, json_shape
+from penstock.client.decoding import RegistryReader, json_shape
 from penstock.client.errors import InvalidArgument
 from penstock.client.registered import (
     ReaderSchema,
@@ -24,9 +25,11 @@ from penstock.client.registered import (
     registry_place,
 )
 from penstock.client.schemas import RegistryRefused
+from penstock.formats.json.debezium import EnvelopeReader, checked_envelope, with_unchanged
 from penstock.formats.json.json_schema import Record
 from penstock.formats.json.plain import Conversion
 from penstock.formats.protobuf import load_message
+from penstock.formats.readers import Reader
 from penstock.formats.value_format import (
     NEWEST,
     InvalidFormat,
@@ -78,7 +81,7 @@ def with_pinned_reader(value_format: ValueFormat, topics: Sequence[str]) -> Valu
         schema = _from_registry(value_format, subject)
     made = replace(value_format, schema=schema.to_json())
     try:
-        format_reader(registry_reader(made))
+        value_reader(made).arrow_type()
     except InvalidFormat as error:
         if error.name == "message":
             raise
@@ -112,6 +115,22 @@ def registry_reader(value_format: ValueFormat, shape: Record | None = None) -> R
         ),
         shape=shape,
     )
+
+
+def value_reader(value_format: ValueFormat) -> Reader:
+    """Return the reader of a format's columns, which are those of a row if it has an envelope.
+
+    Raises:
+        InvalidFormat: as `registry_reader`, or the fixed schema is not that of such envelopes.
+    """
+    if value_format.envelope is None:
+        return registry_reader(value_format)
+    schema = pinned_schema(value_format)
+    if schema.content.kind != "AVRO":
+        raise InvalidFormat("envelope", value_format.envelope, "needs a schema in Avro")
+    content = structs.replace(schema.content, text=with_unchanged(schema.content.text))
+    reader = replace(registry_reader(value_format), schema=structs.replace(schema, content=content))
+    return EnvelopeReader(reader=reader, envelope=checked_envelope(reader.arrow_type()))
 
 
 def shape_of(value_format: ValueFormat) -> Record | None:

@@ -77,6 +77,7 @@ _OF_FORMAT: Final[Choices] = {
     "decimal_handling": {DEBEZIUM: ""},
     "milliseconds": {DEBEZIUM: ""},
     **{key: {"registry": ""} for key in ("registry", "registry_config", "subject", "reader")},
+    "envelope": {"registry": ""},
 }  # fmt: skip
 _OF_FRAMING: Final[Choices] = {"ids": {"confluent": ""}}
 _OF_MODE: Final[Choices] = {
@@ -214,7 +215,7 @@ def _source(draft: Draft, source: Section) -> None:
         value_format = _chosen(draft, source, FormatKeys, "format", _OF_FORMAT)
         if value_format == "registry":
             _registry(draft, source, kind)
-        if value_format == DEBEZIUM:
+        if has_changes(source):
             _only_for(draft, source, ("outbox",), "values that are no change events")
         if value_format == DEBEZIUM and source.get("schema") == INFER:
             fix = 'write the columns of the table: "id bigint, name string"'
@@ -298,7 +299,6 @@ def _table_sink(draft: Draft, sink: Section) -> None:
     elif changes:
         whose = "rows that are no change events, which are applied in the order of the database"
         _only_for(draft, sink, ("order_by",), whose)
-        _only_for(draft, sink, ("iceberg",), "append and upsert, or for cdc with delete_when")
     order_by = sink.get("order_by")
     if mode not in {None, "append"} and order_by and order_by in (sink.get("keys") or ()):
         draft.refuse(
@@ -308,9 +308,14 @@ def _table_sink(draft: Draft, sink: Section) -> None:
         )
 
 
+def has_changes(source: Section) -> bool:
+    """Return whether the values of a source are change events."""
+    return DEBEZIUM in (source.get("format"), source.get("envelope"))
+
+
 def _has_changes(draft: Draft, name: str) -> bool:
     """Return whether a view is a source of change events, or reads one at any distance."""
-    events = {key for key, source in draft.sources.items() if source.get("format") == DEBEZIUM}
+    events = {key for key, source in draft.sources.items() if has_changes(source)}
     seen: set[str] = set()
     waiting = [view_named(draft, name)] if events else []
     while waiting:

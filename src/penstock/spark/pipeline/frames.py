@@ -24,7 +24,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
 from penstock.formats.json.debezium import CHANGE, CHANGE_TYPE
-from penstock.formats.value_format import DEBEZIUM
 from penstock.records.extents import first_millisecond
 from penstock.security.data.file_ring import KeyPlace
 from penstock.spark.formats.decoders import Decoder, decoder
@@ -187,7 +186,7 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     tried = ATTEMPT if ATTEMPT in found else 0
     error = UNDECODED if source.outbox is None else f"coalesce({UNREAD}, {UNDECODED})"
     values = [f"{VALUE}.*"]
-    if source.value_format.kind == DEBEZIUM:
+    if source.value_format.has_changes:
         lines = lines.where(f"{VALUE} is not null or {UNDECODED} is not null")
         op, lsn, at, unchanged = (f"{VALUE}.{CHANGE}.{part.name}" for part in CHANGE_TYPE)
         sequence = SEQUENCE_SQL.format(lsn=lsn, offset="offset")

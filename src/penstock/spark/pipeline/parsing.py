@@ -16,9 +16,8 @@ from typing import Any, Final, TypeVar
 from penstock.base.document import DocumentInvalid, Problem, dotted, read
 from penstock.base.settings import by_name
 from penstock.formats import ValueFormat
-from penstock.formats.value_format import DEBEZIUM
 from penstock.spark.pipeline import kinds
-from penstock.spark.pipeline.checking import check, step_inputs, view_named
+from penstock.spark.pipeline.checking import check, has_changes, step_inputs, view_named
 from penstock.spark.pipeline.draft import Draft, Section, sql_text
 from penstock.spark.pipeline.spec import (
     ADMIN,
@@ -216,7 +215,7 @@ def _rules(drafted: Draft, view: Section) -> tuple[Rule, ...]:
     made = (
         _made(Rule, rule, name=rule.name, otherwise=drafted.otherwise(rule)) for rule in view.rules
     )
-    if view.get("format") != DEBEZIUM:
+    if not has_changes(view):
         return tuple(made)
     # Deletes and truncations have no values that a rule could check.
     exempt = "_change.op in ('d', 't') or"

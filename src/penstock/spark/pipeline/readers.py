@@ -25,14 +25,13 @@ import pyarrow as pa
 from penstock.base.errors import CorruptError, InvalidError, RetriableError, UnavailableError
 from penstock.base.files import write_durably
 from penstock.client import Client
-from penstock.client.decoding import format_reader
 from penstock.client.errors import BrokerRefused
 from penstock.client.registered import ReaderSchema, reader_from_json
 from penstock.formats.framing import by_schema
 from penstock.formats.value_format import NEWEST, InvalidFormat, ValueFormat
 from penstock.formats.values import Values
 from penstock.records.extents import READ_COMMITTED
-from penstock.spark.formats.registry import pinned_schema, registry_reader, with_pinned_reader
+from penstock.spark.formats.registry import pinned_schema, value_reader, with_pinned_reader
 from penstock.spark.pipeline.broker_check import asking
 from penstock.spark.pipeline.frames import start_millisecond
 from penstock.spark.pipeline.spec import PipelineSpec, Source
@@ -134,7 +133,7 @@ def check_growth(known: ReaderSchema, made: ValueFormat) -> None:
     if now.subject != known.subject or now.version == known.version:
         return
     before = replace(made, schema=known.to_json())
-    types = [format_reader(registry_reader(each)).arrow_type() for each in (before, made)]
+    types = [value_reader(each).arrow_type() for each in (before, made)]
     changes = list(_changes(*types))
     if changes:
         more = f", and {len(changes) - 1} more changes" if len(changes) > 1 else ""

@@ -16,7 +16,6 @@ from typing import Final
 
 from penstock.formats import ValueFormat
 from penstock.formats.json.debezium import CHANGE
-from penstock.formats.value_format import DEBEZIUM
 from penstock.spark.formats.decoders import Decoder, JsonDecoder, ReaderDecoder
 from penstock.spark.options import value_options
 from penstock.spark.pipeline.graph import QueryPlan
@@ -128,7 +127,7 @@ def _fields(
             if words is None:
                 return None
             found |= words
-        if spec.sources[name].value_format.kind == DEBEZIUM:
+        if spec.sources[name].value_format.has_changes:
             found.add(CHANGE)
     fields = tuple(name for name in known if name.lower() in found) or tuple(known[:1])
     return None if len(fields) == len(known) else fields
@@ -176,7 +175,7 @@ def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[s
     if named or fates & KEEPING or any(step.python for step in steps):
         return set(RECORD_FIELDS)
     ordered = any(isinstance(sink.to, TopicSink) and sink.to.ordered for sink in sinks)
-    changes = any(source.value_format.kind == DEBEZIUM for source in sources)
+    changes = any(source.value_format.has_changes for source in sources)
     if ordered or changes or "fail" in fates:
         return set(_PLACE)
     return {"topic"} if len(names) > 1 else set()

@@ -296,7 +296,8 @@ class TableSink:
         kind=kinds.COLUMN,
     )  # fmt: skip
     delete_when: str | None = setting(
-        None, "For `cdc`, required unless the view has change events (`format = \"debezium\"`): a"
+        None, "For `cdc`, required unless the view has change events (`format` or `envelope` is"
+        " `debezium`): a"
         " condition in SQL. A key is deleted if its newest row meets it.", kind=kinds.SQL,
         shown="–",
     )  # fmt: skip
@@ -550,6 +551,10 @@ class FormatKeys:
     reader: str = setting(
         NEWEST, "For `registry`: the schema that defines the columns, and that values are read as."
         " `latest` is the newest version when the pipeline starts.", kind=kinds.READER,
+    )  # fmt: skip
+    envelope: str | None = setting(
+        None, "For `registry`: `debezium` reads change events in Avro into the table's columns and"
+        " `_change`.", kind=kinds.choice("debezium"), shown="–",
     )  # fmt: skip
     unknown_fields: str = setting(
         "ignore", "For `json`, `json-schema` and `debezium`: whether a field outside the schema is"

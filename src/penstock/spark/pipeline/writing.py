@@ -39,7 +39,7 @@ from penstock.spark.tables import DeltaChanges, DeltaSink, DeltaUpsert
 
 if TYPE_CHECKING:
     from penstock.lake.commits import LakeTable
-    from penstock.spark.tables.iceberg import IcebergAppend, IcebergUpsert
+    from penstock.spark.tables.iceberg import IcebergAppend, IcebergChanges, IcebergUpsert
 
 # Dead letters: rejected records as they are written to the dead-letter topic.
 #
@@ -234,12 +234,17 @@ def _append(to: TableSink, name: str) -> DeltaSink | IcebergAppend:
     )
 
 
-def _upsert(to: TableSink, name: str) -> DeltaChanges | DeltaUpsert | IcebergUpsert:
+def _upsert(
+    to: TableSink, name: str
+) -> DeltaChanges | DeltaUpsert | IcebergChanges | IcebergUpsert:
     if isinstance(to, IcebergSink):
-        from penstock.spark.tables.iceberg import IcebergUpsert
+        from penstock.spark.tables.iceberg import IcebergChanges, IcebergUpsert
 
+        lake = _lake_table(to, name)
+        if to.applies_changes:
+            return IcebergChanges(lake, name, keys=to.keys, history=to.history, leave_out=(RECORD,))
         return IcebergUpsert(
-            _lake_table(to, name),
+            lake,
             name,
             keys=to.keys,
             order_by=to.order_by,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, reduce
 from operator import or_
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -87,9 +87,22 @@ _OWN: Final = (
     StructField(SEQUENCE, StringType()),
     StructField(CARRIED, ArrayType(StringType())),
 )
+OWN_NAMES: Final = (SEQUENCE, CARRIED)
 _TIMES: Final = (StructField(START, TimestampType()), StructField(END, TimestampType()))
 
 Numbers = npt.NDArray[Any]
+
+
+class StoredRows(Protocol):
+    """Rows of one version of a table."""
+
+    def with_keys(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with some keys."""
+        ...
+
+    def open_since(self, columns: Sequence[str], column: str, since: Any = None) -> pa.Table:
+        """Return the rows in which a column is null, or at least `since` unless this is None."""
+        ...
 
 
 class DeltaChanges:
@@ -119,19 +132,19 @@ class DeltaChanges:
         Other arguments are those of `DeltaUpsert`.
         """
         self._table = absolute(table)
-        self._keys = tuple(keys)
         self._history = history
-        self._leave_out = (CHANGE, *leave_out)
-        self._rows_max = batch_rows_max
         self._rewrite_versions = rewrite_versions
         self._storage_options = dict(storage_options or {}) or None
-        self._read = KeyedRows(self._table, keys=keys, delete_when=f"{_OP} in ('d', 't')")
+        self._read = ChangeReader(
+            self._table, keys=keys, history=history, leave_out=leave_out,
+            batch_rows_max=batch_rows_max,
+        )  # fmt: skip
         self._target = DeltaUpsert(
             table,
             application=application,
-            keys=(*keys, SEQUENCE) if history else keys,
+            keys=self._read.row_keys,
             add_columns=add_columns,
-            own=(SEQUENCE, CARRIED),
+            own=OWN_NAMES,
             codec=codec,
             storage_options=storage_options,
         )
@@ -161,15 +174,7 @@ class DeltaChanges:
         if in_table(table, commit):
             return Staged(rows=0, commit=partial(_written, batch_id), replayed=True)
         schema = self._schema(table, batch)
-        names = [name for name in batch.columns if name not in self._leave_out]
-        partitions = partitions_of(table, names)
-        parts = {"op": _OP, "sequence": SEQUENCE, "at": _AT, "unchanged": _UNCHANGED}
-        flat = batch.selectExpr(
-            *map(quoted, names), *(f"{CHANGE}.{part} as {name}" for part, name in parts.items())
-        )
-        rules = [*lengths_of(table), *merged_rules(flat.schema, partitions)]
-        rows, _ = self._read.gather(flat, rules, partitions)
-        changes = self._checked(rows.drop_columns([REMOVES]), batch_id)
+        changes = self._read(batch, batch_id, table)
         return Staged(
             rows=changes.rows.num_rows, commit=partial(self._finish, changes, schema, commit)
         )
@@ -188,16 +193,107 @@ class DeltaChanges:
         return open_table(self._table, self._storage_options)
 
     def _schema(self, table: DeltaTable | None, batch: DataFrame) -> Schema:
+        return self._target.schema(table, self._read.columns(batch))
+
+    def _finish(self, changes: Changes, schema: Schema, commit: Commit) -> Written:
+        self._remember(changes, commit)
+        beside = None
+        if changes.last_cut is not None and not self._history:
+            older = f'(kept."{SEQUENCE}" IS NULL OR kept."{SEQUENCE}" < \'{changes.last_cut}\')'
+            beside = partial(TableMerger.when_not_matched_by_source_delete, predicate=older)
+        deleted = open_table(self._deleted, self._storage_options)
+        remembered = None if deleted is None else _DeltaRows(deleted)
+
+        def rows(table: DeltaTable | None) -> pa.Table:
+            stored = None if table is None else _DeltaRows(table)
+            return self._target.fitted_rows(changes.applied(stored, remembered), schema)
+
+        version = self._target.commit(rows, commit, beside=beside)
+        return _written(commit.batch_id, changes.rows.num_rows, version)
+
+    @property
+    def _deleted(self) -> str:
+        return f"{self._table}/{DELETED}"
+
+    def _remember(self, changes: Changes, commit: Commit) -> None:
+        """Add a batch's deletes and truncations to the table of deletes, unless it has them."""
+        added = changes.deletes()
+        table = open_table(self._deleted, self._storage_options)
+        if not added.num_rows or in_table(table, commit):
+            return
+        rewritten = table is not None and (table.version() + 1) % self._rewrite_versions == 0
+        if rewritten and table is not None:
+            added = with_remembered(added, table.to_pyarrow_table())
+        write_deltalake(
+            self._deleted,
+            added,
+            mode="overwrite" if rewritten else "append",
+            storage_options=self._storage_options,
+            commit_properties=commit.properties(),
+        )
+        if rewritten and table is not None:
+            table.update_incremental()
+            table.vacuum(dry_run=False)
+
+
+class ChangeReader:
+    """Reader of a batch's changes; the arguments are those of `DeltaChanges`.
+
+    Attributes:
+        row_keys: columns that identify a row of the table: `keys`, with `history` and the sequence.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keys: Sequence[str],
+        history: bool,
+        leave_out: Sequence[str],
+        batch_rows_max: int,
+    ) -> None:
+        self._name = name
+        self._keys = tuple(keys)
+        self._history = history
+        self._leave_out = (CHANGE, *leave_out)
+        self._rows_max = batch_rows_max
+        self._rows = KeyedRows(name, keys=keys, delete_when=f"{_OP} in ('d', 't')")
+        self.row_keys = (*self._keys, SEQUENCE) if history else self._keys
+
+    def columns(self, batch: DataFrame) -> StructType:
+        """Return the columns of the table.
+
+        Raises:
+            InvalidOption: a column's type cannot be a key.
+        """
         columns = batch.drop(*self._leave_out).schema
         known = [name for name in self._keys if name in columns.names]
         if not in_tasks(batch.schema, keys=known, order=known[0] if known else columns.names[0]):
             kinds = ", ".join(columns[name].dataType.simpleString() for name in known)
             raise InvalidOption("keys", kinds, "change events need keys of exact types. Cast them")
-        times = _TIMES if self._history else ()
-        return self._target.schema(table, StructType([*columns, *_OWN, *times]))
+        return StructType([*columns, *_OWN, *(_TIMES if self._history else ())])
+
+    def __call__(self, batch: DataFrame, batch_id: int, table: DeltaTable | None = None) -> Changes:
+        """Return the changes of a batch.
+
+        Args:
+            table: Delta table whose rules the rows must meet.
+
+        Raises:
+            TableMismatch: a row breaks a rule, there are too many changes, or a key is null.
+        """
+        names = [name for name in batch.columns if name not in self._leave_out]
+        parts = {"op": _OP, "sequence": SEQUENCE, "at": _AT, "unchanged": _UNCHANGED}
+        flat = batch.selectExpr(
+            *map(quoted, names), *(f"{CHANGE}.{part} as {name}" for part, name in parts.items())
+        )
+        partitions = partitions_of(table, names)
+        rules = [*lengths_of(table), *merged_rules(flat.schema, partitions)]
+        rows, _ = self._rows.gather(flat, rules, partitions)
+        return self._checked(rows.drop_columns([REMOVES]), batch_id)
 
     def _checked(self, rows: pa.Table, batch_id: int) -> Changes:
-        what = f"table {self._table}: batch {batch_id}"
+        what = f"table {self._name}: batch {batch_id}"
         if rows.num_rows > self._rows_max:
             raise TableMismatch(
                 f"{what} has more than {self._rows_max} changes. Lower the trigger's limit of "
@@ -222,87 +318,9 @@ class DeltaChanges:
         return Changes(
             rows=kept,
             truncations=rows.filter(truncates).select([SEQUENCE, _AT]).sort_by(SEQUENCE),
-        )
-
-    def _finish(self, changes: Changes, schema: Schema, commit: Commit) -> Written:
-        self._remember(changes, commit)
-        cut = changes.truncations[SEQUENCE]
-        beside = None
-        if len(cut) and not self._history:
-            older = f'(kept."{SEQUENCE}" IS NULL OR kept."{SEQUENCE}" < \'{cut[-1].as_py()}\')'
-            beside = partial(TableMerger.when_not_matched_by_source_delete, predicate=older)
-        version = self._target.commit(
-            lambda table: self._merged(table, changes, schema), commit, beside=beside
-        )
-        return _written(commit.batch_id, changes.rows.num_rows, version)
-
-    def _merged(self, table: DeltaTable | None, changes: Changes, schema: Schema) -> pa.Table:
-        """Return the rows to merge into a version of the table, each with its column `REMOVES`."""
-        remembered = open_table(self._deleted, self._storage_options)
-        deleted = changes.rows.schema.empty_table()
-        truncations = changes.truncations
-        keys = _distinct(changes.rows.select(self._keys))
-        if self._history and table is not None and len(truncations):
-            found = self._truncated(table, truncations, keys.schema)
-            keys = _distinct(pa.concat_tables([keys, found]))
-        if remembered is not None:
-            deleted = _with_keys(remembered, keys)
-            found = remembered.to_pyarrow_dataset().to_table(
-                [SEQUENCE, _AT], filter=pc.field(self._keys[0]).is_null()
-            )
-            truncations = pa.concat_tables([truncations, found.cast(truncations.schema)])
-        events = [changes.rows, _shaped(deleted, changes.rows.schema, {_KIND: _DELETE})]
-        if table is not None:
-            events += _stored_events(_with_keys(table, keys), changes.rows.schema)
-        applied = Applied(
-            pa.concat_tables(events),
-            truncations.sort_by(SEQUENCE),
             keys=self._keys,
+            history=self._history,
         )
-        return self._target.fitted_rows(applied.rows(history=self._history), schema)
-
-    def _truncated(self, table: DeltaTable, truncations: pa.Table, keys: pa.Schema) -> pa.Table:
-        """Return the keys of versions that begin before a truncation and do not end before it."""
-        first = pc.min(truncations[_AT]).as_py()
-        columns = [*self._keys, SEQUENCE, END]
-        ends_later = pc.field(END).is_null() | (pc.field(END) >= first)
-        found = table.to_pyarrow_dataset().to_table(columns, filter=ends_later)
-        conditions = [
-            (pc.field(SEQUENCE) < sequence) & (pc.field(END).is_null() | (pc.field(END) >= at))
-            for sequence, at in zip(truncations[SEQUENCE], truncations[_AT], strict=True)
-        ]
-        found = found.filter(reduce(or_, conditions)).select(self._keys)
-        return found.cast(keys)
-
-    @property
-    def _deleted(self) -> str:
-        return f"{self._table}/{DELETED}"
-
-    def _remember(self, changes: Changes, commit: Commit) -> None:
-        """Add a batch's deletes and truncations to the table of deletes, unless it has them."""
-        deletes = changes.rows.filter(pc.equal(changes.rows[_KIND], _DELETE))
-        names = [*self._keys, SEQUENCE, _AT]
-        added = pa.concat_tables(
-            [deletes.select(names), _shaped(changes.truncations, deletes.select(names).schema, {})]
-        )
-        table = open_table(self._deleted, self._storage_options)
-        if not added.num_rows or in_table(table, commit):
-            return
-        rewritten = table is not None and (table.version() + 1) % self._rewrite_versions == 0
-        if rewritten and table is not None:
-            kept = table.to_pyarrow_table().select(names).cast(added.schema)
-            since = pc.max(added[_AT]).as_py() - REMEMBERED
-            added = pa.concat_tables([kept.filter(pc.greater_equal(kept[_AT], since)), added])
-        write_deltalake(
-            self._deleted,
-            added,
-            mode="overwrite" if rewritten else "append",
-            storage_options=self._storage_options,
-            commit_properties=commit.properties(),
-        )
-        if rewritten and table is not None:
-            table.update_incremental()
-            table.vacuum(dry_run=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +333,55 @@ class Changes:
 
     rows: pa.Table
     truncations: pa.Table
+    keys: tuple[str, ...]
+    history: bool
+
+    @property
+    def last_cut(self) -> str | None:
+        """Sequence of the last truncation."""
+        sequences = self.truncations[SEQUENCE]
+        return str(sequences[-1]) if len(sequences) else None
+
+    def deletes(self) -> pa.Table:
+        """Return the rows of the table of deletes; truncations have null keys."""
+        deletes = self.rows.filter(pc.equal(self.rows[_KIND], _DELETE))
+        deletes = deletes.select([*self.keys, SEQUENCE, _AT])
+        return pa.concat_tables([deletes, _shaped(self.truncations, deletes.schema, {})])
+
+    def applied(self, table: StoredRows | None, remembered: StoredRows | None) -> pa.Table:
+        """Return the rows to merge into a version of a table, each with its column `REMOVES`.
+
+        Args:
+            table: None if there is no table yet.
+            remembered: deletes of earlier batches, and of this one.
+        """
+        deleted = self.rows.schema.empty_table()
+        truncations = self.truncations
+        keys = _distinct(self.rows.select(self.keys))
+        if self.history and table is not None and len(truncations):
+            found = self._truncated(table, keys.schema)
+            keys = _distinct(pa.concat_tables([keys, found]))
+        if remembered is not None:
+            deleted = remembered.with_keys(keys)
+            found = remembered.open_since([SEQUENCE, _AT], self.keys[0])
+            found = _shaped(found, truncations.schema, {})
+            truncations = pa.concat_tables([truncations, found])
+        events = [self.rows, _shaped(deleted, self.rows.schema, {_KIND: _DELETE})]
+        if table is not None:
+            events += _stored_events(table.with_keys(keys), self.rows.schema)
+        truncations = truncations.sort_by(SEQUENCE)
+        applied = Applied(pa.concat_tables(events), truncations, keys=self.keys)
+        return applied.rows(history=self.history)
+
+    def _truncated(self, table: StoredRows, keys: pa.Schema) -> pa.Table:
+        """Return the keys of versions that begin before a truncation and do not end before it."""
+        columns, first = [*self.keys, SEQUENCE, END], pc.min(self.truncations[_AT]).as_py()
+        found = table.open_since(columns, END, first)
+        conditions = [
+            (pc.field(SEQUENCE) < sequence) & (pc.field(END).is_null() | (pc.field(END) >= at))
+            for sequence, at in zip(self.truncations[SEQUENCE], self.truncations[_AT], strict=True)
+        ]
+        return _shaped(found.filter(reduce(or_, conditions)), keys, {})
 
 
 class Applied:
@@ -468,22 +535,42 @@ def _distinct(keys: pa.Table) -> pa.Table:
     return keys.group_by(keys.column_names).aggregate([])
 
 
-def _with_keys(table: DeltaTable, keys: pa.Table) -> pa.Table:
-    """Return the rows of a table with some keys."""
-    dataset = table.to_pyarrow_dataset()
-    if not keys.num_rows:
-        return dataset.schema.empty_table()
-    kinds = [dataset.schema.field(name) for name in keys.column_names]
-    keys = keys.cast(pa.schema(kinds))
-    values = keys.column(0).combine_chunks()
-    field = pc.field(keys.column_names[0])
-    bounds = pc.min_max(values)
-    wanted = (field >= bounds["min"]) & (field <= bounds["max"]) & field.isin(values)
-    found = dataset.to_table(filter=wanted)
-    if keys.num_columns == 1:
-        return found
-    numbered = found.select(keys.column_names).append_column(_STORED, pa.array(range(len(found))))
-    return found.take(numbered.join(keys, keys.column_names, join_type="left semi")[_STORED])
+@dataclass(frozen=True, slots=True)
+class _DeltaRows:
+    """`StoredRows` of a Delta table."""
+
+    table: DeltaTable
+
+    def with_keys(self, keys: pa.Table) -> pa.Table:
+        dataset = self.table.to_pyarrow_dataset()
+        if not keys.num_rows:
+            return dataset.schema.empty_table()
+        kinds = [dataset.schema.field(name) for name in keys.column_names]
+        keys = keys.cast(pa.schema(kinds))
+        values = keys.column(0).combine_chunks()
+        field = pc.field(keys.column_names[0])
+        bounds = pc.min_max(values)
+        wanted = (field >= bounds["min"]) & (field <= bounds["max"]) & field.isin(values)
+        found = dataset.to_table(filter=wanted)
+        if keys.num_columns == 1:
+            return found
+        numbers = pa.array(range(len(found)))
+        numbered = found.select(keys.column_names).append_column(_STORED, numbers)
+        chosen = numbered.join(keys, keys.column_names, join_type="left semi")
+        return found.take(chosen[_STORED])
+
+    def open_since(self, columns: Sequence[str], column: str, since: Any = None) -> pa.Table:
+        condition = pc.field(column).is_null()
+        if since is not None:
+            condition |= pc.field(column) >= since
+        return self.table.to_pyarrow_dataset().to_table(list(columns), filter=condition)
+
+
+def with_remembered(added: pa.Table, remembered: pa.Table) -> pa.Table:
+    """Return deletes with those of a table of deletes that are not too old."""
+    kept = _shaped(remembered, added.schema, {})
+    since = pc.max(added[_AT]).as_py() - REMEMBERED
+    return pa.concat_tables([kept.filter(pc.greater_equal(kept[_AT], since)), added])
 
 
 def _shaped(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, int]) -> pa.Table:

@@ -6,7 +6,8 @@ with the batch number (`penstock.lake.commits`). A repeated batch finds its numb
 nothing.
 
 An upsert reads the newest row of each key into the driver, as for Delta tables (`upsert.py`), and
-replaces the files that have one of these keys (`penstock.lake.upsert`).
+replaces the files that have one of these keys (`penstock.lake.upsert`). Change events are merged as
+in Delta tables (`changes.py`). Their deletes are remembered in a second table beside this one.
 """
 
 from __future__ import annotations
@@ -14,25 +15,36 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, Or, Reference
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, VariantType
 
-from penstock.lake.commits import LakeTable, Mark, appended
+from penstock.lake.commits import Change, LakeTable, Mark, appended
 from penstock.lake.files import FILE_BYTES, FileWriter, check_visible
 from penstock.lake.schemas import storable
 from penstock.lake.target import LakeMismatch
-from penstock.lake.upsert import Upsert, check_keys
+from penstock.lake.upsert import Upsert, check_keys, rows_with_keys
 from penstock.spark.staged import Staged, query_of
 from penstock.spark.tables.append import Written
+from penstock.spark.tables.changes import (
+    DELETED,
+    OWN_NAMES,
+    REWRITE_VERSIONS,
+    SEQUENCE,
+    ChangeReader,
+    Changes,
+    with_remembered,
+)
 from penstock.spark.tables.commits import QueryChanged
 from penstock.spark.tables.schemas import check_names, valid_text, with_nulls
-from penstock.spark.tables.upsert import REMOVES, KeyedRows
+from penstock.spark.tables.upsert import BATCH_ROWS_MAX, REMOVES, KeyedRows
 
 _ENTRY: Final = "entry"
 
@@ -122,7 +134,7 @@ class IcebergUpsert:
             self._table.prepare(schema)
             upsert = Upsert(
                 name=self._table.name, rows=rows, keys=self._keys, order_by=self._order_by,
-                removes=removes,
+                removes=removes, keep_others=True,
             )  # fmt: skip
             change = upsert.change(self._table.writer())
             found = self._table.commit(mark, self._batches.proceed(mark), change)
@@ -144,6 +156,117 @@ class IcebergUpsert:
         schema = arrow_of(batch.drop(*self._leave_out).schema)
         check_keys(self._table.name, storable(self._table.name, schema), self._keys, self._order_by)
         return schema
+
+
+class IcebergChanges:
+    """Sink that applies change events to an Iceberg table; arguments are those of `DeltaChanges`.
+
+    The table of deletes has the name of the table with the suffix `_penstock_deleted`.
+    """
+
+    def __init__(
+        self,
+        table: LakeTable,
+        application: str,
+        *,
+        keys: Sequence[str],
+        history: bool = False,
+        leave_out: Sequence[str] = (),
+        batch_rows_max: int = BATCH_ROWS_MAX,
+        rewrite_versions: int = REWRITE_VERSIONS,
+    ) -> None:
+        self._table = table
+        deleted = replace(table.target, table=f"{table.name}{DELETED}")
+        self._deleted = LakeTable(deleted, application=application)
+        self._application = application
+        self._history = history
+        self._rewrite_versions = rewrite_versions
+        self._read = ChangeReader(
+            table.name, keys=keys, history=history, leave_out=leave_out,
+            batch_rows_max=batch_rows_max,
+        )  # fmt: skip
+
+    def stage(self, batch: DataFrame, batch_id: int) -> Staged[Written]:
+        """Load the changes into memory; the errors are those of `DeltaChanges.stage`."""
+        mark = Mark(batch=batch_id, query=query_of(batch))
+        proceed = _Batches(self._table, self._application).proceed(mark)
+        if not proceed(self._table.mark()):
+            return _replayed(batch_id)
+        schema = self._columns(batch)
+        changes = self._read(batch, batch_id)
+
+        def commit() -> Written:
+            if not changes.rows.num_rows and changes.last_cut is None:
+                return _result(batch_id, 0, 0, replayed=False)
+            self._remember(changes, mark)
+            self._table.prepare(schema)
+            change = partial(self._change, self._table.writer(), changes)
+            found = self._table.commit(mark, proceed, change)
+            return _result(batch_id, changes.rows.num_rows, 0, replayed=found is None)
+
+        return Staged(rows=changes.rows.num_rows, commit=commit)
+
+    def check(self, batch: DataFrame) -> None:
+        """Check that change events with these columns can be applied; no row is read.
+
+        Raises:
+            InvalidOption: a column's type cannot be a key.
+            LakeMismatch: the table rejects the columns.
+        """
+        self._table.check(self._columns(batch))
+
+    def _columns(self, batch: DataFrame) -> pa.Schema:
+        schema = arrow_of(self._read.columns(batch), own=OWN_NAMES)
+        check_keys(self._table.name, storable(self._table.name, schema), self._read.row_keys, None)
+        return schema
+
+    def _change(self, writer: FileWriter, changes: Changes, table: Table) -> Change:
+        deleted = self._deleted.open()
+        remembered = None if deleted is None else _LakeRows(deleted)
+        rows = changes.applied(_LakeRows(table), remembered)
+        cut = None if self._history or changes.last_cut is None else (SEQUENCE, changes.last_cut)
+        upsert = Upsert(
+            name=self._table.name, rows=rows.drop_columns([REMOVES]), keys=self._read.row_keys,
+            removes=rows[REMOVES].to_numpy(), cut=cut, keep_others=True,
+        )  # fmt: skip
+        return upsert.change(writer)(table)
+
+    def _remember(self, changes: Changes, mark: Mark) -> None:
+        """Add a batch's deletes and truncations to the table of deletes, unless it has them."""
+        added = changes.deletes()
+        proceed = _Batches(self._deleted, self._application).proceed(mark)
+        if not added.num_rows or not proceed(self._deleted.mark()):
+            return
+        self._deleted.prepare(added.schema)
+        writer = self._deleted.writer()
+
+        def change(table: Table) -> Change:
+            snapshot = table.current_snapshot()
+            number = 0 if snapshot is None else snapshot.sequence_number or 0
+            if not number or number % self._rewrite_versions:
+                return writer.write(added), ()
+            old = [task.file for task in table.scan().plan_files()]
+            return writer.write(with_remembered(added, table.scan().to_arrow())), old
+
+        self._deleted.commit(mark, proceed, change)
+
+
+@dataclass(frozen=True, slots=True)
+class _LakeRows:
+    """`StoredRows` of an Iceberg table."""
+
+    table: Table
+
+    def with_keys(self, keys: pa.Table) -> pa.Table:
+        return rows_with_keys(self.table, keys)
+
+    def open_since(self, columns: Sequence[str], column: str, since: Any = None) -> pa.Table:
+        condition: BooleanExpression = IsNull(term=Reference(column))
+        if since is not None:
+            condition = Or(
+                condition, GreaterThanOrEqual(term=Reference(column), value=since.isoformat())
+            )
+        return self.table.scan(row_filter=condition, selected_fields=tuple(columns)).to_arrow()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +292,17 @@ class _Batches:
         return lambda last: self.is_next(last, mark)
 
 
-def arrow_of(schema: StructType) -> pa.Schema:
+def arrow_of(schema: StructType, own: Sequence[str] = ()) -> pa.Schema:
     """Return the Arrow schema of a batch.
+
+    Args:
+        own: columns of this package, whose names are reserved for it.
 
     Raises:
         LakeMismatch: Arrow has no type for a column.
         TableMismatch: a name is reserved, or two names differ only in case.
     """
-    check_names(schema.names)
+    check_names([name for name in schema.names if name not in own])
     for field in schema:
         if isinstance(field.dataType, VariantType):
             raise LakeMismatch(f"column {field.name} is a variant, which Iceberg does not have")
