@@ -274,6 +274,7 @@ def test_each_record_is_written_once_through_kills(
     client.write_arrow(topic, pa.table({"value": values, "partition": partitions}))
     file = tmp_path / "lake.toml"
     file.write_text(FILE.format(topic=topic, folder=tmp_path))
+    lake(tmp_path).open()  # creates the catalogue's tables, which two processes cannot do at once
     drawn, last = random.Random(kills), -1
     for _ in range(kills):
         child = _PROCESSES.Process(target=run_once, args=(str(file), broker.bootstrap))

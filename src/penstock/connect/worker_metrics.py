@@ -43,7 +43,7 @@ def samples(worker: Worker, now_ms: int) -> Iterator[Sample]:
         metrics.retries = found.retries
         metrics.restarts = max(0, worker.entries[name].starts - 1)
         metrics.last_commit_age_seconds = (
-            None if found.last_commit_ms is None else (now_ms - found.last_commit_ms) / 1000
+            None if found.last_commit_ms is None else max(now_ms - found.last_commit_ms, 0) / 1000
         )
         retained = found.facts.get(RETAINED)
         metrics.slot_retained_bytes = retained if isinstance(retained, int) else None

@@ -79,10 +79,11 @@ class Serving:
 
     async def ended(self) -> int:
         """Wait for the process to end itself; return its status."""
-        process, self._process = self._process, None
-        if process is None:
+        if self._process is None:
             return 0
-        return await asyncio.wait_for(process.wait(), SECONDS)
+        status = await asyncio.wait_for(self._process.wait(), SECONDS)
+        self._process = None
+        return status
 
     async def kill(self) -> None:
         if self._process is not None:

@@ -15,7 +15,6 @@ import pytest
 from penstock.connect.errors import ConnectorFailed
 from penstock.testing import Broker
 from tests.connect.postgresql.bed import (
-    END_SECONDS,
     LOGICAL,
     Database,
     connector_file,
@@ -29,6 +28,8 @@ from tests.postgres import PostgresServer, owner, postgres_server
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 STANDBY = "standby"
+FOLLOW_SECONDS = 150.0
+"""Most time until a standby has a slot: it looks for slots every 30 s when nothing changes."""
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def log(tmp_path: Path) -> Iterator[Broker]:
 
 
 def until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + END_SECONDS
+    deadline = time.monotonic() + FOLLOW_SECONDS
     while not met():
         assert time.monotonic() < deadline, "the standby does not follow"
 

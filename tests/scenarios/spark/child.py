@@ -65,7 +65,7 @@ def install_points() -> None:
     )  # fmt: skip
     between(DeltaSink, "_commit", ("table: commit under way",), ("table: committed",))
     between(
-        DeltaUpsert, "_commit", ("upsert: before the merge", "upsert: merge under way"),
+        DeltaUpsert, "commit", ("upsert: before the merge", "upsert: merge under way"),
         ("upsert: merged",),
     )  # fmt: skip
     for what, letters in (("topic", False), ("dead letters", True)):
