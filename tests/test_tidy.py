@@ -19,14 +19,15 @@ SOURCE = "src"
 FOLDERS = (SOURCE, "tests", "compat", "benchmarks", "examples", "sim")
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
-FILES_MAX = 950
+FILES_MAX = 990
 """Largest number of files in the product."""
 LINES_MAX = {
-    "apps": 36_500, "archive": 1_100, "base": 3_400, "broker": 38_100, "client": 10_300,
-    "connect": 13_900, "control": 11_200, "diskless": 6_900, "formats": 5_600, "host": 9_900,
-    "kernels": 4_500, "lake": 1_300, "objects": 2_800, "outbox": 6_300, "partitions": 2_800,
-    "planner": 10_400, "records": 3_900, "registry": 13_400, "replication": 4_600, "security":
-    6_400, "spark": 23_200, "storage": 14_100, "testing": 600, "wire": 2_600,
+    "apps": 37_300, "archive": 1_100, "base": 3_400, "broker": 40_900, "client": 10_500,
+    "connect": 13_900, "control": 11_400, "diskless": 6_900, "formats": 5_600, "host": 9_900,
+    "kernels": 4_700, "lake": 1_300, "link": 1_500, "mirror": 1_600, "objects": 2_800,
+    "outbox": 6_300, "partitions": 2_900, "planner": 10_400, "records": 3_900,
+    "registry": 13_400, "replication": 4_600, "security": 6_500, "spark": 23_200,
+    "storage": 14_100, "testing": 600, "wire": 2_900,
 }  # fmt: skip
 """Budget of each room's lines. A commit that raises one states the reason in its body."""
 LINES_SLACK = 300

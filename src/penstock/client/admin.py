@@ -30,8 +30,8 @@ from penstock.client.errors import (
     broker_error,
     is_retriable,
 )
-from penstock.client.protocol import ClusterMetadata, Node, TopicMetadata
-from penstock.client.session import Session
+from penstock.client.protocol import ClusterMetadata, Node, TopicMetadata, from_response
+from penstock.client.session import Session, metadata_body
 from penstock.records.extents import EARLIEST, LATEST, MAX_TIMESTAMP
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,11 @@ class AdminCalls:
             raise InvalidArgument(f"topics = {topics!r}: must be a list of topic names")
         names = None if topics is None else [text("topics", name) for name in topics]
         return self._session.retrying(lambda: self._session.refresh(names))
+
+    def metadata_of(self, node: Node, topics: Iterable[str]) -> ClusterMetadata:
+        """Request metadata of topics from one broker, as that broker knows them."""
+        address = node.host, node.port
+        return from_response(self._session.call_address(address, "Metadata", metadata_body(topics)))
 
     def unsupported_calls(self, node: Node) -> list[str]:
         """Return the names of this client's calls that a broker does not support.

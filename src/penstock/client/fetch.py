@@ -29,7 +29,7 @@ for epochs, KIP-951 for the leader in responses.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -272,29 +272,55 @@ def fetch_body(
     partition_max_bytes: int,
     max_wait_ms: int,
 ) -> dict[str, Any]:
-    by_id = version >= BY_ID_FROM
+    return request_body(
+        [topic_body(topic, topic_id, asked, version, partition_max_bytes)],
+        version=version,
+        isolation=isolation,
+        max_bytes=max_bytes,
+        max_wait_ms=max_wait_ms,
+    )
+
+
+def request_body(
+    topics: Sequence[Mapping[str, Any]],
+    *,
+    version: int,
+    isolation: int,
+    max_bytes: int,
+    max_wait_ms: int,
+) -> dict[str, Any]:
+    """Return the body of a Fetch of several topics, each made by `topic_body`."""
     return {
         **({"replica_id": -1} if version <= _REPLICA_ID_UNTIL else {}),
         "max_wait": max_wait_ms,
         "min_bytes": 1,
         "max_bytes": max_bytes,
         "isolation_level": isolation,
-        "topics": [
-            {
-                **({"topic_id": topic_id} if by_id else {"topic": topic}),
-                "partitions": [
-                    {
-                        "partition": partition,
-                        "current_leader_epoch": position.leader_epoch,
-                        "fetch_offset": position.offset,
-                        "last_fetched_epoch": position.epoch,
-                        "partition_max_bytes": partition_max_bytes,
-                    }
-                    for partition, position in asked.items()
-                ],
-            }
-        ],
+        "topics": topics,
         "forgotten_topics_data": (),
+    }
+
+
+def topic_body(
+    topic: str,
+    topic_id: UUID | None,
+    asked: Mapping[int, Asked],
+    version: int,
+    partition_max_bytes: int,
+) -> dict[str, Any]:
+    """Return one topic of the body of a Fetch, with the positions of its partitions."""
+    return {
+        **({"topic_id": topic_id} if version >= BY_ID_FROM else {"topic": topic}),
+        "partitions": [
+            {
+                "partition": partition,
+                "current_leader_epoch": position.leader_epoch,
+                "fetch_offset": position.offset,
+                "last_fetched_epoch": position.epoch,
+                "partition_max_bytes": partition_max_bytes,
+            }
+            for partition, position in asked.items()
+        ],
     }
 
 
@@ -306,18 +332,31 @@ def read_fetch(
     Raises:
         MalformedResponse: the response does not follow the schema.
     """
+    error_code, found = read_topics(frame, offset, where, version)
+    return error_code, [partition for _, partition in found]
+
+
+def read_topics(
+    frame: memoryview, offset: int, where: str, version: int
+) -> tuple[int, list[tuple[bytes, FetchedPartition]]]:
+    """Decode a Fetch response as `read_fetch`; each partition with the id or name of its topic.
+
+    Raises:
+        MalformedResponse: the response does not follow the schema.
+    """
     try:
         _, error_code, _ = _TOP.unpack_from(frame, offset)
         topics, offset = read_uvarint(frame, offset + _TOP.size)
-        found: list[FetchedPartition] = []
+        found: list[tuple[bytes, FetchedPartition]] = []
         for _ in range(topics - 1):
             length = 17
             if version < BY_ID_FROM:
                 length, offset = read_uvarint(frame, offset)
+            key = bytes(frame[offset : offset + length - 1])
             count, offset = read_uvarint(frame, offset + length - 1)
             for _ in range(count - 1):
                 partition, offset = _read_partition(frame, offset)
-                found.append(partition)
+                found.append((key, partition))
             offset = skip_tags(frame, offset)
     except (struct.error, IndexError, MalformedRequest) as error:
         raise MalformedResponse(f"{where} sent a truncated response to Fetch: {error}") from None

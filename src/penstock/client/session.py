@@ -221,6 +221,16 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), number
 
 
+def metadata_body(topics: Iterable[str] | None) -> dict[str, Any]:
+    """Return the body of a Metadata request; None requests all topics."""
+    return {
+        "topics": None if topics is None else [{"name": name} for name in topics],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
 class Session:
     def __init__(
         self,
@@ -364,17 +374,7 @@ class Session:
 
     def refresh(self, topics: Iterable[str] | None) -> ClusterMetadata:
         """Request metadata from any broker and store it in the cache; None requests all topics."""
-        named = None if topics is None else [{"name": name} for name in topics]
-        response = self.call_any(
-            "Metadata",
-            {
-                "topics": named,
-                "allow_auto_topic_creation": False,
-                "include_cluster_authorized_operations": False,
-                "include_topic_authorized_operations": False,
-            },
-        )
-        answer = from_response(response)
+        answer = from_response(self.call_any("Metadata", metadata_body(topics)))
         with self._lock:
             self._cache.update(answer, now_ms=self.now_ms())
         return answer

@@ -41,6 +41,7 @@ from penstock.client.protocol import TopicAndPartition
 from penstock.client.session import GROUP, TRANSACTION, Session
 
 if TYPE_CHECKING:
+    from penstock.client.produce import Batch
     from penstock.client.writer import Progress, WriteReport
 
 _FENCED: Final = frozenset({"producer_fenced", "invalid_producer_epoch"})
@@ -140,6 +141,24 @@ class TransactionalProducer:
                 partition=partition if isinstance(partition, str) else None,
                 progress=progress,
             )
+
+    def write_batches(
+        self, topic: str, groups: Callable[[ProducerIdentity], Iterable[Iterable[Batch]]]
+    ) -> WriteReport:
+        """Write encoded batches as part of the open transaction.
+
+        `groups` returns the batches; their headers must have the given identity and its sequences.
+
+        Raises:
+            InvalidArgument: no transaction is open.
+            PenstockError: the write was rejected; the transaction must be aborted.
+        """
+        from penstock.client.writer import WriteOptions, Writer
+
+        self._expect("write", _State.OPEN)
+        with self._part():
+            writer = Writer(self._session, topic, self._identity, WriteOptions())
+            return writer.write_batches(groups(self._identity))
 
     def send_offsets(
         self,
@@ -409,6 +428,49 @@ class TransactionCalls:
         }
         self._transactional(transactional_id, "InitProducerId", body)
         return self.describe_transaction(transactional_id)
+
+    def abort_open(self, topic: str) -> int:
+        """Abort all open transactions in a topic by markers, and return their number.
+
+        It is meant for transactions that no coordinator of the cluster knows. The producers of
+        others are not fenced, and write on without a transaction.
+
+        Raises:
+            PenstockError: a leader does not respond or rejects a marker.
+        """
+        session = self._session
+        partitions = [row.index for row in session.topic(topic).partitions]
+        count = 0
+        for node_id, led in session.leaders_of(topic, partitions).items():
+            body = {"topics": [{"name": topic, "partition_indexes": led}]}
+            answer = session.call_node(node_id, "DescribeProducers", body)
+            markers = []
+            for found in answer.topics[0].partitions:
+                if found.error_code:
+                    where = f"producers of {topic}-{found.partition_index}"
+                    raise broker_error(int(found.error_code), where, found.error_message)
+                markers += [
+                    {
+                        "producer_id": int(producer.producer_id),
+                        "producer_epoch": int(producer.producer_epoch),
+                        "transaction_result": False,
+                        "topics": [
+                            {"name": topic, "partition_indexes": [int(found.partition_index)]}
+                        ],
+                        "coordinator_epoch": max(0, int(producer.coordinator_epoch)),
+                    }
+                    for producer in found.active_producers
+                    if int(producer.current_txn_start_offset) >= 0
+                ]
+            if markers:
+                answer = session.call_node(node_id, "WriteTxnMarkers", {"markers": markers})
+                for marker in answer.markers:
+                    for item in (item for row in marker.topics for item in row.partitions):
+                        if item.error_code:
+                            where = f"abort marker of producer {marker.producer_id} in {topic}"
+                            raise broker_error(int(item.error_code), where)
+                count += len(markers)
+        return count
 
     def _transactional(self, transactional_id: str, name: str, body: Mapping[str, Any]) -> Any:
         text("transactional id", transactional_id)

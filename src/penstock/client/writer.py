@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
@@ -185,13 +185,26 @@ class Writer:
         to_many = keyed and self._options.partition is None
         chunk_bytes = self._options.batch_bytes * (self._count if to_many else 1)
         chunk_bytes = min(int(chunk_bytes * _FILLED_SHARE), self._options.buffer_bytes)
-        try:
+
+        def encoded() -> Iterator[Iterable[Batch]]:
             started_ms, taken = self._session.now_ms(), 0
             for chunk in chunks(batches, self._rows_max(), chunk_bytes):
-                self._core.add(self._encode(normalise(chunk, names), to_many))
+                yield self._encode(normalise(chunk, names), to_many)
                 taken += chunk.num_rows
-                self._pump(self._options.buffer_bytes)
                 self._pace(started_ms, taken)
+
+        return self.write_batches(encoded())
+
+    def write_batches(self, groups: Iterable[Iterable[Batch]]) -> WriteReport:
+        """Write encoded batches, whose headers have the identity's producer and sequences.
+
+        Raises:
+            PenstockError: as in `write`.
+        """
+        try:
+            for batches in groups:
+                self._core.add(batches)
+                self._pump(self._options.buffer_bytes)
             self._pump(0)
         except PenstockError as error:
             error.add_note(f"{self._core.records} records were acknowledged before")

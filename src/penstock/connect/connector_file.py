@@ -186,14 +186,14 @@ def parsed(
     document: Document, *, bootstrap: str | None = None, state: Path | None = None
 ) -> ConnectorSpec:
     """Return the checked content of a document; arguments and errors are those of `load`."""
-    parser = _Parser(document)
+    parser = Parser(document)
     spec = parser.spec(bootstrap, state)
     if spec is None or parser.problems:
         raise DocumentInvalid(in_order(parser.problems, document.file))
     return spec
 
 
-class _Parser:
+class Parser:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []
@@ -206,7 +206,7 @@ class _Parser:
         for name in values:
             if name not in _TOP:
                 self.refuse((name,), "is not known here", f"known are {', '.join(_TOP)}")
-        name = self._name()
+        name = self.document_name()
         errors = self.part(("errors",), ErrorPolicy)
         run = self.part(("run",), RunOptions)
         transforms = build_transforms(
@@ -311,7 +311,7 @@ class _Parser:
 
         return _VARIABLE.sub(replaced, value)
 
-    def _name(self) -> str:
+    def document_name(self) -> str:
         name = self.document.values.get("name", self.document.default_name)
         if not isinstance(name, str):
             self.refuse(("name",), "must be text", 'write name = "orders"')

@@ -1,0 +1,1 @@
+"""Mirrors: topics and groups of one cluster, copied continuously into another."""

@@ -1,0 +1,163 @@
+"""Transfer of consumer groups: offsets, translated to the target, and MirrorMaker's checkpoints.
+
+A translated offset is never ahead of what the group has processed, and at most one batch behind. It
+is committed in the target if the group has no members there, and only if it is higher than the
+group's offset there. So a group that moved to the target is never set back.
+
+If another mirror transfers the same topics in the opposite direction, the target also has records
+that the group reads in the source only after that mirror has transferred them. The translated
+offset is then limited to the target's records that were in the source before the group's offset.
+
+A checkpoint has the format of MirrorMaker's `Checkpoint`, so `RemoteClusterUtils.translateOffsets`
+returns the same offsets:
+
+    key    group string, topic string, partition i32
+    value  version i16 (0), upstream offset i64, downstream offset i64, metadata string
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.base.errors import PenstockError
+from penstock.client import Client
+from penstock.client.groups import Committed
+from penstock.client.protocol import TopicAndPartition
+from penstock.connect import positions
+from penstock.mirror.mirror_file import OWNER, MirrorSpec
+from penstock.mirror.syncs import Syncs, partition_bytes, text_bytes
+from penstock.mirror.topics import Clusters
+
+CONFIGS: Final = {"cleanup.policy": "compact"}
+_OFFSETS: Final = struct.Struct(">hqq")
+_VERSION: Final = 0
+_POSITIONS: Final = positions.positions_topic(f"{OWNER}\0").split("\0")
+"""Beginning and end of the names of mirrors' position topics."""
+DIRECTION: Final = "direction"
+"""Position with the facts of a mirror that a mirror in the opposite direction reads."""
+_FREE: Final = frozenset({"Empty", "Dead"})
+"""States of groups without members."""
+
+logger = logging.getLogger(__name__)
+
+
+class Groups:
+    """Transfer of the groups of one mirror, and the checkpoints that were written last."""
+
+    def __init__(
+        self, spec: MirrorSpec, source: Client, target: Client, clusters: Clusters, syncs: Syncs
+    ) -> None:
+        self._spec = spec
+        self._source = source
+        self._target = target
+        self._clusters = clusters
+        self._syncs = syncs
+        self._written: dict[tuple[str, TopicAndPartition], tuple[int, int]] = {}
+        self._back = Syncs()
+        self.active: list[str] = []
+        """Groups whose offsets are not committed, because they have members in the target."""
+
+    def transfer(self) -> None:
+        """Write checkpoints and commit offsets of all groups that the mirror's file names.
+
+        Raises:
+            PenstockError: a cluster does not respond, or rejects a request.
+        """
+        wanted = self._spec.groups
+        if not wanted.plain and not wanted.patterns:
+            return
+        names = [
+            group.group_id for group in self._source.list_groups()
+            if wanted.match(group.group_id)
+        ]  # fmt: skip
+        if not names:
+            return
+        returning = self._returning_topics()
+        rows: dict[bytes, bytes] = {}
+        self.active = []
+        for group in names:
+            offsets = self._translated(group, returning)
+            rows |= self._checkpoints(group, offsets)
+            self._commit(group, offsets)
+        if rows:
+            table = pa.table({
+                "key": pa.array(rows.keys(), pa.binary()),
+                "value": pa.array(rows.values(), pa.binary()),
+            })  # fmt: skip
+            self._target.write_arrow(self._spec.checkpoints_topic, table)
+
+    def _translated(
+        self, group: str, returning: frozenset[str]
+    ) -> dict[TopicAndPartition, tuple[Committed, int]]:
+        """Return the committed offsets with their translations, by the target's partition."""
+        found: dict[TopicAndPartition, tuple[Committed, int]] = {}
+        for (topic, partition), committed in self._source.committed(group).items():
+            if not self._spec.mirrors(topic):
+                continue
+            place = (topic, partition)
+            offset = self._syncs.downstream(place, committed.offset)
+            if offset is not None and (topic in returning or self._back.knows(place)):
+                offset = min(offset, self._back.upstream(place, committed.offset))
+            if offset is not None:
+                found[self._spec.renamed(topic), partition] = (committed, offset)
+        return found
+
+    def _returning_topics(self) -> frozenset[str]:
+        """Return the topics that another mirror transfers from the target to the source."""
+        if self._spec.prefixed:
+            return frozenset()
+        found: set[str] = set()
+        for topic in self._source.list_topics():
+            owner = topic.name.removeprefix(_POSITIONS[0]).removesuffix(_POSITIONS[1])
+            if positions.positions_topic(f"{OWNER}{owner}") != topic.name:
+                continue
+            other = positions.load(self._source, f"{OWNER}{owner}", -1).get(DIRECTION, {})
+            if other.get("policy") == "identity" and self._clusters == Clusters(
+                other["target"], other["source"]
+            ):
+                found.update(other["topics"])
+                self._back.load(self._source, other["syncs"])
+        return frozenset(found)
+
+    def _checkpoints(
+        self, group: str, offsets: Mapping[TopicAndPartition, tuple[Committed, int]]
+    ) -> dict[bytes, bytes]:
+        rows: dict[bytes, bytes] = {}
+        for place, (committed, offset) in offsets.items():
+            entry = (committed.offset, offset)
+            if self._written.get((group, place)) != entry:
+                self._written[group, place] = entry
+                value = _OFFSETS.pack(_VERSION, *entry) + text_bytes(committed.metadata)
+                rows[text_bytes(group) + partition_bytes(*place)] = value
+        return rows
+
+    def _commit(
+        self, group: str, offsets: Mapping[TopicAndPartition, tuple[Committed, int]]
+    ) -> None:
+        there = self._target.committed(group)
+        higher = {
+            place: offset for place, (_, offset) in offsets.items()
+            if place not in there or offset > there[place].offset
+        }  # fmt: skip
+        if not higher:
+            return
+        if self._target.describe_group(group).state not in _FREE:
+            self.active.append(group)
+            return
+        try:
+            self._target.commit_offsets(group, higher)
+        except PenstockError as error:  # a member has joined since
+            logger.warning("group %s: %s", group, error)
+
+
+def direction(spec: MirrorSpec, clusters: Clusters, topics: Mapping[str, int]) -> dict[str, Any]:
+    """Return the facts of a mirror that a mirror in the opposite direction reads."""
+    return {
+        "source": clusters.source, "target": clusters.target, "policy": spec.target.policy,
+        "syncs": spec.syncs_topic, "topics": sorted(topics),
+    }  # fmt: skip

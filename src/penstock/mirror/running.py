@@ -1,0 +1,350 @@
+"""Runner of a mirror: copies batches, positions and offset pairs in transactions of the target.
+
+The positions are those of `penstock.connect.positions`. A transaction has batches of any number of
+partitions, the new positions of these partitions, and their offset pairs. After a failure the
+mirror starts again from the committed positions, so each record is written once.
+
+A record's header `ORIGIN` names the cluster that it was first written to. Records that come from
+the target are skipped, so two mirrors in opposite directions do not send a record round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any, Final
+
+from penstock.base.errors import PenstockError, RetriableError, UnavailableError
+from penstock.base.retry import Backoff
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.client import Client, TransactionalProducer
+from penstock.client.errors import OffsetOutOfRange, UnknownTopic
+from penstock.client.fetch import Run
+from penstock.client.produce import Batch
+from penstock.client.producers import ProducerIdentity
+from penstock.client.protocol import TopicAndPartition
+from penstock.connect import positions
+from penstock.connect.running import Stop
+from penstock.mirror import groups, syncs
+from penstock.mirror.batches import Converter, Origin
+from penstock.mirror.mirror_file import MirrorSpec
+from penstock.mirror.reading import Fetched, Reading
+from penstock.mirror.syncs import Pair
+from penstock.mirror.topics import Clusters, MirrorRefused, clusters_of, source_topics, steps
+from penstock.mirror.watching import Watch
+from penstock.records.extents import READ_COMMITTED
+
+TRANSACTION_BYTES: Final = 16 << 20
+"""Bytes of fetched batches above which a transaction is committed."""
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+CALL_MS: Final = 8_000
+"""Time for a call with its retries, after which the status has the error."""
+LINGER_SECONDS: Final = 0.05
+"""Time for which a transaction waits for more batches."""
+TICK_SECONDS: Final = 0.25
+STEADY_SECONDS: Final = 30.0
+"""Time without a failure after which the pauses between attempts start from the beginning."""
+BACKOFF: Final = Backoff(first_ms=100.0, ceiling_ms=5_000.0, steady=0.5)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRun:
+    """Run of a mirror.
+
+    Attributes:
+        once: whether the run ends when all records that were there at its start are mirrored.
+        report: receives a line about each change of topics, settings and ACLs of the target.
+    """
+
+    spec: MirrorSpec
+    watch: Watch
+    stop: Stop
+    once: bool = False
+    report: Callable[[str], None] = logger.info
+    ends: dict[str, dict[int, int]] = field(default_factory=dict)
+    """End offsets of the source's topics at the start of a run with `once`."""
+
+
+def run(run: MirrorRun) -> None:
+    """Run a mirror until it is stopped, or with `once` until it has caught up.
+
+    Raises:
+        PenstockError: the mirror has failed; the status has the cause.
+    """
+    failures, since = 0, 0.0
+    limit = run.spec.options.retry_timeout_seconds
+    watch = run.watch
+    while not run.stop.requested:
+        began = SYSTEM_CLOCK.monotonic()
+        try:
+            if _attempt(run):
+                break
+            failures = 0
+        except (RetriableError, UnavailableError, OffsetOutOfRange, UnknownTopic) as error:
+            now = SYSTEM_CLOCK.monotonic()
+            if not failures or now - began > STEADY_SECONDS:
+                failures, since = 0, now
+            failures += 1
+            if 0 <= limit <= now - since:
+                watch.enter("FAILED", str(error))
+                raise
+            watch.status.status.retries += 1
+            watch.enter("RETRYING", str(error))
+            logger.warning("mirror %s: %s", run.spec.name, error)
+            run.stop.pause(BACKOFF.pause_seconds(failures, chance=SYSTEM_RANDOMNESS.uniform()))
+        except Exception as error:
+            fenced = getattr(error, "code", "") == "producer_fenced"
+            cause = f"another run of mirror {run.spec.name} has replaced this one"
+            watch.enter("FAILED", cause if fenced else str(error))
+            raise
+        finally:
+            watch.ended()
+    watch.enter("STOPPED")
+
+
+def _attempt(run: MirrorRun) -> bool:
+    """Mirror until the run ends; return False if the topics of the source have changed."""
+    spec = run.spec
+    with ExitStack() as opened:
+        source = opened.enter_context(spec.source_client(api_timeout_ms=CALL_MS))
+        target = opened.enter_context(spec.target_client(api_timeout_ms=CALL_MS))
+        clusters = clusters_of(source, target)
+        producer = target.transactional(
+            f"penstock-mirror-{spec.name}", timeout_ms=TRANSACTION_TIMEOUT_MS
+        )
+        producer.begin()  # fences earlier runs and ends their transaction
+        producer.abort()
+        factor = spec.target.replication_factor
+        stored = positions.load(target, spec.position_owner, factor)
+        check_direction(spec, clusters, stored)
+        for topic, configs in (
+            (spec.syncs_topic, syncs.CONFIGS), (spec.checkpoints_topic, groups.CONFIGS)
+        ):  # fmt: skip
+            target.create_topic(topic, 1, configs, replication_factor=factor, exist_ok=True)
+        topics = source_topics(spec, source)
+        transfer = _Transfer(run, source, target, producer, clusters, topics, stored)
+        transfer.follow_topics()
+        pairs = transfer.syncs
+        pairs.load(target, spec.syncs_topic)
+        starts = _starts(run, source, topics, stored)
+        reader = spec.source_client()
+        ends = _ends(run, source, topics) if run.once else None
+        with closing(Reading(reader, starts, ends)) as reading:
+            places = {(t, p): offset for t, found in starts.items() for p, offset in found.items()}
+            run.watch.began(places, (reader, target))
+            return transfer.run(reading, places)
+
+
+def check_direction(spec: MirrorSpec, clusters: Clusters, stored: Mapping[str, Any]) -> None:
+    """Check that stored positions belong to these clusters.
+
+    Raises:
+        MirrorRefused: they belong to others.
+    """
+    known = stored.get(groups.DIRECTION, {})
+    found = [(side, known.get(side), getattr(clusters, side)) for side in ("source", "target")]
+    for side, before, now in found:
+        if before not in (None, now):
+            raise MirrorRefused(
+                f"mirror {spec.name} has positions of the {side} cluster {before}, but"
+                f" {side}.bootstrap is cluster {now}. Set it to the former cluster, or give the"
+                " mirror another name"
+            )
+
+
+def _starts(
+    run: MirrorRun, source: Client, topics: Mapping[str, int], stored: Mapping[str, Any]
+) -> dict[str, dict[int, int]]:
+    """Return the next offset of each partition.
+
+    Raises:
+        MirrorRefused: a partition ends before its position.
+    """
+    starts: dict[str, dict[int, int]] = {}
+    for topic in topics:
+        first = source.list_offsets(topic, "earliest")
+        after = source.list_offsets(topic)
+        for partition, offset in first.items():
+            known = stored.get(_key(topic, partition), offset)
+            if known < offset:
+                logger.warning(
+                    "mirror %s: %s-%d: offsets %d to %d were deleted from the source before they"
+                    " were mirrored", run.spec.name, topic, partition, known, offset - 1,
+                )  # fmt: skip
+                known = offset
+            if known > after[partition]:
+                raise MirrorRefused(
+                    f"{topic}-{partition} was mirrored up to offset {known}, but ends at"
+                    f" {after[partition]} in the source: the topic was created again or has lost"
+                    " records. Give the mirror another name to mirror it from the beginning"
+                )
+            starts.setdefault(topic, {})[partition] = known
+    return starts
+
+
+def _ends(run: MirrorRun, source: Client, topics: Mapping[str, int]) -> dict[str, dict[int, int]]:
+    for topic in topics:
+        if topic not in run.ends:
+            run.ends[topic] = source.list_offsets(topic, isolation=READ_COMMITTED)
+    return {topic: run.ends[topic] for topic in topics}
+
+
+def _key(topic: str, partition: int) -> str:
+    return f"at/{topic}/{partition}"
+
+
+class _Transfer:
+    """Transfer of one attempt: its transactions, groups and topics."""
+
+    def __init__(
+        self, run: MirrorRun, source: Client, target: Client, producer: TransactionalProducer,
+        clusters: Clusters, topics: dict[str, int], stored: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.syncs = syncs.Syncs()
+        self._run = run
+        self._spec = run.spec
+        self._source = source
+        self._target = target
+        self._producer = producer
+        self._clusters = clusters
+        self._topics = topics
+        self._stored = stored
+        self._positions: dict[TopicAndPartition, int] = {}
+        origin = None if run.spec.prefixed else Origin(clusters.source, clusters.target)
+        self._converter = Converter(origin)
+        self._groups = groups.Groups(run.spec, source, target, clusters, self.syncs)
+        now = SYSTEM_CLOCK.monotonic()
+        self._groups_at = now
+        self._topics_at = now + run.spec.options.topics_seconds
+
+    def follow_topics(self) -> None:
+        """Bring topics, settings and ACLs of the target in line with the source."""
+        facts = groups.direction(self._spec, self._clusters, self._topics)
+        changed = {} if self._stored.get(groups.DIRECTION) == facts else {groups.DIRECTION: facts}
+        for step in steps(self._spec, self._source, self._target, self._topics, self._stored):
+            step.act()
+            if step.text:
+                self._run.report(step.text)
+            changed |= step.stored
+        if changed:
+            topic = positions.positions_topic(self._spec.position_owner)
+            self._target.write_arrow(topic, positions.rows_of(changed))
+            self._stored |= changed
+
+    def run(self, reading: Reading, places: Mapping[TopicAndPartition, int]) -> bool:
+        """Transfer batches until the run ends; return False if the topics have changed."""
+        self._positions = dict(places)
+        stop = self._run.stop
+        while not stop.requested:
+            fetched = self._gather(reading)
+            if fetched:
+                self._commit(fetched)
+            elif self._run.once and reading.done:
+                self._transfer_groups()
+                return True
+            now = SYSTEM_CLOCK.monotonic()
+            if now >= self._groups_at:
+                self._transfer_groups()
+                self._groups_at = SYSTEM_CLOCK.monotonic() + self._spec.options.groups_seconds
+            if now >= self._topics_at:
+                if source_topics(self._spec, self._source) != self._topics:
+                    return False
+                self.follow_topics()
+                self._topics_at = SYSTEM_CLOCK.monotonic() + self._spec.options.topics_seconds
+            if not self._topics:
+                stop.pause(TICK_SECONDS)
+        return True
+
+    def _gather(self, reading: Reading) -> list[Fetched]:
+        """Return the batches of the next transaction; empty if none arrive."""
+        found: list[Fetched] = []
+        size, until = 0, 0.0
+        wait = TICK_SECONDS
+        while size < TRANSACTION_BYTES and (item := reading.take(max(wait, 0.001))) is not None:
+            if not found:
+                until = SYSTEM_CLOCK.monotonic() + LINGER_SECONDS
+            found.append(item)
+            size += len(item.run.data)
+            wait = until - SYSTEM_CLOCK.monotonic()
+            if wait <= 0:
+                break
+        return found
+
+    def _commit(self, fetched: list[Fetched]) -> None:
+        by_topic: dict[str, list[Run]] = {}
+        for topic, run in fetched:
+            by_topic.setdefault(topic, []).append(run)
+        after: dict[TopicAndPartition, int] = {}
+        pairs: list[tuple[TopicAndPartition, Pair]] = []
+        records = 0
+        with self._producer.transaction() as transaction:
+            for topic, runs in by_topic.items():
+                to = self._spec.renamed(topic)
+                self._converter.firsts = {}
+                report = transaction.write_batches(to, partial(self._batches, topic, runs, to))
+                records += report.records
+                ends = {run.partition: run.behind.offset for run in runs}
+                after |= {(topic, partition): offset for partition, offset in ends.items()}
+                pairs += self._pairs(topic, ends, report.offsets)
+            stored = {_key(*place): offset for place, offset in after.items()}
+            transaction.write_arrow(
+                positions.positions_topic(self._spec.position_owner), positions.rows_of(stored)
+            )
+            if pairs:
+                transaction.write_arrow(self._spec.syncs_topic, syncs.rows_of(pairs))
+        for place, pair in pairs:
+            self.syncs.add(place, pair)
+        self._positions |= after
+        self._stored |= stored
+        self._run.watch.committed(records, after)
+
+    def _batches(
+        self, topic: str, runs: list[Run], to: str, identity: ProducerIdentity
+    ) -> Iterator[Iterable[Batch]]:
+        for run in runs:
+            yield self._converter.batches(topic, run, identity, to)
+
+    def _pairs(
+        self, topic: str, ends: Mapping[int, int], offsets: Mapping[int, tuple[int, int]]
+    ) -> list[tuple[TopicAndPartition, Pair]]:
+        """Return the offset pairs of a topic's partitions after a write.
+
+        Args:
+            ends: new positions in the source.
+            offsets: first and last offsets that were written; -1 if unknown.
+        """
+        found: list[tuple[TopicAndPartition, Pair]] = []
+        skipped = [partition for partition in ends if partition not in offsets]
+        if skipped:  # all their records came from the target
+            there = self._target.list_offsets(self._spec.renamed(topic), partitions=skipped)
+            offsets = dict(offsets) | {p: (end, end - 1) for p, end in there.items()}
+        for partition, end in ends.items():
+            place = (topic, partition)
+            first, last = offsets[partition]
+            if first >= 0 and not self.syncs.knows(place):
+                found.append((place, Pair(self._positions[place], first)))
+            batches = self._converter.firsts.get(partition, [])
+            if first >= 0 and last - first + 1 == sum(count for _, count in batches):
+                downs = accumulate((count for _, count in batches[:-1]), initial=first)
+                found += [
+                    (place, Pair(up, down)) for (up, _), down in zip(batches, downs, strict=False)
+                ]
+            if first >= 0 and last >= first - 1:
+                found.append((place, Pair(end, last + 1)))
+        return found
+
+    def _transfer_groups(self) -> None:
+        try:
+            self._groups.transfer()
+        except PenstockError as error:
+            logger.warning("mirror %s: groups: %s", self._spec.name, error)
+            self._run.watch.note("groups", f"not transferred: {error}")
+        else:
+            self._run.watch.note("groups", None)
+            self._run.watch.note("active_groups", self._groups.active or None)

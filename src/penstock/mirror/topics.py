@@ -1,0 +1,195 @@
+"""Topics of a mirror: the steps that give the target the topics, settings and ACLs of the source.
+
+A topic's settings are those that were set for it. A setting is applied when the topic is created,
+and when it has changed in the source since the mirror last looked. So two mirrors in opposite
+directions do not undo each other's changes. Some settings are left out (`EXCLUDED`):
+those of the cluster that a topic is on, and those by which the target would change or reject the
+timestamps of mirrored records. ACLs are added, and never removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from penstock.base.errors import InvalidError
+from penstock.client import Client
+from penstock.client.errors import BrokerRefused
+from penstock.connect.positions import positions_topic
+from penstock.mirror.mirror_file import MirrorSpec
+from penstock.security.acls import AclBinding
+
+EXCLUDED: Final = frozenset({
+    "follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
+    "message.timestamp.type", "message.timestamp.difference.max.ms",
+    "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
+    "min.insync.replicas", "unclean.leader.election.enable",
+})  # fmt: skip
+"""Settings of topics that are not mirrored."""
+_ANY_TIME: Final = {
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+}
+_SET: Final = "dynamic topic"
+_CHANGES: Final = frozenset({"write", "all", "create", "delete", "alter", "alter_configs"})
+
+
+class MirrorRefused(InvalidError):
+    """A mirror cannot run as its file describes it."""
+
+    code = "invalid_config"
+
+
+class Clusters(Struct, frozen=True):
+    """Cluster ids of source and target."""
+
+    source: str
+    target: str
+
+
+class Step(Struct, frozen=True):
+    """Change of the target, and its description; `stored` has the positions that it changes."""
+
+    text: str
+    act: Callable[[], None]
+    stored: dict[str, Any] = {}
+
+
+def clusters_of(source: Client, target: Client) -> Clusters:
+    """Return the ids of both clusters.
+
+    Raises:
+        MirrorRefused: both are the same cluster, or one has no id.
+    """
+    found = [client.metadata(()).cluster_id for client in (source, target)]
+    if not found[0] or not found[1]:
+        raise MirrorRefused("a cluster does not report its id, which mirrors need to prevent loops")
+    if found[0] == found[1]:
+        raise MirrorRefused(
+            f"source and target are the same cluster {found[0]}, so records would go round. Set"
+            " source.bootstrap or target.bootstrap to another cluster"
+        )
+    return Clusters(found[0], found[1])
+
+
+def source_topics(spec: MirrorSpec, source: Client) -> dict[str, int]:
+    """Return the topics that are mirrored, with their numbers of partitions."""
+    return {
+        topic.name: len(topic.partitions)
+        for topic in source.list_topics()
+        if spec.mirrors(topic.name)
+    }
+
+
+def steps(
+    spec: MirrorSpec, source: Client, target: Client, topics: Mapping[str, int],
+    stored: Mapping[str, Any],
+) -> list[Step]:  # fmt: skip
+    """Return the steps that bring the target in line with the source.
+
+    Args:
+        topics: result of `source_topics`.
+        stored: positions of the mirror, which include the settings that were seen before.
+    """
+    there = {topic.name: len(topic.partitions) for topic in target.list_topics()}
+    known = _known_settings(spec, target, there)
+    found: list[Step] = []
+    for name, partitions in topics.items():
+        to = spec.renamed(name)
+        configs = {
+            entry.name: entry.value or ""
+            for entry in source.describe_configs("topic", name)
+            if entry.source == _SET and entry.name not in EXCLUDED
+            and (not known or entry.name in known)
+        }  # fmt: skip
+        seen = {f"configs/{name}": configs}
+        if to not in there:
+            found.append(_creation(spec, target, to, partitions, configs, seen))
+            continue
+        if there[to] < partitions:
+            text = f"raise the partitions of topic {to} from {there[to]} to {partitions}"
+            found.append(Step(text, partial(target.create_partitions, to, partitions)))
+        before = stored.get(f"configs/{name}", {})
+        if spec.options.configs and before != configs:
+            found += _settings(target, to, before, configs, seen)
+    return found + (_acl_steps(spec, source, target, topics) if spec.options.acls else [])
+
+
+def _known_settings(spec: MirrorSpec, target: Client, there: Mapping[str, int]) -> set[str]:
+    """Return the names of the target's topic settings; empty if it has no topic of the mirror."""
+    topic = positions_topic(spec.position_owner)
+    if topic not in there:
+        return set()
+    return {entry.name for entry in target.describe_configs("topic", topic)}
+
+
+def _creation(
+    spec: MirrorSpec, target: Client, to: str, partitions: int, configs: dict[str, str],
+    seen: dict[str, Any],
+) -> Step:  # fmt: skip
+    factor = spec.target.replication_factor
+    given = (configs if spec.options.configs else {}) | _ANY_TIME
+
+    def act() -> None:
+        target.create_topic(to, partitions, given, replication_factor=factor, exist_ok=True)
+
+    return Step(f"create topic {to} with {partitions} partitions", act, seen)
+
+
+def _settings(
+    target: Client, to: str, before: Mapping[str, str], now: dict[str, str], seen: dict[str, Any]
+) -> list[Step]:
+    changed = {name: value for name, value in now.items() if before.get(name) != value}
+    removed = sorted(before.keys() - now.keys())
+    there = {entry.name: entry.value for entry in target.describe_configs("topic", to)}
+    changed = {name: value for name, value in changed.items() if there.get(name) != value}
+    if not changed and not removed:
+        return [Step("", lambda: None, seen)]
+    words = [f"{name} = {value}" for name, value in changed.items()]
+    words += [f"{name} to its default" for name in removed]
+    act = partial(target.alter_configs, "topic", to, changed, delete=removed)
+    return [Step(f"set in topic {to}: {', '.join(words)}", act, seen)]
+
+
+def _acl_steps(
+    spec: MirrorSpec, source: Client, target: Client, topics: Mapping[str, int]
+) -> list[Step]:
+    try:
+        bindings = source.list_acls()
+        there = set(target.list_acls())
+    except BrokerRefused:  # one of them has no authorizer
+        return []
+    wanted = [mirrored for entry in bindings if (mirrored := _mirrored(spec, entry, topics))]
+    return [
+        Step(f"add ACL: {binding}", partial(target.create_acls, [binding]))
+        for binding in wanted
+        if binding not in there
+    ]
+
+
+def _mirrored(spec: MirrorSpec, entry: AclBinding, topics: Mapping[str, int]) -> AclBinding | None:
+    """Return the target's form of an ACL; None if it does not belong to a mirrored topic.
+
+    With the policy `prefix` only the mirror writes to the topic, so ACLs that allow changes are
+    left out.
+    """
+    if entry.resource_type != "topic":
+        return None
+    literal = entry.pattern_type == "literal"
+    applies = entry.name in topics if literal else any(t.startswith(entry.name) for t in topics)
+    allowing = entry.permission == "allow"
+    if not applies or (spec.prefixed and allowing and entry.operation in _CHANGES):
+        return None
+    return replace(entry, name=spec.renamed(entry.name))
+
+
+def missing_users(source: Client, target: Client) -> list[str]:
+    """Return the users with SCRAM credentials in the source that have none in the target."""
+    try:
+        return sorted(source.list_users().keys() - target.list_users().keys())
+    except BrokerRefused:
+        return []
