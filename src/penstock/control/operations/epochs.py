@@ -29,7 +29,7 @@ from penstock.control.operations.images import (
     read_incarnation,
 )
 from penstock.control.rules import epochs as rules
-from penstock.control.rules.metadata import check_incarnation, check_registered
+from penstock.control.rules.metadata import check_incarnation, check_registered, link_epoch
 from penstock.control.values.diskless import PartitionKey
 from penstock.control.values.epochs import (
     AssignedEpoch,
@@ -44,7 +44,7 @@ from penstock.control.values.epochs import (
     Reservation,
     Resignation,
 )
-from penstock.control.values.errors import NotReplicated
+from penstock.control.values.errors import InvalidReplicas, NotReplicated
 from penstock.control.values.topics import MetadataImage, Partition, Topic
 
 CHAIN_EPOCHS_MAX: Final = 1_000
@@ -184,6 +184,11 @@ class ReplicatedPartitions(OverImages):
                 refused[reassignment.key] = NotReplicated(*reassignment.key)
                 continue
             got = rules.reassign(reassignment, row, known.image.version + 1)
+            if not isinstance(got, PenstockError) and got.get("move") and link_epoch(topic):
+                got = InvalidReplicas(
+                    f"topic {topic.name!r} is or was linked: its log has leader epochs of another"
+                    " cluster, and its replicas cannot be moved. Copy it to a new topic instead"
+                )
             if isinstance(got, PenstockError):
                 refused[reassignment.key] = got
                 continue

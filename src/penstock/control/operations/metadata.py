@@ -263,3 +263,9 @@ class Metadata(OverImages):
         metadata.producer_ids(0, count)
         stop: int = yield images.allocate_producer_ids(count)
         return metadata.producer_ids(stop - count, count)
+
+    @operation()
+    def skip_producer_ids(self, count: int) -> Operation[int]:
+        """Leave out `count` producer ids, which are never allocated; return the next one."""
+        following: int = yield images.allocate_producer_ids(count)
+        return following

@@ -29,6 +29,11 @@ from penstock.control.values.errors import (
 )
 from penstock.control.values.topics import ROLES, Broker, MetadataImage, Partition, Topic
 
+LINK_SOURCE: Final = "link.source"
+LINK_CLIENT: Final = "link.client.config"
+LINK_EPOCH: Final = "link.epoch"
+"""Settings of a topic that follows a topic of another cluster."""
+
 PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000
 """Producer ids that one call allocates."""
 
@@ -202,6 +207,16 @@ def set_topic_configs(
         raise StaleTopic(topic.name, "the config", dict(expected), dict(topic.configs))
     changed = replace(topic, configs=dict(configs))
     return with_topics(image, [changed]), changed
+
+
+def is_linked(topic: Topic) -> bool:
+    """Return whether a topic follows a topic of another cluster, and rejects producers."""
+    return bool(topic.configs.get(LINK_SOURCE))
+
+
+def link_epoch(topic: Topic) -> int:
+    """Return the lowest leader epoch that clients get, because of a present or former link."""
+    return int(topic.configs.get(LINK_EPOCH, 0))
 
 
 def set_broker_configs(

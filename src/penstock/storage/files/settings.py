@@ -158,6 +158,19 @@ class LogConfig:
         (), "Leaders whose sending to followers is throttled, as partition:broker or *.",
         pattern=THROTTLED_REPLICAS, no_effect=NOT_THROTTLED,
     )  # fmt: skip
+    link_client_config: str = setting(
+        "", "Absolute path, on each broker, of a properties file with the client's security options"
+        " for the brokers of link.source; empty for a source without security.",
+    )  # fmt: skip
+    link_epoch: int = setting(
+        0, "Lowest leader epoch that clients of a linked topic see. The brokers set it; a request"
+        " cannot change it.", 0, INT_MAX,
+    )  # fmt: skip
+    link_source: str = setting(
+        "", "Brokers of another cluster, as HOST:PORT, whose topic of the same name this topic"
+        " follows: it has the same batches at the same offsets, and rejects producers. Empty for a"
+        " topic without a link; deleting this setting promotes the topic.",
+    )  # fmt: skip
     local_retention_bytes: int = setting(
         -2, "Bytes of a tiered partition to keep on local disk; -2 means retention.bytes.", -2,
         LONG_MAX,

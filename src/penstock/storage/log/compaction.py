@@ -152,7 +152,9 @@ class Compaction:
     def is_compacted(self) -> bool:
         state = self._state
         refused = state.closed or state.fence or state.damage
-        return refused is None and "compact" in state.config.cleanup_policy
+        config = state.config
+        linked = bool(config.link_source)  # the source compacts, and its gaps are copied
+        return refused is None and "compact" in config.cleanup_policy and not linked
 
     def cleanable(self, clean_offset: int, now_ms: int) -> Cleanable:
         """Return the segments that a pass may compact; the log is clean up to `clean_offset`."""

@@ -142,7 +142,7 @@ def expired_count(
     stays ends the search, so that the log gets no gap. A segment without timestamps, as compaction
     may leave one, is removed only together with a later segment.
     """
-    deletes = "delete" in config.cleanup_policy
+    deletes = "delete" in config.cleanup_policy and not config.link_source
     retention_ms, surplus = config.retention_ms, size_bytes - config.retention_bytes
     count = 0
     for place, (next_offset, size, newest) in enumerate(islice(segments, most), 1):

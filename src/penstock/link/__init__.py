@@ -1,0 +1,1 @@
+"""Links: topics that follow topics of another cluster, batch for batch."""

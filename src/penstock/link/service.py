@@ -1,0 +1,343 @@
+"""Links of one broker: fetches from source clusters, and appends to the linked partitions it leads.
+
+All linked topics with the same source and client options share one link. For each broker of the
+source that leads a followed partition, the link has one fetch in flight, on a thread. The response
+is appended on the event loop before the next fetch is sent, so memory is bounded by one response
+for each source broker. The position of a partition is the end of its log. A restart, a failed
+append or a response that comes late therefore needs no bookkeeping.
+
+Clients get the topic's link epoch as leader epoch. It is raised before batches with a higher epoch
+are appended; otherwise a consumer would see records that are newer than its metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
+
+from msgspec import Struct
+
+from penstock.base.errors import CorruptError, PenstockError, RetriableError
+from penstock.base.pause import pause
+from penstock.base.retry import Backoff
+from penstock.client.client import Client
+from penstock.client.errors import broker_error
+from penstock.client.fetch import OFFSET_OUT_OF_RANGE, Asked
+from penstock.control.rules.metadata import LINK_CLIENT, LINK_SOURCE, link_epoch
+from penstock.link.groups import copy_groups
+from penstock.link.source import CALL_TIMEOUT_MS, CLIENT_ID, Fetched, Origin, Source, options_of
+from penstock.partitions.linked import LinkedPartition
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock, Randomness
+    from penstock.client.protocol import TopicMetadata
+    from penstock.client.security import ClientSecurity
+    from penstock.control import Topic
+    from penstock.partitions import Partition
+
+logger = logging.getLogger(__name__)
+
+THREADS_MAX: Final = 32
+"""Maximum number of calls to source clusters at a time."""
+METADATA_SECONDS: Final = 30.0
+"""Time after which a link reads the source's metadata again."""
+RETRY_SECONDS: Final = 1.0
+"""Time after which a partition that could not be followed is fetched again."""
+GROUPS_SECONDS: Final = 2.0
+"""Time between two copies of the groups' offsets."""
+_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=5_000, steady=0.5)
+
+T = TypeVar("T")
+
+
+class LinkDiverged(CorruptError):
+    """Log of a linked partition that is no copy of its source's log."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+
+class LinkedServed(Protocol):
+    """Linked topic with the partitions that this broker leads."""
+
+    topic: Topic
+    partitions: list[Partition | None]
+
+
+class LinkParts(Struct, frozen=True, kw_only=True):
+    """Services of the broker that links use.
+
+    `linked` has the linked topics by name. `raise_epoch` stores a topic's new link epoch and loads
+    it. `prepare` makes the producer ids of this cluster differ from those of any source.
+    """
+
+    clock: Clock
+    randomness: Randomness
+    linked: Mapping[str, LinkedServed]
+    raise_epoch: Callable[[Topic, int], Awaitable[None]]
+    prepare: Callable[[], Awaitable[None]]
+    address: Callable[[], str]
+    as_client: Callable[[], ClientSecurity]
+
+
+class LinkService:
+    """Links of one broker; belongs to the event loop."""
+
+    def __init__(self, parts: LinkParts) -> None:
+        self._parts = parts
+        self._links: dict[Origin, _Link] = {}
+        self._ending: set[asyncio.Future[tuple[None, None]]] = set()
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "link")
+
+    def image_changed(self) -> None:
+        """Start and end links as the linked topics of the metadata image require."""
+        wanted: dict[Origin, set[str]] = {}
+        for name, served in self._parts.linked.items():
+            if any(partition is not None for partition in served.partitions):
+                wanted.setdefault(origin_of(served.topic), set()).add(name)
+        for origin in self._links.keys() - wanted.keys():
+            self._end(self._links.pop(origin))
+        for origin, names in wanted.items():
+            link = self._links.get(origin)
+            if link is None:
+                link = self._links[origin] = _Link(origin, self._parts, self._threads)
+            link.follow(names)
+
+    async def stop(self) -> None:
+        """End all links, and wait for their calls. Idempotent."""
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            self._end(link)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        self._threads.shutdown(wait=False)
+
+    def _end(self, link: _Link) -> None:
+        link.end()
+        self._ending.add(link.done)
+        link.done.add_done_callback(self._ending.discard)
+
+
+def origin_of(topic: Topic) -> Origin:
+    configs = topic.configs
+    return Origin(configs.get(LINK_SOURCE, ""), configs.get(LINK_CLIENT, ""))
+
+
+class _Link:
+    """Followed topics of one source cluster."""
+
+    def __init__(self, origin: Origin, parts: LinkParts, threads: ThreadPoolExecutor) -> None:
+        self._origin = origin
+        self._parts = parts
+        self._threads = threads
+        self._names: set[str] = set()
+        self._stale = False
+        self._ended = False
+        self._failed: dict[tuple[str, int], tuple[str, float]] = {}
+        """Last error of each partition that could not be followed, and the time to try it again."""
+        loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[tuple[None, None]] = asyncio.gather(
+            loop.create_task(self._run(self._follow_all, "following topics")),
+            loop.create_task(self._run(self._copy_groups, "copying groups")),
+        )
+
+    def follow(self, names: set[str]) -> None:
+        if names != self._names:
+            self._names, self._stale = names, True
+
+    def end(self) -> None:
+        self._ended = self._stale = True
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    async def _run(self, work: Callable[[], Awaitable[None]], task: str) -> None:
+        failures = 0
+        while not self._ended:
+            try:
+                await work()
+                failures = 0
+            except (PenstockError, OSError) as error:
+                failures += 1
+                if failures == 1:
+                    logger.warning(
+                        "%s of %s failed, retrying: %s", task, self._origin.bootstrap, error
+                    )
+            except Exception:
+                failures += 1
+                logger.exception("%s of %s failed, retrying", task, self._origin.bootstrap)
+            if failures:
+                chance = self._parts.randomness.uniform()
+                await pause(_BACKOFF.pause_seconds(failures, chance=chance))
+
+    # -- records
+
+    async def _follow_all(self) -> None:
+        """Follow the topics until the link ends, or the metadata must be read again."""
+        await self._parts.prepare()
+        source = await self._call(lambda: Source(*self._origin))
+        try:
+            while not self._ended:
+                await self._follow_leaders(source)
+        finally:
+            source.close()
+
+    async def _follow_leaders(self, source: Source) -> None:
+        self._stale = False
+        names = sorted(self._names)
+        topics = await self._call(lambda: source.topics(names))
+        for name in set(names) - topics.keys():
+            self._fail(name, -1, f"the source has no topic {name!r}")
+        nodes: dict[int, list[tuple[str, int]]] = {}
+        for name, topic in topics.items():
+            await self._raise_epoch(name, max(row.leader_epoch for row in topic.partitions))
+            for row in topic.partitions:
+                if row.leader >= 0 and self._partition(name, row.index) is not None:
+                    nodes.setdefault(row.leader, []).append((name, row.index))
+        until = self._parts.clock.monotonic() + METADATA_SECONDS
+        if not nodes:
+            await pause(_BACKOFF.ceiling_ms / 1000)
+        following = [self._follow(source, node, topics, nodes[node], until) for node in nodes]
+        for result in await asyncio.gather(*following, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _follow(
+        self,
+        source: Source,
+        node_id: int,
+        topics: Mapping[str, TopicMetadata],
+        places: Sequence[tuple[str, int]],
+        until: float,
+    ) -> None:
+        """Fetch from one source broker and append, until the metadata must be read again."""
+        turn = 0
+        try:
+            while not self._stale and self._parts.clock.monotonic() < until:
+                turn, now = (turn + 1) % len(places), self._parts.clock.monotonic()
+                wanted: dict[str, dict[int, Asked]] = {}
+                for name, index in (*places[turn:], *places[:turn]):
+                    partition = self._partition(name, index)
+                    _, later = self._failed.get((name, index), ("", 0.0))
+                    if partition is not None and later <= now:
+                        wanted.setdefault(name, {})[index] = Asked(*partition.next_position)
+                if not wanted:
+                    await pause(RETRY_SECONDS)
+                    continue
+                for fetched in await self._call(lambda: source.fetch(node_id, wanted, topics)):  # noqa: B023
+                    await self._apply(source, node_id, fetched)
+        finally:
+            self._stale = True
+
+    async def _apply(self, source: Source, node_id: int, fetched: Fetched) -> None:
+        partition = self._partition(fetched.topic, fetched.part.partition)
+        if partition is None or partition.next_position[0] != fetched.asked.offset:
+            return
+        try:
+            if fetched.part.error_code == OFFSET_OUT_OF_RANGE:
+                await self._restart(source, node_id, partition, fetched)
+            else:
+                await self._append(partition, fetched)
+                self._failed.pop((fetched.topic, fetched.part.partition), None)
+        except RetriableError as error:
+            logger.info("%s: append is repeated: %s", partition.topic_partition, error)
+            await pause(_BACKOFF.first_ms / 1000)
+        except PenstockError as error:
+            self._fail(fetched.topic, fetched.part.partition, str(error))
+
+    async def _restart(
+        self, source: Source, node_id: int, partition: LinkedPartition, fetched: Fetched
+    ) -> None:
+        """Restart a log at the source's log start, if the source has deleted the records below.
+
+        Raises:
+            PenstockError: the log ends above the source's log, or cannot be restarted.
+        """
+        name, index, end = fetched.topic, fetched.part.partition, fetched.asked.offset
+        start = await self._call(lambda: source.earliest(node_id, name, index))
+        if start <= end:
+            raise LinkDiverged(
+                f"offset {end}, the end of the log, is outside the source's log, which starts at"
+                f" {start}: delete the topic, and link it again"
+            )
+        if partition.next_position[0] == end:
+            partition.start_at(start)
+
+    async def _append(self, partition: LinkedPartition, fetched: Fetched) -> None:
+        part, walked = fetched.part, fetched.walked
+        end = fetched.asked.offset
+        if part.error_code:
+            self._stale = True
+            raise broker_error(part.error_code, f"fetch at offset {end}")
+        if part.parts is not None:
+            epoch, own_end = partition.end_offset_for_epoch(part.parts.epoch)
+            common = min(part.parts.offset, own_end) if epoch >= 0 else part.log_start_offset
+            logger.warning(
+                "%s: the source's log ends epoch %d at offset %d; removing the records above",
+                partition.topic_partition, part.parts.epoch, common,
+            )  # fmt: skip
+            partition.truncate_to(common)
+            return
+        partition.start_at(part.log_start_offset)
+        if walked.size_bytes:
+            epoch = walked.behind.epoch
+            await self._raise_epoch(fetched.topic, epoch)
+            if self._partition(fetched.topic, part.partition) is not partition:
+                return
+            batches = part.records[: walked.size_bytes]
+            partition.append_linked(batches, now_ms=self._parts.clock.now_ms(), done=_committed)
+        elif len(part.records):
+            raise broker_error(10, f"a batch at offset {end} was not sent whole")
+
+    async def _raise_epoch(self, name: str, epoch: int) -> None:
+        served = self._parts.linked.get(name)
+        if served is not None and epoch > link_epoch(served.topic):
+            await self._parts.raise_epoch(served.topic, epoch)
+
+    def _partition(self, name: str, index: int) -> LinkedPartition | None:
+        served = self._parts.linked.get(name)
+        if served is None or not 0 <= index < len(served.partitions):
+            return None
+        partition = served.partitions[index]
+        return partition if isinstance(partition, LinkedPartition) else None
+
+    def _fail(self, topic: str, partition: int, reason: str) -> None:
+        before, _ = self._failed.get((topic, partition), ("", 0.0))
+        if before != reason:
+            logger.warning("%s-%d cannot follow its source: %s", topic, partition, reason)
+        again = self._parts.clock.monotonic() + RETRY_SECONDS
+        self._failed[topic, partition] = reason, again
+
+    # -- groups
+
+    async def _copy_groups(self) -> None:
+        """Copy the groups' offsets of topics whose first partition this broker leads."""
+        names = [name for name in self._names if self._partition(name, 0) is not None]
+        if names:
+            address, security = self._parts.address(), self._parts.as_client()
+            failed = await self._call(lambda: self._copy(names, address, security))
+            for group, reason in failed.items():
+                logger.info("offsets of group %s were not copied: %s", group, reason)
+        until = self._parts.clock.monotonic() + GROUPS_SECONDS
+        while not self._ended and self._parts.clock.monotonic() < until:
+            await pause(_BACKOFF.first_ms / 1000)
+
+    def _copy(
+        self, names: Sequence[str], address: str, security: ClientSecurity
+    ) -> Mapping[str, str]:
+        options = options_of(self._origin.client_config)
+        with (
+            Client(
+                self._origin.bootstrap, client_id=CLIENT_ID, security=options,
+                api_timeout_ms=CALL_TIMEOUT_MS,
+            ) as source,
+            Client(
+                address, client_id=CLIENT_ID, security=security, api_timeout_ms=CALL_TIMEOUT_MS
+            ) as target,
+        ):  # fmt: skip
+            return copy_groups(source, target, names)
+
+
+def _committed(result: object) -> None:
+    """Do nothing: an append that failed is undone, and its records are fetched again."""
