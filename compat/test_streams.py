@@ -1,5 +1,8 @@
 """Kafka Streams counts words exactly once, while it and the broker are killed.
 
+Two instances run with each group protocol, classic and streams (KIP-1071), over the same input and
+the same kills. Both must give the counts that the test computes, so they also equal each other.
+
 A program of Kafka's own library (`java/WordCount.java`, `processing.guarantee=exactly_once_v2`)
 reads lines, repartitions words, keeps counts in a store with a changelog, and tells each count. So
 for each word a reader of committed records must see 1, 2, 3, … to the number of times that it was
@@ -13,7 +16,7 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +32,8 @@ from compat.drivers.remote import java_environment
 from compat.parts import PartMissing, java_program
 from compat.security import grant, harness, read, scenario, security_of, transactions, write
 from compat.servers import killable
+from compat.tools import run_tool
+from penstock.client import Client
 
 PARTITIONS = 2
 LINES = 300
@@ -38,6 +43,15 @@ WAIT_SECONDS = 120.0
 SEED = 7
 SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+
+STREAMS_GROUPS = {
+    "group.streams.min.session.timeout.ms": "1000",
+    "group.streams.session.timeout.ms": "6000",
+    "group.streams.min.heartbeat.interval.ms": "100",
+    "group.streams.heartbeat.interval.ms": "500",
+    "group.streams.initial.rebalance.delay.ms": "1000",
+}
+"""Settings with which members of streams groups expire as fast as those of classic groups."""
 
 # What Kafka's documentation of Streams asks for: its own topics begin with the application's id.
 NEEDS = (
@@ -52,14 +66,15 @@ NEEDS = (
 class WordCount:
     """The program, in a process that can be killed and started again on the same state."""
 
-    def __init__(self, bootstrap: str, directory: Path) -> None:
+    def __init__(self, bootstrap: str, directory: Path, protocol: str, name: str) -> None:
         try:
             self._classes = java_program("WordCount", "streams")
         except PartMissing as error:
             missing(error)
-        self._arguments = [bootstrap, "lines", "counts", str(directory / "state")]
+        self._arguments = [bootstrap, "lines", "counts", str(directory / f"state-{name}")]
+        self._protocol = protocol
         grant(bootstrap, "streams", NEEDS)
-        self._said = directory / "streams.log"
+        self._said = directory / f"streams-{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -71,7 +86,11 @@ class WordCount:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **java_environment(security_of("streams"))},
+                env={
+                    **os.environ,
+                    **java_environment(security_of("streams")),
+                    "GROUP_PROTOCOL": self._protocol,
+                },
             )
 
     def kill(self) -> None:
@@ -111,11 +130,11 @@ class Counts:
                 self.of[message.key().decode()].append(int(message.value()))
         return sum(map(len, self.of.values()))
 
-    def await_seen(self, count: int, program: WordCount) -> None:
+    def await_seen(self, count: int, programs: Sequence[WordCount]) -> None:
         """Wait until so many counts have been told in all."""
         eventually(
             lambda: self.poll() >= count,
-            lambda: f"{self.poll()} counts of {count}: {program.said}",
+            lambda: f"{self.poll()} counts of {count}: {[p.said for p in programs]}",
             seconds=WAIT_SECONDS,
         )
 
@@ -125,29 +144,38 @@ class Counts:
 
 
 @contextmanager
-def counting(bootstrap: str, directory: Path) -> Iterator[tuple[WordCount, Counts]]:
-    """The program and a reader of what it counts."""
-    program, counts = WordCount(bootstrap, directory), Counts(bootstrap)
-    program.start()
+def counting(
+    bootstrap: str, directory: Path, protocol: str
+) -> Iterator[tuple[list[WordCount], Counts]]:
+    """Two instances of the program, and a reader of what they count."""
+    programs = [WordCount(bootstrap, directory, protocol, name) for name in ("one", "two")]
+    counts = Counts(bootstrap)
+    for program in programs:
+        program.start()
     try:
-        yield program, counts
+        yield programs, counts
     finally:
         counts.close()
-        program.kill()
+        for program in programs:
+            program.kill()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_words_are_counted_once_over_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_words_are_counted_once_over_kills(tmp_path: Path, protocol: str) -> None:
     dice = random.Random(SEED)
     truth: Counter[str] = Counter()
-    with killable(tmp_path / "broker") as broker, Confluent(broker.bootstrap) as driver:
+    with (
+        killable(tmp_path / "broker", STREAMS_GROUPS) as broker,
+        Confluent(broker.bootstrap) as driver,
+    ):
         admin = AdminClient({**harness(broker.bootstrap), "log_level": 0})
         for future in admin.create_topics(
             [NewTopic(name, PARTITIONS) for name in ("lines", "counts")]
         ).values():
             future.result(WAIT_SECONDS)
-        with counting(broker.bootstrap, tmp_path) as (program, counts):
+        with counting(broker.bootstrap, tmp_path, protocol) as (programs, counts):
             for number in range(KILLS + 1):
                 words = [dice.choices(WORDS, k=8) for _ in range(LINES)]
                 truth.update(word for line in words for word in line)
@@ -167,15 +195,63 @@ def test_words_are_counted_once_over_kills(tmp_path: Path) -> None:
                 target = truth.total()
                 if number < KILLS:  # some of what was just written is counted when the kill comes
                     target -= dice.randrange(1, LINES * 8)
-                counts.await_seen(target, program)
+                counts.await_seen(target, programs)
                 if number == KILLS:
                     break
                 if number % 2:
                     broker.kill()
                     broker.start()
                 else:
+                    program = dice.choice(programs)
                     program.kill()
                     program.start()
             assert counts.poll() == truth.total()
+            with Client(broker.bootstrap) as client:
+                kinds = {group.group_id: group.group_type for group in client.list_groups()}
+            assert kinds["counts-app"] == protocol
         for word in WORDS:
             assert counts.of[word] == list(range(1, truth[word] + 1)), word
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_kafka_streams_groups_shows_resets_and_deletes_a_group(tmp_path: Path) -> None:
+    """Run Kafka's own tool on a running application, and after it has ended."""
+    tool = "streams.StreamsGroupCommand"
+    group = ("--group", "counts-app")
+    with killable(tmp_path / "broker", STREAMS_GROUPS) as broker:
+        admin = AdminClient({**harness(broker.bootstrap), "log_level": 0})
+        for future in admin.create_topics(
+            [NewTopic(name, PARTITIONS) for name in ("lines", "counts")]
+        ).values():
+            future.result(WAIT_SECONDS)
+        with (
+            Confluent(broker.bootstrap) as driver,
+            counting(broker.bootstrap, tmp_path, "streams") as (programs, counts),
+        ):
+            now_ms = int(time.time() * 1000)
+            lines = [
+                Record(value=b"log event", timestamp=now_ms, partition=number % PARTITIONS)
+                for number in range(50)
+            ]
+            driver.produce("lines", lines, idempotent=True)
+            counts.await_seen(100, programs)
+            (state,) = run_tool(broker.bootstrap, tool, "--list", "--state")
+            assert (state["GROUP"], state["STATE"]) == ("counts-app", "Stable")
+            members = run_tool(broker.bootstrap, tool, "--describe", *group, "--members")
+            assert len(members) == 2
+            offsets = run_tool(broker.bootstrap, tool, "--describe", *group, "--offsets")
+            assert {(row["TOPIC"], row["PARTITION"]) for row in offsets} >= {
+                ("lines", "0"),
+                ("counts-app-counts-repartition", "0"),
+            }
+        eventually(
+            lambda: run_tool(broker.bootstrap, tool, "--list", "--state")[0]["STATE"] == "Empty",
+            lambda: "the group still has members",
+            seconds=WAIT_SECONDS,
+        )
+        inputs = ("--to-earliest", "--input-topic", "lines", "--execute")
+        reset = run_tool(broker.bootstrap, tool, "--reset-offsets", *group, *inputs)
+        assert {(row["TOPIC"], row["NEW-OFFSET"]) for row in reset} == {("lines", "0")}
+        run_tool(broker.bootstrap, tool, "--delete", *group)
+        assert run_tool(broker.bootstrap, tool, "--list") == []

@@ -27,8 +27,12 @@ public final class WordCount {
         config.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 50);
         config.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
-        config.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
-        config.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 500);
+        String protocol = System.getenv().getOrDefault("GROUP_PROTOCOL", "classic");
+        config.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, protocol);
+        if (protocol.equals("classic")) {
+            config.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
+            config.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 500);
+        }
         config.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
         config.put(StreamsConfig.producerPrefix("max.block.ms"), 120000);
 

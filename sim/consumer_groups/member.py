@@ -48,7 +48,14 @@ class Process:
         self.request += 1
         request = self.request
         tells = self.full or self.sent != self.owned
-        event = ConsumerHeartbeat(
+        owned = self.owned
+        event = self.heartbeat(owned if tells else None)
+        self.world.send(self, request, event, lambda answer: self._answered(request, owned, answer))
+        self.world.after(REQUEST_TIMEOUT_MS, lambda: self._timed_out(request))
+
+    def heartbeat(self, owned: Partitions | None) -> ConsumerHeartbeat:
+        """Return the heartbeat to be sent; `owned` is None if it has not changed."""
+        return ConsumerHeartbeat(
             group_id="g",
             member_id=self.member_id,
             epoch=self.leaving or self.epoch,
@@ -58,11 +65,8 @@ class Process:
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if self.full else -1,
             topics=self.topics if self.full else None,
             regex=self.regex if self.full and self.regex else None,
-            owned=self.owned if tells else None,
+            owned=owned,
         )
-        owned = self.owned
-        self.world.send(self, request, event, lambda answer: self._answered(request, owned, answer))
-        self.world.after(REQUEST_TIMEOUT_MS, lambda: self._timed_out(request))
 
     def _timed_out(self, request: int) -> None:
         if self.request == request:

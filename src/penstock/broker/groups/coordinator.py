@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from penstock.base.errors import BugError, InvalidError, PenstockError
@@ -53,6 +54,7 @@ from penstock.broker.groups.runtime.kinds import (
     DescribeGroup,
     FetchCheck,
     Groups,
+    Kind,
     ListedGroup,
     ListedGroups,
     ListGroups,
@@ -486,7 +488,22 @@ class GroupCoordinator(Coordinator):
         consumer.topics = share.topics = self._seen.topics
         consumer.racks = share.racks = _racks(self._seen)
         Conversion(turn, classic, consumer)
-        return Groups(turn, [classic, consumer, share])
+        streams = partial(self._streams, turn, classic)
+        return Groups(turn, [classic, consumer, share], {"streams": streams})
+
+    def _streams(self, turn: Turn, classic: ClassicGroups) -> Kind:
+        from penstock.broker.groups.streams import StreamsGroups, StreamsLimits
+
+        settings, image = self._settings, self._seen or self._cluster.image
+        limits = StreamsLimits(
+            groups_max=settings.groups_max,
+            max_size=settings.group_streams_max_size,
+            configs=self._configs,
+        )
+        streams = StreamsGroups(turn, limits)
+        streams.topics = image.topics
+        streams.convert_empty(classic)
+        return streams
 
     def _share_limits(self) -> ShareGroupLimits:
         settings = self._settings

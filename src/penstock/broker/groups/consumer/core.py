@@ -113,7 +113,7 @@ def _refuse_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> Refused |
             error=UNKNOWN_MEMBER_ID,
             message=f"{member_id!r} is not a member of group {group.group_id!r}",
         )
-    if epoch != member.epoch:
+    if not member.may_commit(epoch):
         return Refused(
             error=STALE_MEMBER_EPOCH if member.classic is None else ILLEGAL_GENERATION,
             message=f"the epoch of member {member_id!r} is {member.epoch}, not {epoch}",

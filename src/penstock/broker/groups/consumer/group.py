@@ -154,6 +154,10 @@ class ConsumerMember(ModernMember):
             state=self.state, epoch=self.epoch, assigned=self.assigned, revoking=self.revoking
         )
 
+    def may_commit(self, epoch: int) -> bool:
+        """Whether the member may commit offsets with this epoch."""
+        return epoch == self.epoch
+
     def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
@@ -189,8 +193,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
 
     def add(self, member: ConsumerMember) -> None:
         super().add(member)
-        self._own(member.member_id, member.assigned)
-        self._own(member.member_id, member.revoking)
+        self._own(member)
 
     def remove(self, member: ConsumerMember) -> None:
         super().remove(member)
@@ -202,14 +205,15 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             member.previous_epoch, member.epoch = member.epoch, current.epoch
         member.state = current.state
         member.assigned, member.revoking = current.assigned, current.revoking
-        self._own(member.member_id, member.assigned)
-        self._own(member.member_id, member.revoking)
+        self._own(member)
         outdate(member, "current")
 
     def rename(self, member: ConsumerMember, member_id: str) -> None:
+        gathers = self.gathers  # the group is not empty, even if this is its only member
         self.remove(member)
         member.member_id = member_id
         self.add(member)
+        self.gathers = gathers
         member.rows.clear()
 
     def taken(self, partitions: Partitions) -> Partitions:
@@ -223,6 +227,10 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
                     found[topic] = owned
         return found
 
+    def taken_from(self, member: ConsumerMember) -> Taken:
+        """Return the function that returns which partitions a member cannot get yet."""
+        return self.taken
+
     def released(self, member: ConsumerMember) -> bool:
         """Whether all partitions that a member waits for have been released by their owners."""
         for topic, numbers in member.target.items():
@@ -231,15 +239,17 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
                 return False
         return True
 
-    def _own(self, member_id: str, partitions: Partitions) -> None:
-        for topic, numbers in partitions.items():
-            owners = self.owners.setdefault(topic, {})
-            for number in numbers:
-                if owners.setdefault(number, member_id) != member_id:
-                    raise BugError(
-                        f"partition {number} of topic {topic.hex()} belongs to"
-                        f" {owners[number]!r} and to {member_id!r} in group {self.group_id!r}"
-                    )
+    def _own(self, member: ConsumerMember) -> None:
+        member_id = member.member_id
+        for partitions in (member.assigned, member.revoking):
+            for topic, numbers in partitions.items():
+                owners = self.owners.setdefault(topic, {})
+                for number in numbers:
+                    if owners.setdefault(number, member_id) != member_id:
+                        raise BugError(
+                            f"partition {number} of topic {topic.hex()} belongs to"
+                            f" {owners[number]!r} and to {member_id!r} in group {self.group_id!r}"
+                        )
 
     def _disown(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.revoking):

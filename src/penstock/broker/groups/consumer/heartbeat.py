@@ -140,6 +140,7 @@ def _invalid(message: str) -> Refused:
 def refuse_group(
     groups: ConsumerState, group: ConsumerGroup | None, event: ConsumerHeartbeat
 ) -> Refused | None:
+    """Return the error of a heartbeat that the group, or a new one, rejects; else None."""
     limits = groups.limits
     if group is None:
         if event.epoch != JOIN:
@@ -163,7 +164,7 @@ def refuse_group(
         return Refused(
             error=GROUP_MAX_SIZE_REACHED,
             message=f"group {group.group_id!r} has {size} members,"
-            f" group.consumer.max.size is {limits.max_size}",
+            f" group.{groups.name}.max.size is {limits.max_size}",
         )
     return None
 
@@ -184,7 +185,7 @@ def find_member(
     member = group.members.get(member_id)
     if event.epoch == JOIN:
         if member is None:
-            member = ConsumerMember(member_id)
+            member = groups.new_member(member_id)
             member.instance_id = event.instance_id
             group.add(member)
             member.timer.fire = partial(groups.expire, group, member)
@@ -194,7 +195,7 @@ def find_member(
             error=UNKNOWN_MEMBER_ID,
             message=f"Member {member_id} is not a member of group {group.group_id}.",
         )
-    return _refuse_epoch(member, event) or member
+    return _refuse_epoch(groups, member, event) or member
 
 
 def _replace(
@@ -226,7 +227,9 @@ def _replace(
     return holder
 
 
-def _refuse_epoch(member: ConsumerMember, event: ConsumerHeartbeat) -> Refused | None:
+def _refuse_epoch(
+    groups: ConsumerState, member: ConsumerMember, event: ConsumerHeartbeat
+) -> Refused | None:
     """Return the error of a stale or unknown epoch; None if the epoch is valid.
 
     The previous epoch is valid too if the member owns only partitions that are assigned to it: the
@@ -246,8 +249,8 @@ def _refuse_epoch(member: ConsumerMember, event: ConsumerHeartbeat) -> Refused |
         side = "smaller"
     return Refused(
         error=FENCED_MEMBER_EPOCH,
-        message=f"The consumer group member has a {side} member epoch ({event.epoch}) than the one"
-        f" known by the group coordinator ({member.epoch}). The member must abandon all its"
+        message=f"The {groups.name} group member has a {side} member epoch ({event.epoch}) than the"
+        f" one known by the group coordinator ({member.epoch}). The member must abandon all its"
         " partitions and rejoin.",
     )
 
@@ -327,13 +330,13 @@ def _answer(
         HeartbeatResponse(
             member_id=member.member_id,
             epoch=member.epoch,
-            heartbeat_interval_ms=_interval_ms(groups, group, member),
+            heartbeat_interval_ms=interval_ms(groups, group, member),
             assigned=member.assigned if changed else None,
         ),
     )
 
 
-def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember) -> int:
+def interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember) -> int:
     """Return the heartbeat interval, which is shorter while a member waits for revocations."""
     usual = groups.limits.heartbeat_interval_ms(group.group_id)
     if member.current.state is not MemberState.UNRELEASED_PARTITIONS:
@@ -351,7 +354,7 @@ def step(
         target_epoch=group.assignment_epoch,
         target=member.target,
         owned=owned,
-        taken=group.taken,
+        taken=group.taken_from(member),
     )
     if now == before:
         return

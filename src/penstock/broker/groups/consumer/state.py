@@ -57,7 +57,7 @@ FORMAT: Final = 1
 
 
 def encode_group(group: ConsumerGroup) -> dict[str, bytes]:
-    return encode_rows(group, kind=KIND, row_format=FORMAT, member=_member, current=_current)
+    return encode_rows(group, kind=KIND, row_format=FORMAT, member=_member, current=encode_current)
 
 
 def _member(member: ConsumerMember) -> bytes:
@@ -83,7 +83,7 @@ def _classic(side: ClassicSide) -> dict[str, Any]:
     }
 
 
-def _current(member: ConsumerMember) -> bytes:
+def encode_current(member: ConsumerMember) -> bytes:
     return b'{"state":"%s","epoch":%d,"previous_epoch":%d,"assigned":%s,"revoking":%s}' % (
         member.state.value.encode(),
         member.epoch,
@@ -107,7 +107,7 @@ def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGrou
 
 def _decode_member(member_id: str, saved: Mapping[str, Any]) -> ConsumerMember:
     member = ConsumerMember(member_id)
-    fields, current = saved["member"], saved["current"]
+    fields = saved["member"]
     member.instance_id, member.rack_id = fields["instance"], fields["rack"]
     member.client_id, member.client_host = fields["client"], fields["host"]
     member.rebalance_timeout_ms = int(fields["rebalance_timeout_ms"])
@@ -121,12 +121,18 @@ def _decode_member(member_id: str, saved: Mapping[str, Any]) -> ConsumerMember:
                 for name, metadata in fields["classic"]["protocols"]
             ),
         )
+    decode_progress(member, saved)
+    return member
+
+
+def decode_progress(member: ConsumerMember, saved: Mapping[str, Any]) -> None:
+    """Set a member's reconciliation state and target from the parts of its row."""
+    current = saved["current"]
     member.state = MemberState(current["state"])
     member.epoch, member.previous_epoch = int(current["epoch"]), int(current["previous_epoch"])
     member.assigned = decode_partitions(current["assigned"])
     member.revoking = decode_partitions(current["revoking"])
     member.target = decode_partitions(saved["target"])
-    return member
 
 
 # Resolution of the regular expressions by which members subscribe to topics.
@@ -327,6 +333,9 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
     def create(self, group_id: str) -> ConsumerGroup:
         group = self.groups[group_id] = ConsumerGroup(group_id, touched_ms=self.turn.now_ms)
         return group
+
+    def new_member(self, member_id: str) -> ConsumerMember:
+        return ConsumerMember(member_id)
 
     # -- kind-specific parts ----------------------------------------------------------------
 

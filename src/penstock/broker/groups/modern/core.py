@@ -32,7 +32,14 @@ from penstock.broker.groups.modern.group import (
     TargetWork,
 )
 from penstock.broker.groups.runtime.assignors import Partitions
-from penstock.broker.groups.runtime.core import Compute, Computed, Saved, SaveFailed, Stored
+from penstock.broker.groups.runtime.core import (
+    Compute,
+    Computed,
+    Saved,
+    SaveFailed,
+    Stored,
+    Work,
+)
 from penstock.broker.groups.runtime.kinds import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
@@ -175,7 +182,7 @@ class ModernGroups(ABC, Generic[G, M]):
     def _start_target(self, group: G) -> None:
         if group.ticket or group.assignment_epoch >= group.epoch:
             return
-        due_ms = self._due_ms(group)
+        due_ms = self.due_ms(group)
         if due_ms > self.turn.now_ms:
             group.target_timer.fire = partial(self.finish_event, group)
             self.turn.timers.start(group.target_timer, due_ms)
@@ -185,14 +192,19 @@ class ModernGroups(ABC, Generic[G, M]):
         group.look(self.topics)
         self._ticket += 1
         group.ticket = self._ticket
-        work = TargetWork(
+        work = self.work(group)
+        self.turn.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
+
+    def work(self, group: G) -> Work:
+        """Return the computation of the group's next target, whose result is a `Target`."""
+        return TargetWork(
             epoch=group.epoch,
             assignor=self.assignor(group),
             spec=group.spec(self.topics, self.racks),
         )
-        self.turn.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
 
-    def _due_ms(self, group: G) -> int:
+    def due_ms(self, group: G) -> int:
+        """Return the earliest time of the next target."""
         if not group.gathers:
             return group.next_target_ms
         first, last = group.requested_ms

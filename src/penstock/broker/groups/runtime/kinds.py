@@ -256,12 +256,21 @@ class Kind(Protocol):
 
 
 class Groups:
-    def __init__(self, turn: Turn, kinds: Sequence[Kind]) -> None:
-        """Create the dispatcher; `kinds` begins with the classic kind."""
+    def __init__(
+        self,
+        turn: Turn,
+        kinds: Sequence[Kind],
+        late: Mapping[str, Callable[[], Kind]] | None = None,
+    ) -> None:
+        """Create the dispatcher; `kinds` begins with the classic kind.
+
+        `late` has constructors by name of kinds that are constructed at their first use.
+        """
         self._turn = turn
-        self._kinds = kinds
+        self._kinds = list(kinds)
         self._by_name = {kind.name: kind for kind in kinds}
-        turn.count = lambda: sum(len(kind.ids) for kind in kinds)
+        self._late = dict(late or {})
+        turn.count = lambda: sum(len(kind.ids) for kind in self._kinds)
 
     def handle(self, event: Any, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
         effects = self._turn.begin(now_ms)
@@ -286,6 +295,7 @@ class Groups:
         kind = known or self._serving(type(event))
         handler = kind.handlers.get(type(event))
         if handler is None and known is not None:
+            self._serving(type(event))
             handler = known.foreign.get(type(event))
         if handler is not None:
             handler(event, token)
@@ -299,7 +309,15 @@ class Groups:
         return None
 
     def _serving(self, event: type) -> Kind:
+        """Return the kind that serves a request; if none does, construct the late kinds first."""
+        if not any([event in kind.handlers for kind in self._kinds]):
+            for name in [*self._late]:
+                self._make(name)
         return next((kind for kind in self._kinds if event in kind.handlers), self._kinds[0])
+
+    def _make(self, name: str) -> None:
+        kind = self._by_name[name] = self._late.pop(name)()
+        self._kinds.append(kind)
 
     def _listed(self, event: ListGroups) -> ListedGroups:
         states = {state.lower() for state in event.states}
@@ -330,7 +348,10 @@ class Groups:
         if row is None:
             return self._kinds[0]
         try:
-            return self._by_name[json.loads(row).get(KIND_FIELD, self._kinds[0].name)]
+            name = json.loads(row).get(KIND_FIELD, self._kinds[0].name)
+            if name in self._late:
+                self._make(name)
+            return self._by_name[name]
         except (ValueError, KeyError, AttributeError) as error:
             raise CorruptGroup(f"the saved group {key!r} cannot be read: {error!r}") from error
 

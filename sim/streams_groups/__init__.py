@@ -1,0 +1,1 @@
+"""Streams groups in a seeded world, in which threads, topologies and topics change."""
