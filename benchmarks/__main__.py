@@ -58,6 +58,8 @@ ALL = (
     "table_codecs",
     "field_protection",
     "transforms",
+    "mirror",
+    "link",
     "change_capture",
     "connect_sql",
     "connect_files",

@@ -34,6 +34,7 @@ OWN = {
     "test_diskless",
     "test_history",
     "test_log_files",
+    "test_mirroring",
     "test_registry",
     "test_registry_values",
     "test_schema_validation",

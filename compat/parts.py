@@ -90,6 +90,12 @@ def transforms_java() -> str:
     return _compiled(place / "Transforms.java", "transforms", place / "pom.xml")
 
 
+def mirror_java() -> str:
+    """Return the class path of the program of `mirroring/`, with MirrorMaker 2."""
+    place = HERE / "mirroring"
+    return _compiled(place / "Offsets.java", "mirror", place / "pom.xml")
+
+
 def debezium() -> str:
     """Return the class path of Debezium's PostgreSQL connector in Kafka Connect."""
     return class_path(jars("debezium", HERE / "debezium" / "pom.xml"))

@@ -56,6 +56,8 @@ class Security:
     keystore: str = ""
     token: str = ""
     """A file with a token, for OAUTHBEARER."""
+    delegation: bool = False
+    """Whether user and password are a delegation token; only Java's clients log in by one."""
 
     @property
     def plain(self) -> bool:
@@ -83,6 +85,8 @@ class Security:
         package = "org.apache.kafka.common.security"
         module = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"
         login = {"username": self.user, "password": self.password}
+        if self.delegation:
+            login["tokenauth"] = "true"
         more = {}
         if self.token:
             module, login = "oauthbearer.OAuthBearerLoginModule", {}

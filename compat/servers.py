@@ -305,16 +305,18 @@ class Killable(Addressed, Protocol):
 
 
 @contextmanager
-def killable(directory: Path) -> Iterator[Killable]:
-    """A broker of its own, of the kind that the environment asks for."""
+def killable(directory: Path, configs: Mapping[str, str] = {}) -> Iterator[Killable]:
+    """A broker of its own, of the kind that the environment asks for, with further `configs`."""
     if chosen() == "apache":
         directory.mkdir(parents=True, exist_ok=True)
-        with ApacheKafka(directory, configs={"group.min.session.timeout.ms": "1000"}) as kafka:
+        with ApacheKafka(
+            directory, configs={"group.min.session.timeout.ms": "1000", **configs}
+        ) as kafka:
             yield kafka
         return
     with stores() as places:
         process = PenstockProcess(
-            directory, configs={"group.initial.rebalance.delay.ms": "0", **places}
+            directory, configs={"group.initial.rebalance.delay.ms": "0", **places, **configs}
         )
         process.start()
         try:

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from compat.command_line import COMMAND_LINE
 from compat.drivers import Driver, eventually
 from compat.scenes import plain_records
 from compat.servers import Server
@@ -70,3 +71,36 @@ def test_groups_are_listed_described_and_reset(
     assert listed["TYPE"] == told
     tool(groups, "--delete", "--group", name)
     assert name not in {row["GROUP"] for row in tool("GroupsCommand", "--list")}
+
+
+def test_features_keep_their_levels(server: Server) -> None:
+    features = "org.apache.kafka.tools.FeatureCommand"
+    described = COMMAND_LINE.run(server.bootstrap, features, "describe").out
+    levels = {
+        words[1]: words[words.index("FinalizedVersionLevel:") + 1]
+        for words in map(str.split, described.splitlines())
+        if words[:1] == ["Feature:"]
+    }
+    assert levels["share.version"] == "2"
+    assert levels["group.version"] == "1"
+    kept = COMMAND_LINE.run(server.bootstrap, features, "upgrade", "--feature", "share.version=2")
+    assert kept.status == 0, kept
+    raised = COMMAND_LINE.run(server.bootstrap, features, "upgrade", "--feature", "share.version=9")
+    assert raised.status != 0
+    assert "only supports versions 0-2" in raised.out + raised.errors
+
+
+def test_the_quorum_has_a_leader_that_is_its_voter(server: Server) -> None:
+    quorum = "org.apache.kafka.tools.MetadataQuorumCommand"
+    status = COMMAND_LINE.run(server.bootstrap, quorum, "describe", "--status")
+    assert status.status == 0, status
+    values = dict(line.split(":", 1) for line in status.out.splitlines() if ":" in line)
+    assert int(values["HighWatermark"]) > 0
+    assert int(values["MaxFollowerLag"]) >= 0
+    (leader,) = [
+        row
+        for row in run_tool(server.bootstrap, "MetadataQuorumCommand", "describe", "--replication")
+        if row["Status"] == "Leader"
+    ]
+    assert leader["NodeId"] == values["LeaderId"].strip()
+    assert f'"id": {leader["NodeId"]}' in values["CurrentVoters"]

@@ -36,7 +36,12 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     DisklessSettings: ("diskless", "apps/process/wiring.py"),
     FetchSettings: ("objects",),
     TierSettings: ("partitions",),
-    SecuritySettings: ("broker/net", "security/listeners", "security/tls.py"),
+    SecuritySettings: (
+        "broker/net",
+        "broker/handlers/tokens.py",
+        "security/listeners",
+        "security/tls.py",
+    ),
     AuditSettings: ("apps/process/wiring.py", "broker"),
     HostSettings: ("host/server", "apps/host/wiring.py"),
     HttpSecuritySettings: ("host/server", "security/listeners", "security/tls.py"),

@@ -81,7 +81,7 @@ def asks(ids: Mapping[str, UUID]) -> Iterator[Ask]:
     yield from _records(ids)
     yield from _topics(ids)
     yield from _groups(ids)
-    yield from _transactions()
+    yield from _transactions(ids)
     yield from _cluster()
 
 
@@ -287,7 +287,7 @@ def _share_groups(ids: Mapping[str, UUID]) -> Iterator[Ask]:
     yield Ask(name="DeleteShareGroupOffsets", body={"group_id": SHARE_GROUP, "topics": gone})
 
 
-def _transactions() -> Iterator[Ask]:
+def _transactions(ids: Mapping[str, UUID]) -> Iterator[Ask]:
     producer = {"producer_id": 999_999, "producer_epoch": 0}
     for transactional_id in (None, TRANSACTION):
         yield Ask(
@@ -309,13 +309,15 @@ def _transactions() -> Iterator[Ask]:
         body={"transactional_id": TRANSACTION, **producer, "group_id": GROUP},
     )
     yield Ask(name="EndTxn", body={"transactional_id": TRANSACTION, **producer, "committed": False})
-    yield Ask(
-        name="TxnOffsetCommit",
-        body={"transactional_id": TRANSACTION, "group_id": GROUP, **producer, "generation_id": -1,
-              "member_id": "", "group_instance_id": None,
-              "topics": [{"name": name, "partitions": [ONE_OFFSET]}
-                         for name in (TOPIC, MISSING, OTHER)]},
-    )  # fmt: skip
+    staged = {"transactional_id": TRANSACTION, "group_id": GROUP, **producer, "generation_id": -1,
+              "member_id": "", "group_instance_id": None}  # fmt: skip
+    by_name = [{"name": name, "partitions": [ONE_OFFSET]} for name in (TOPIC, MISSING, OTHER)]
+    by_id = [
+        {"topic_id": topic_id, "partitions": [ONE_OFFSET]}
+        for topic_id in (ids[TOPIC], UUID(int=99), ids[OTHER])
+    ]
+    yield Ask(name="TxnOffsetCommit", body={**staged, "topics": by_name}, version=5)
+    yield Ask(name="TxnOffsetCommit", body={**staged, "topics": by_id})
     marker = {**producer, "transaction_result": False, "coordinator_epoch": 0,
               "transaction_version": 1,
               "topics": [{"name": TOPIC, "partition_indexes": [0]}]}  # fmt: skip
@@ -355,6 +357,15 @@ def _cluster() -> Iterator[Ask]:
         yield Ask(name=name, body={"resources": changed, "validate_only": True})
     yield Ask(name="ListConfigResources", body={"resource_types": [2]})
     yield Ask(name="DescribeLogDirs", body={"topics": None})
+    moved = {"path": "/nowhere", "topics": [{"name": TOPIC, "partitions": [0]}]}
+    yield Ask(name="AlterReplicaLogDirs", body={"dirs": [moved]})
+    quorum = {"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}
+    yield Ask(name="DescribeQuorum", body={"topics": [quorum]})
+    level = {"feature": "share.version", "max_version_level": 9, "upgrade_type": 1}
+    yield Ask(
+        name="UpdateFeatures",
+        body={"feature_updates": [level], "validate_only": True, "timeout": 10_000},
+    )
     yield Ask(name="DescribeAcls", body=NO_FILTER)
     creation = {
         "resource_type": 2, "resource_name": "", "resource_pattern_type": 3,
@@ -380,6 +391,8 @@ def _cluster() -> Iterator[Ask]:
 
 NEVER_ASKED: Sequence[str] = (
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions",
-    "PushTelemetry",
+    "PushTelemetry", "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken",
+    "DescribeDelegationToken", "StreamsGroupHeartbeat", "StreamsGroupDescribe",
 )  # fmt: skip
-"""What everybody may do."""
+"""APIs that everybody may call; those of tokens and streams groups, which have tests of their own
+(`tests/broker/security/test_delegation_tokens.py`, `tests/broker/coordination/streams`)."""

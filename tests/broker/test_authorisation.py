@@ -18,15 +18,17 @@ from penstock.security import CLUSTER, AclAuthoriser, Principal
 from penstock.security.acls import ALL
 from penstock.wire.kafka.apis import APIS, Api, Check
 from penstock.wire.kafka.schema import Field, Struct, load_struct
+from tests.broker.coordination.streams.test_requests import Member, statuses
 from tests.broker.wire_client import WireClient, batch, fetch_request
 from tests.security.access import Noted, allow
 
 FREE = {
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions",
-    "PushTelemetry",
+    "PushTelemetry", "RenewDelegationToken", "ExpireDelegationToken",
 }  # fmt: skip
 TOPIC, GROUP, CLUSTER_CODE, TRANSACTIONAL_ID = 29, 30, 31, 53
-REFUSALS = {TOPIC, GROUP, CLUSTER_CODE, TRANSACTIONAL_ID}
+TOKEN_REQUEST_NOT_ALLOWED = 64
+REFUSALS = {TOPIC, GROUP, CLUSTER_CODE, TRANSACTIONAL_ID, TOKEN_REQUEST_NOT_ALLOWED}
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 
 
@@ -189,6 +191,9 @@ SHOWS_NOTHING: dict[str, Callable[[Any], bool]] = {
 }
 """What a principal that may do nothing is answered without an error, in some versions."""
 
+WITHOUT_QUESTIONS = {"ListTransactions", "CreateDelegationToken", "DescribeDelegationToken"}
+"""APIs without a question here: nothing is listed, and anonymous clients get no tokens."""
+
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
 async def test_a_principal_without_rights_is_refused_by_every_api_and_version(
@@ -205,7 +210,7 @@ async def test_a_principal_without_rights_is_refused_by_every_api_and_version(
         if api.name in FREE:
             assert recording.asked == []
             continue
-        assert recording.asked or api.name == "ListTransactions", version
+        assert recording.asked or api.name in WITHOUT_QUESTIONS, version
         found = set(codes(answer)) - {0}
         if api.name in SHOWS_NOTHING and not found:
             assert SHOWS_NOTHING[api.name](answer)
@@ -242,6 +247,7 @@ ASKED_OF_WHAT_IS_THERE = {
     ("DescribeTransactions", "describe", "topic"),
     ("ConsumerGroupDescribe", "describe", "topic"),
     ("ShareGroupDescribe", "describe", "topic"),
+    ("StreamsGroupDescribe", "describe", "topic"),
     ("ShareFetch", "read", "topic"),
     ("ShareAcknowledge", "read", "topic"),
     ("CreateTopics", "describe_configs", "topic"),
@@ -249,6 +255,9 @@ ASKED_OF_WHAT_IS_THERE = {
     ("DescribeShareGroupOffsets", "describe", "topic"),
     ("ListGroups", "describe", "group"),
     ("ListTransactions", "describe", "transactional_id"),
+    ("CreateDelegationToken", "create_tokens", "user"),
+    ("DescribeDelegationToken", "describe", "delegation_token"),
+    ("DescribeDelegationToken", "describe_tokens", "user"),
 }
 """What needs something that is there; tests of its own have it."""
 SPECIAL: dict[tuple[str, str], dict[str, Any]] = {
@@ -501,3 +510,21 @@ async def test_a_regular_expression_matches_what_the_member_may_describe(
             await asyncio.sleep(0.05)
     (assigned,) = answer.assignment.topic_partitions
     assert assigned.topic_id == broker.cluster.image.topics["t1"].topic_id
+
+
+async def test_internal_topics_of_streams_need_the_right_to_create_them(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser, broker: BrokerServer
+) -> None:
+    await root.create("lines")
+    topics = [allow("describe", "topic", name) for name in ("lines", "app-words", "app-counts")]
+    member = Member(a, "a")
+    assert (await member.beat()).error_code == GROUP
+    authoriser.replace([allow("read", "group", "app"), *topics[1:]])
+    assert (await member.beat()).error_code == TOPIC
+    authoriser.replace([allow("read", "group", "app"), *topics])
+    answer = await member.beat()
+    assert "Unauthorized to CREATE on topics app-counts, app-words" in str(statuses(answer))
+    creates = [allow("create", "topic", name) for name in ("app-words", "app-counts")]
+    authoriser.replace([allow("read", "group", "app"), *topics, *creates])
+    await member.beat()
+    assert broker.cluster.image.topics.keys() >= {"app-words", "app-counts"}

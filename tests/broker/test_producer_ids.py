@@ -6,7 +6,12 @@ import asyncio
 
 import pytest
 
-from penstock.broker.transactions.coordinator import PRODUCER_ID_BLOCK, ProducerIds
+from penstock.base.system import SYSTEM_RANDOMNESS
+from penstock.broker.transactions.coordinator import (
+    LOW_PRODUCER_IDS,
+    PRODUCER_ID_BLOCK,
+    ProducerIds,
+)
 from penstock.control import ControlUnavailable, MemoryControlPlane
 
 
@@ -61,3 +66,17 @@ async def test_the_next_block_is_reserved_before_one_is_used_up(control: Leaving
     found += await asyncio.gather(*(ids.next() for _ in range(3 * PRODUCER_ID_BLOCK)))
     assert len(set(found)) == len(found)
     await ids.stop()
+
+
+async def test_a_cluster_with_links_leaves_the_low_ids_once(control: Leaving) -> None:
+    ids = ProducerIds(control)
+    low = await ids.next()
+    await reserved(ids)
+    await ids.leave_low(SYSTEM_RANDOMNESS)
+    high = await ids.next()
+    assert low < LOW_PRODUCER_IDS <= high
+    again = ProducerIds(control)  # of another broker, or after a restart
+    await again.leave_low(SYSTEM_RANDOMNESS)
+    assert high < await again.next() < high + 10 * PRODUCER_ID_BLOCK
+    await ids.stop()
+    await again.stop()

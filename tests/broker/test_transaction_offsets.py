@@ -23,6 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 VERSIONS: Final = list(versions("TxnOffsetCommit"))
 ADDS_GROUP: Final = 5
+TOPIC_IDS: Final = 6
 
 
 class Producer:
@@ -81,6 +82,12 @@ class Producer:
             ],
             **more,
         }
+        if self.version >= TOPIC_IDS:
+            named = {"topics": [{"topic_id": None, "name": "t"}]}
+            (topic,) = (await self.client.call("Metadata", 12, named)).topics
+            request["topics"] = [
+                {**asked, "topic_id": topic.topic_id} for asked in request["topics"]
+            ]
         answer = await (to or self.client).call("TxnOffsetCommit", self.version, request)
         return [names(item.error_code) for topic in answer.topics for item in topic.partitions]
 

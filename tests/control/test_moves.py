@@ -183,3 +183,14 @@ async def test_an_unclean_opening_shortens_epochs_and_says_so(control: ControlPl
     assert now.move == (await control.image()).version
     await control.delete_topic(TOPIC)
     assert await control.partition_losses() == []
+
+
+async def test_replicas_of_a_formerly_linked_topic_stay(control: ControlPlane) -> None:
+    await furnish(control)
+    topic = (await control.image()).topic_by_id(TOPIC)
+    assert topic is not None
+    configs = {**topic.configs, "link.epoch": "2"}
+    await control.set_topic_configs(topic_id=TOPIC, configs=configs, expected=topic.configs)
+    assert await order(control, TARGET) == "InvalidReplicas"
+    assert (await row(control)).move == 0
+    assert await order(control, (2, 1, 3)) is None, "another order moves nothing"

@@ -46,6 +46,13 @@ _COMMANDS: Final = {
         "Write payloads as files, and pointers to them on a topic.",
     ),
     "connect": ("connect.command", "connect", "Run connectors, each defined by a file."),
+    "mirror": ("mirror.command", "mirror", "Mirror topics and groups into another cluster."),
+    "link": ("link.command", "link", "Follow topics of another cluster, batch for batch."),
+    "migrate": (
+        "migrate.command",
+        "migrate",
+        "Move topics, groups and rules from Apache Kafka.",
+    ),
     "pipeline": ("pipeline.command", "pipeline", "Run Spark pipelines, each defined by a file."),
     "schema": (
         "schema.command",

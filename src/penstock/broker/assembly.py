@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from penstock.broker.requests.schema_ids import SchemaIds
     from penstock.broker.requests.tracing import BrokerTraces
     from penstock.control import ControlPlane
+    from penstock.control.delegation import ClusterTokens
     from penstock.diskless.topics.service import DisklessService
+    from penstock.link.service import LinkService
     from penstock.partitions.tiering import TierService
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
@@ -98,6 +100,7 @@ class Assembly:
         self.authoriser = authoriser
         self.audit = audit
         self.front_secret = front_secret
+        self.security = security
         self.owner = owner
         self.traces = self._make_traces(tracer)
         self.stopping = asyncio.Event()
@@ -108,6 +111,7 @@ class Assembly:
             audit=audit,
             cluster_users=ClusterUsers(lambda: self.cluster.loaded),
             owner=owner,
+            tokens=self._tokens(),
         )
         self.identity = Identity(self.node_id, self.security_service.as_client)
         self.metrics = RequestMetrics()
@@ -127,6 +131,13 @@ class Assembly:
         from penstock.broker.requests.tracing import BrokerTraces
 
         return BrokerTraces(tracer, node_id=self.node_id, clock=self.clock)
+
+    def _tokens(self) -> ClusterTokens | None:
+        if not self.security.settings.delegation_token_secret_key:
+            return None
+        from penstock.control.delegation import ClusterTokens
+
+        return ClusterTokens(lambda: self.cluster.loaded, self.clock.now_ms)
 
     def _make_fetches(self) -> None:
         self.fetch_hub = FetchHub()
@@ -266,6 +277,30 @@ class Assembly:
                 stopping=self.stopping,
             )
         )
+
+    @cached_property
+    def links(self) -> LinkService:
+        """Links to other clusters; created when a topic is linked first."""
+        from penstock.broker.linking import link_service
+
+        return link_service(
+            clock=self.clock,
+            randomness=self.randomness,
+            cluster=self.cluster,
+            partitions=self.partitions,
+            producer_ids=self.producer_ids,
+            identity=self.identity,
+        )
+
+    async def stop_links(self) -> None:
+        """End the links, if there were any."""
+        if "links" in vars(self):
+            await self.links.stop()
+
+    def links_changed(self) -> None:
+        """Start and end links after a change of the metadata image."""
+        if self.partitions.linked or "links" in vars(self):
+            self.links.image_changed()
 
     @cached_property
     def readiness(self) -> Readiness:

@@ -364,6 +364,7 @@ class BrokerServer:
             self.coordinator.image_changed,
             self.share.image_changed,
             self.transactions.image_changed,
+            self.assembly.links_changed,
         ]
         self.registry.add(self.samples)
         await self._listen()
@@ -462,6 +463,7 @@ class BrokerServer:
         if self._timer is not None:
             self._timer.cancel()
         await self._stop_admin()
+        await self.assembly.stop_links()
         if self.sinks is not None:
             await self.sinks.stop()
         await self.coordinator.stop()

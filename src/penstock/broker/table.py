@@ -15,8 +15,8 @@ from penstock.broker.net.connection import Buffer, RequestContext
 if TYPE_CHECKING:
     from penstock.broker.assembly import Assembly
     from penstock.broker.fetch.operation import Fetch
-    from penstock.broker.handlers.api_versions import ApiVersions, ClientTelemetry
-    from penstock.broker.handlers.cluster import Cluster, LogDirs
+    from penstock.broker.handlers.api_versions import ApiVersions, ClientTelemetry, Features
+    from penstock.broker.handlers.cluster import Cluster, LogDirs, Quorum
     from penstock.broker.handlers.configs import ClientQuotas, Configs
     from penstock.broker.handlers.groups import Groups, ModernGroups
     from penstock.broker.handlers.list_offsets import ListOffsets, Producers
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.broker.handlers.replication import Replication
     from penstock.broker.handlers.security import Security
     from penstock.broker.handlers.share import ShareGroupOffsets, ShareRecords
+    from penstock.broker.handlers.streams import StreamsGroups
+    from penstock.broker.handlers.tokens import DelegationTokens
     from penstock.broker.handlers.topics import Topics
     from penstock.broker.handlers.transactions import Markers, Transactions
 
@@ -49,7 +51,9 @@ class Handlers:
         from penstock.broker.handlers.api_versions import ApiVersions
 
         broker = self._broker
-        return ApiVersions(telemetry=broker.telemetry)
+        return ApiVersions(
+            node_id=broker.node_id, cluster=broker.cluster, telemetry=broker.telemetry
+        )
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -73,6 +77,12 @@ class Handlers:
             readiness=broker.readiness,
             topic_admin=broker.topic_admin,
         )
+
+    @cached_property
+    def features(self) -> Features:
+        from penstock.broker.handlers.api_versions import Features
+
+        return Features(node_id=self._broker.node_id)
 
     @cached_property
     def fetch(self) -> Fetch:
@@ -157,6 +167,15 @@ class Handlers:
         )
 
     @cached_property
+    def streams_groups(self) -> StreamsGroups:
+        from penstock.broker.handlers.streams import StreamsGroups
+
+        broker = self._broker
+        return StreamsGroups(
+            coordinator=broker.coordinator, topic_admin=broker.topic_admin, quotas=broker.quotas
+        )
+
+    @cached_property
     def offsets(self) -> Offsets:
         from penstock.broker.handlers.offsets import Offsets
 
@@ -196,6 +215,13 @@ class Handlers:
 
         broker = self._broker
         return Producers(node_id=broker.node_id, partitions=broker.partitions)
+
+    @cached_property
+    def quorum(self) -> Quorum:
+        from penstock.broker.handlers.cluster import Quorum
+
+        broker = self._broker
+        return Quorum(node_id=broker.node_id, clock=broker.clock, cluster=broker.cluster)
 
     @cached_property
     def quotas(self) -> ClientQuotas:
@@ -264,6 +290,19 @@ class Handlers:
         return ClientTelemetry(settings=broker.settings, telemetry=broker.telemetry)
 
     @cached_property
+    def tokens(self) -> DelegationTokens:
+        from penstock.broker.handlers.tokens import DelegationTokens
+
+        broker = self._broker
+        return DelegationTokens(
+            control=broker.control,
+            cluster=broker.cluster,
+            clock=broker.clock,
+            randomness=broker.randomness,
+            settings=broker.security.settings,
+        )
+
+    @cached_property
     def topics(self) -> Topics:
         from penstock.broker.handlers.topics import Topics
 
@@ -318,9 +357,14 @@ HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
     "DeleteAcls": lambda handlers: handlers.security.delete_acls,
     "DescribeConfigs": lambda handlers: handlers.configs.describe_configs,
     "AlterConfigs": lambda handlers: handlers.configs.alter_configs,
+    "AlterReplicaLogDirs": lambda handlers: handlers.log_dirs.alter_replica_log_dirs,
     "DescribeLogDirs": lambda handlers: handlers.log_dirs.describe_log_dirs,
     "SaslAuthenticate": lambda handlers: handlers.security.sasl_authenticate,
     "CreatePartitions": lambda handlers: handlers.topics.create_partitions,
+    "CreateDelegationToken": lambda handlers: handlers.tokens.create_delegation_token,
+    "RenewDelegationToken": lambda handlers: handlers.tokens.renew_delegation_token,
+    "ExpireDelegationToken": lambda handlers: handlers.tokens.expire_delegation_token,
+    "DescribeDelegationToken": lambda handlers: handlers.tokens.describe_delegation_token,
     "DeleteGroups": lambda handlers: handlers.groups.delete_groups,
     "ElectLeaders": lambda handlers: handlers.replication.elect_leaders,
     "IncrementalAlterConfigs": lambda handlers: handlers.configs.incremental_alter_configs,
@@ -337,6 +381,8 @@ HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
         handlers.security.describe_user_scram_credentials
     ),
     "AlterUserScramCredentials": lambda handlers: handlers.security.alter_user_scram_credentials,
+    "DescribeQuorum": lambda handlers: handlers.quorum.describe_quorum,
+    "UpdateFeatures": lambda handlers: handlers.features.update_features,
     "DescribeCluster": lambda handlers: handlers.cluster.describe_cluster,
     "DescribeProducers": lambda handlers: handlers.producers.describe_producers,
     "UnregisterBroker": lambda handlers: handlers.cluster.unregister_broker,
@@ -352,6 +398,8 @@ HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
     "ShareGroupDescribe": lambda handlers: handlers.modern_groups.share_group_describe,
     "ShareFetch": lambda handlers: handlers.share.share_fetch,
     "ShareAcknowledge": lambda handlers: handlers.share.share_acknowledge,
+    "StreamsGroupHeartbeat": lambda handlers: handlers.streams_groups.streams_group_heartbeat,
+    "StreamsGroupDescribe": lambda handlers: handlers.streams_groups.streams_group_describe,
     "DescribeShareGroupOffsets": lambda handlers: (
         handlers.share_offsets.describe_share_group_offsets
     ),

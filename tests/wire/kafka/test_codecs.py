@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.wire.kafka.apis import BY_NAME, Api
-from penstock.wire.kafka.decoder import ELEMENTS_MAX, decoder
+from penstock.wire.kafka.decoder import ELEMENTS_MAX, NUMBERS_MAX, decoder
 from penstock.wire.kafka.encoder import encoder
-from penstock.wire.kafka.framing import MalformedRequest, uvarint
+from penstock.wire.kafka.framing import TAGS_MAX, MalformedRequest, uvarint
 from penstock.wire.kafka.schema import MessageKind, load_struct
 from tests.wire.kafka.entities import (
     KINDS,
@@ -93,11 +93,31 @@ def test_an_array_that_claims_too_much_is_refused_before_anything_is_allocated(
 
 
 def test_the_elements_of_one_message_are_bounded_over_all_its_arrays() -> None:
-    inner = ELEMENTS_MAX // 2
+    inner = NUMBERS_MAX // 2
     topic = uvarint(2) + b"t" + uvarint(inner + 1) + bytes(4 * inner) + b"\0"
     body = uvarint(4) + topic * 3
     with pytest.raises(MalformedRequest, match="elements"):
         decoder("DescribeProducers", 0, "request")(body + b"\0", 0)
+
+
+def test_the_unknown_tagged_fields_of_a_message_are_bounded() -> None:
+    fields = b"\1\1\0" + bytes(4)
+    decode = decoder("ApiVersions", 5, "request")
+
+    def body(count: int) -> bytes:
+        return fields + uvarint(count) + b"\x63\0" * count
+
+    assert decode(body(TAGS_MAX), 0)[1] == len(body(TAGS_MAX))
+    with pytest.raises(MalformedRequest, match="tagged fields"):
+        decode(body(TAGS_MAX + 1), 0)
+
+
+def test_tagged_fields_are_counted_over_nested_sections() -> None:
+    half = TAGS_MAX // 2 + 1
+    tags = uvarint(half) + b"\x63\0" * half
+    body = b"\2" + b"\2t" + b"\1" + tags + tags
+    with pytest.raises(MalformedRequest, match="tagged fields"):
+        decoder("DescribeProducers", 0, "request")(body, 0)
 
 
 def test_a_null_is_refused_where_the_schema_has_none() -> None:

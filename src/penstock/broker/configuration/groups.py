@@ -54,6 +54,7 @@ KNOWN_MAX: Final = 10_000
 """Limit of groups whose parsed configurations are cached."""
 
 LOCK: Final = "share.record.lock.duration.ms"
+STANDBYS: Final = "streams.num.standby.replicas"
 _BROKER: Final = by_name(BrokerSettings)
 
 
@@ -92,6 +93,11 @@ class GroupConfigs:
         "Copy the key, value and headers of a record to its dead letter. If false, a dead letter"
         " has only the headers that identify the record.",
     )
+    streams_session_timeout_ms: int = _of_broker("streams.session.timeout.ms")
+    streams_heartbeat_interval_ms: int = _of_broker("streams.heartbeat.interval.ms")
+    streams_assignment_interval_ms: int = _of_broker("streams.assignment.interval.ms")
+    streams_initial_rebalance_delay_ms: int = _of_broker("streams.initial.rebalance.delay.ms")
+    streams_num_standby_replicas: int = _of_broker("streams.num.standby.replicas")
 
 
 _KNOWN: Final = by_name(GroupConfigs)
@@ -116,6 +122,11 @@ def _below(settings: BrokerSettings) -> dict[str, object]:
         LOCK: settings.group_share_record_lock_duration_ms,
         "share.delivery.count.limit": settings.group_share_delivery_count_limit,
         "share.partition.max.record.locks": settings.group_share_partition_max_record_locks,
+        "streams.session.timeout.ms": settings.group_streams_session_timeout_ms,
+        "streams.heartbeat.interval.ms": settings.group_streams_heartbeat_interval_ms,
+        "streams.assignment.interval.ms": settings.group_streams_assignment_interval_ms,
+        "streams.initial.rebalance.delay.ms": settings.group_streams_initial_rebalance_delay_ms,
+        STANDBYS: settings.group_streams_num_standby_replicas,
     }
 
 
@@ -210,6 +221,7 @@ def check_group_configs(
                     f" group.{kind}.max.{rest} = {most}",
                 )
         check_heartbeats(effective)
+        check_standbys(settings, given, effective.streams_num_standby_replicas)
         check_letter_topic(settings, effective.errors_deadletterqueue_topic_name)
     except InvalidSetting as error:
         raise InvalidConfig(f"group {group_id!r}: {error}") from error
@@ -218,14 +230,28 @@ def check_group_configs(
 
 def check_heartbeats(effective: GroupConfigs) -> None:
     """Raise InvalidSetting unless the heartbeat interval is less than the session timeout."""
-    interval = effective.consumer_heartbeat_interval_ms
-    timeout = effective.consumer_session_timeout_ms
-    if interval >= timeout:
-        raise InvalidSetting(
-            "consumer.heartbeat.interval.ms",
-            interval,
-            f"must be less than consumer.session.timeout.ms = {timeout}",
-        )
+    for kind, interval, timeout in (
+        (
+            "consumer",
+            effective.consumer_heartbeat_interval_ms,
+            effective.consumer_session_timeout_ms,
+        ),
+        ("streams", effective.streams_heartbeat_interval_ms, effective.streams_session_timeout_ms),
+    ):
+        if interval >= timeout:
+            raise InvalidSetting(
+                f"{kind}.heartbeat.interval.ms",
+                interval,
+                f"must be less than {kind}.session.timeout.ms = {timeout}",
+            )
+
+
+def check_standbys(settings: BrokerSettings, given: Mapping[str, str], standbys: int) -> None:
+    """Raise InvalidSetting if a group configures more standby tasks than the broker allows."""
+    most = settings.group_streams_max_standby_replicas
+    if STANDBYS in given and standbys > most:
+        rule = f"must be at most group.streams.max.standby.replicas = {most}"
+        raise InvalidSetting(STANDBYS, standbys, rule)
 
 
 def check_letter_topic(settings: BrokerSettings, name: str) -> None:
@@ -283,6 +309,18 @@ def _bounds(
             effective.share_heartbeat_interval_ms,
             settings.group_share_min_heartbeat_interval_ms,
             settings.group_share_max_heartbeat_interval_ms,
+        ),
+        (
+            "streams.session.timeout.ms",
+            effective.streams_session_timeout_ms,
+            settings.group_streams_min_session_timeout_ms,
+            settings.group_streams_max_session_timeout_ms,
+        ),
+        (
+            "streams.heartbeat.interval.ms",
+            effective.streams_heartbeat_interval_ms,
+            settings.group_streams_min_heartbeat_interval_ms,
+            settings.group_streams_max_heartbeat_interval_ms,
         ),
     )
 

@@ -444,6 +444,40 @@ class BrokerSettings(TopicDefaults):
         600_000, "Interval at which regular expressions of consumer groups are matched with the"
         " topics again. This also happens when topics are created or deleted.", 10_000, INT_MAX,
     )  # fmt: skip
+    group_streams_session_timeout_ms: int = setting(
+        45_000, "Time without a heartbeat after which a member of a streams group is removed.", 1,
+        INT_MAX,
+    )  # fmt: skip
+    group_streams_min_session_timeout_ms: int = setting(
+        45_000, "Shortest session timeout that a streams group may configure.", 1, INT_MAX
+    )
+    group_streams_max_session_timeout_ms: int = setting(
+        60_000, "Longest session timeout that a streams group may configure.", 1, INT_MAX
+    )
+    group_streams_heartbeat_interval_ms: int = setting(
+        5_000, "Heartbeat interval of members of a streams group.", 1, INT_MAX
+    )
+    group_streams_min_heartbeat_interval_ms: int = setting(
+        5_000, "Shortest heartbeat interval that a streams group may configure.", 1, INT_MAX
+    )
+    group_streams_max_heartbeat_interval_ms: int = setting(
+        15_000, "Longest heartbeat interval that a streams group may configure.", 1, INT_MAX
+    )
+    group_streams_assignment_interval_ms: int = setting(
+        1_000, "Minimum time between two assignments of a streams group. All members that join"
+        " within this time get tasks in the second one.", 0, INT_MAX,
+    )  # fmt: skip
+    group_streams_initial_rebalance_delay_ms: int = setting(
+        3_000, "Time that the first assignment of an empty streams group waits for more members.",
+        0, INT_MAX,
+    )  # fmt: skip
+    group_streams_num_standby_replicas: int = setting(
+        0, "Number of standby tasks for each stateful task of a streams group.", 0, INT_MAX
+    )
+    group_streams_max_standby_replicas: int = setting(
+        2, "Largest number of standby tasks that a streams group may configure.", 0, INT_MAX
+    )
+    group_streams_max_size: int = setting(INT_MAX, "Maximum size of a streams group.", 1, INT_MAX)
     transaction_partition_verification_enable: bool = setting(
         True, "Before the first batch of a transaction is appended to a partition, verify with the"
         " coordinator that the transaction includes the partition. The setting applies to clients"
@@ -468,7 +502,11 @@ class BrokerSettings(TopicDefaults):
         3_600_000, "Interval at which expired transactional ids are removed.", 1, INT_MAX
     )
     offset_metadata_max_bytes: int = setting(
-        4096, "Largest metadata text of a committed offset in bytes.", 0, INT_MAX
+        4096,
+        "Largest metadata text of a committed offset, in UTF-16 characters as in Kafka.",
+        0,
+        INT_MAX,
+        unit="",
     )
     offsets_commit_timeout_ms: int = setting(
         5_000, "Timeout of an offset commit in the control plane. Set it below the session timeouts"

@@ -1,4 +1,5 @@
-"""DescribeCluster, DescribeTopicPartitions and UnregisterBroker, from the image; DescribeLogDirs.
+"""DescribeCluster, DescribeTopicPartitions, UnregisterBroker and DescribeQuorum, from the image;
+DescribeLogDirs and AlterReplicaLogDirs.
 
 DescribeTopicPartitions returns pages of up to `max.request.partition.size.limit` partitions, in the
 order of topic names.
@@ -17,7 +18,7 @@ from msgspec import Struct
 
 from penstock.base.errors import InvalidError, InvalidTopicName, PenstockError
 from penstock.base.ids import validate_topic_name
-from penstock.broker.metadata.leaders import rack_of, serving_epoch
+from penstock.broker.metadata.leaders import controller_of, rack_of, serving_epoch
 from penstock.broker.net.connection import RequestContext
 from penstock.broker.net.errors import BadRequest, error_number, error_of
 from penstock.broker.net.listeners import address_of
@@ -25,9 +26,11 @@ from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
 from penstock.broker.requests.access import NOT_ASKED, cluster_operations, operations_of
 from penstock.control import MetadataImage, Partition, Topic
 from penstock.partitions import look_up_watermarks
+from penstock.security import CLUSTER
 from penstock.storage import StorageError
 
 if TYPE_CHECKING:
+    from penstock.base.system import Clock
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
     from penstock.control import ControlPlane
@@ -71,7 +74,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
         return {
             "endpoint_type": endpoint_type,
             "cluster_id": image.cluster_id,
-            "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
+            "controller_id": controller_of(image),
             "brokers": [
                 {
                     "broker_id": broker.broker_id,
@@ -184,7 +187,97 @@ def _described(
     }
 
 
-# DescribeLogDirs: sizes of partitions by log directory, and free space.
+# DescribeQuorum: the state of the cluster's metadata, as of the partition `__cluster_metadata-0`.
+#
+# The database has the role of Kafka's quorum of controllers. It has no replicas that a client could
+# address, so the response describes the database by the broker that Metadata reports as controller:
+#
+# - The only voter, and the leader, is this broker. Its log end offset is the version of the newest
+#   metadata in the database, which is also the high watermark.
+# - The leader epoch is the cluster epoch, which rises with every registration of a broker.
+# - All other brokers are observers. The broker that responds reports the version of its own image;
+#   those of other brokers are unknown to it (-1).
+#
+# Source: KIP-595, KIP-836, KIP-853; Kafka's `DescribeQuorumRequest`, `MetadataQuorumCommand`.
+
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+_UNKNOWN_VERSION: Final = -1
+
+
+class Quorum(Struct, frozen=True, kw_only=True):
+    node_id: int
+    clock: Clock
+    cluster: ClusterMetadata
+
+    async def describe_quorum(self, context: RequestContext, request: Any) -> Entry:
+        asked = [(topic.topic_name, topic.partitions) for topic in request.topics]
+        if [(name, [row.partition_index for row in rows]) for name, rows in asked] != [
+            (METADATA_TOPIC, [0])
+        ]:
+            unknown = error_number("unknown_topic_or_partition")
+            return {
+                "topics": [
+                    {
+                        "topic_name": name,
+                        "partitions": [_no_quorum(row.partition_index, unknown) for row in rows],
+                    }
+                    for name, rows in asked
+                ],
+                "nodes": (),
+            }
+        await self.cluster.refresh()
+        image = self.cluster.image
+        leader_id = controller_of(image)
+        states = [self._replica(image, broker.broker_id) for broker in image.brokers]
+        partition = {
+            "partition_index": 0,
+            "leader_id": leader_id,
+            "leader_epoch": image.cluster_epoch,
+            "high_watermark": image.version,
+            "current_voters": [state for state in states if state["replica_id"] == leader_id],
+            "observers": [state for state in states if state["replica_id"] != leader_id],
+        }
+        return {
+            "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
+            "nodes": [
+                {
+                    "node_id": broker.broker_id,
+                    "listeners": [
+                        {"name": name, "host": host, "port": port}
+                        for name, host, port in broker.endpoints
+                    ],
+                }
+                for broker in image.brokers
+                if broker.broker_id == leader_id
+            ],
+        }
+
+    def _replica(self, image: MetadataImage, broker_id: int) -> Entry:
+        is_current = broker_id in (self.node_id, controller_of(image))
+        now_ms = self.clock.now_ms() if is_current else -1
+        return {
+            "replica_id": broker_id,
+            "log_end_offset": image.version if is_current else _UNKNOWN_VERSION,
+            "last_fetch_timestamp": now_ms,
+            "last_caught_up_timestamp": now_ms,
+        }
+
+
+def _no_quorum(index: int, error: int) -> Entry:
+    return {
+        "partition_index": index,
+        "error_code": error,
+        "leader_id": 0,
+        "leader_epoch": 0,
+        "high_watermark": 0,
+        "current_voters": (),
+        "observers": (),
+    }
+
+
+# DescribeLogDirs: sizes of partitions by log directory, and free space. AlterReplicaLogDirs: moves
+# of partitions between directories, which a broker with one directory rejects by name.
 #
 # The object store of diskless topics is reported as another log directory, with its URL as name.
 # Every broker reports only those diskless partitions of which clients see it as leader, so that no
@@ -225,6 +318,37 @@ class LogDirs(Struct, frozen=True, kw_only=True):
         if self.diskless is not None:
             results.append(await _object_store(self.diskless.store_url, led))
         return {"results": results}
+
+    def alter_replica_log_dirs(self, context: RequestContext, request: Any) -> Entry:
+        """Accept moves to the only directory of the broker, which change nothing; reject others."""
+        refused = 0
+        if not context.rights.allows("alter", "cluster", CLUSTER):
+            refused, _ = error_of(context.refusal("alter", "cluster", CLUSTER))
+        return {
+            "results": [
+                {
+                    "topic_name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": index,
+                            "error_code": refused
+                            or self._move_error(asked.path, topic.name, index),
+                        }
+                        for index in topic.partitions
+                    ],
+                }
+                for asked in request.dirs
+                for topic in asked.topics
+            ]
+        }
+
+    def _move_error(self, path: str, name: str, index: int) -> int:
+        if path != self.store.directory:
+            return error_number("log_dir_not_found")
+        topic = self.partitions.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return error_number("unknown_topic_or_partition")
+        return 0 if topic.partitions[index] is not None else error_number("replica_not_available")
 
     def _led(self, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
         """Return the partitions whose leader is this broker in metadata responses, by index."""

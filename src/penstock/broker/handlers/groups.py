@@ -64,6 +64,8 @@ MEMBER_ID_REQUIRED_VERSION: Final = 4
 NULL_PROTOCOL_VERSION: Final = 7
 """First version of JoinGroup in which a missing protocol name is null instead of empty."""
 SKIP_ASSIGNMENT_VERSION: Final = 9
+SYNC_PROTOCOL_VERSION: Final = 5
+"""First version of SyncGroup that requires the protocol type and name (KIP-559)."""
 MEMBERS_VERSION: Final = 3
 """First version of LeaveGroup with several members."""
 NOT_FOUND_VERSION: Final = 6
@@ -155,6 +157,11 @@ class Groups(Struct, frozen=True, kw_only=True):
 
     async def sync_group(self, context: RequestContext, request: Any) -> Entry:
         coordinator = self.coordinator
+        if context.version >= SYNC_PROTOCOL_VERSION and None in (
+            request.protocol_type,
+            request.protocol_name,
+        ):
+            return {"error_code": error_number("inconsistent_group_protocol"), "assignment": b""}
         coordinator.check_owner(request.group_id)
         response = await coordinator.call(
             SyncGroup(
@@ -287,12 +294,13 @@ class Groups(Struct, frozen=True, kw_only=True):
     async def delete_groups(self, context: RequestContext, request: Any) -> Entry:
         return {
             "results": [
-                {"group_id": group_id, "error_code": await self._delete(group_id)}
+                {"group_id": group_id, **await self._delete(group_id)}
                 for group_id in dict.fromkeys(request.groups_names)
             ]
         }
 
-    async def _delete(self, group_id: str) -> int:
+    async def _delete(self, group_id: str) -> Entry:
+        """Delete a group; return the fields of its error, if any."""
         try:
             coordinator = self.coordinator
             coordinator.check_owner(group_id)
@@ -301,9 +309,10 @@ class Groups(Struct, frozen=True, kw_only=True):
                 await self.share.offsets.delete(group_id)
             refused = await coordinator.delete(group_id)
         except PenstockError as error:
-            number, _ = error_of(error)
-            return number
-        return 0 if refused is None else error_number(refused.error)
+            return error_fields(error)
+        if refused is None:
+            return {}
+        return {"error_code": error_number(refused.error), "error_message": refused.message}
 
 
 def unexpected(response: object) -> BugError:
@@ -551,7 +560,7 @@ async def _described(
     try:
         coordinator.check_owner(group_id)
         group = await coordinator.describe(group_id)
-        if not isinstance(group, kind):
+        if type(group) is not kind:
             why = "not found" if group is None else f"is not a {name} group"
             raise GroupIdNotFound(f"Group {group_id} {why}.")
     except PenstockError as error:

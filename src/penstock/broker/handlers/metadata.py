@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import validate_topic_name
-from penstock.broker.metadata.leaders import rack_of, serving_epoch
+from penstock.broker.metadata.leaders import controller_of, rack_of, serving_epoch
 from penstock.broker.net.connection import RequestContext
 from penstock.broker.net.errors import error_number, error_of
 from penstock.broker.net.listeners import address_of
@@ -282,7 +282,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
                     for broker in image.brokers
                 ],
                 "cluster_id": image.cluster_id,
-                "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
+                "controller_id": controller_of(image),
                 "topics": topics,
                 "cluster_authorized_operations": (
                     cluster_operations(rights) if with_cluster else NOT_ASKED

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane
 
 NO_OFFSET: Final = -1
+UTF_16_BYTES: Final = 2
+"""Bytes of a character, as Java's clients and Apache Kafka count characters."""
 TOP_LEVEL_ERROR_VERSION: Final = 2
 GROUPS_VERSION: Final = 8
 TOPIC_IDS_VERSION: Final = 10
@@ -73,6 +75,8 @@ STALE_MEMBER_EPOCH: Final = "stale_member_epoch"
 ABORTABLE: Final = "transaction_abortable"
 ABORTABLE_VERSION: Final = 4
 """First version of TxnOffsetCommit with the error TRANSACTION_ABORTABLE."""
+STALE_EPOCH_VERSION: Final = 6
+"""First version of TxnOffsetCommit with the errors STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND."""
 ADDS_GROUP_VERSION: Final = 5
 """First version of TxnOffsetCommit that adds the group to the transaction."""
 
@@ -181,7 +185,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
         if not 0 <= index < len(topic.partitions):
             return UnknownTopicOrPartition.code
         limit = self.settings.offset_metadata_max_bytes
-        if len(metadata) > limit or len(metadata.encode()) > limit:
+        if len(metadata.encode("utf-16-le")) // UTF_16_BYTES > limit:
             return OffsetMetadataTooLarge.code
         return ""
 
@@ -334,7 +338,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
         accepted: list[CommittedOffset] = []
         now_ms = self.clock.now_ms()
         topics = [
-            {"name": asked.name, "partitions": self._accept(asked, accepted, now_ms=now_ms)}
+            {**_identity(asked), "partitions": self._accept(asked, accepted, now_ms=now_ms)}
             for asked in request.topics
         ]
         if accepted:
@@ -372,7 +376,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
             return error_number(ABORTABLE if version >= ABORTABLE_VERSION else error.code)
         except PenstockError as error:
             return error_number(OLD_EPOCH if error.code == FENCED else error.code)
-        return 0 if refused is None else _member_error(refused)
+        return 0 if refused is None else _member_error(refused, version)
 
     async def _add_group(self, transaction: OpenTransaction, group_id: str) -> None:
         """Add the group to the transaction.
@@ -454,10 +458,10 @@ def _failed_topic(asked: Any, number: int) -> Entry:
     }
 
 
-def _member_error(refused: Refused) -> int:
+def _member_error(refused: Refused, version: int) -> int:
     """Return the Kafka error number for a member that the group coordinator rejected.
 
-    These responses do not include STALE_MEMBER_EPOCH, so ILLEGAL_GENERATION replaces it.
+    Responses before version 6 do not include STALE_MEMBER_EPOCH, so ILLEGAL_GENERATION replaces it.
     """
-    stale = refused.error == STALE_MEMBER_EPOCH
+    stale = refused.error == STALE_MEMBER_EPOCH and version < STALE_EPOCH_VERSION
     return error_number(ILLEGAL_GENERATION if stale else refused.error)

@@ -9,7 +9,7 @@ later versions, for several transactions, to add or verify partitions. Versions 
 not include PRODUCER_FENCED get INVALID_PRODUCER_EPOCH instead.
 
 Source: KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-664 (describe, list), KIP-679 (who may be
-idempotent), KIP-890, KIP-994.
+idempotent), KIP-890, KIP-994, KIP-1152 (pattern of ListTransactions).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 
-from penstock.base.errors import BugError, PenstockError
+from penstock.base.errors import BugError, InvalidError, PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.broker.groups.runtime.core import Refused
 from penstock.broker.groups.runtime.saving import CoordinatorNotAvailable
@@ -281,6 +281,7 @@ class Transactions(Struct, frozen=True, kw_only=True):
         }
 
     async def list_transactions(self, context: RequestContext, request: Any) -> Entry:
+        matches = _pattern(getattr(request, "transactional_id_pattern", None))
         response = await self.transactions.list(
             ListTransactions(
                 states=tuple(request.state_filters),
@@ -299,8 +300,27 @@ class Transactions(Struct, frozen=True, kw_only=True):
                     "transaction_state": transaction.state,
                 }
                 for transaction in response.transactions
+                if matches is None or matches(transaction.transactional_id)
             ],
         }
+
+
+class InvalidPattern(InvalidError):
+    """Pattern of transactional ids that is not a valid regular expression."""
+
+    code: ClassVar[str] = "invalid_regular_expression"
+
+
+def _pattern(text: str | None) -> Callable[[str], bool] | None:
+    """Return the filter of a pattern in RE2's syntax, which matches whole transactional ids."""
+    if not text:
+        return None
+    from penstock.broker.groups.runtime.topic_regex import InvalidRegex, compile_regex
+
+    try:
+        return compile_regex(text)
+    except InvalidRegex as error:
+        raise InvalidPattern(f"transactional id pattern {text!r:.200}: {error}") from None
 
 
 def _identity(request: Any) -> ProducerIdentity:

@@ -22,6 +22,15 @@ from uuid import UUID
 from penstock.broker.net.errors import FencedLeaderEpoch, InvalidConfig, UnknownLeaderEpoch
 from penstock.control import Partition as PartitionRow
 from penstock.control.rules.diskless import DISKLESS_CONFIG
+from penstock.control.rules.epochs import may_have_epochs
+from penstock.control.rules.metadata import (
+    LINK_CLIENT,
+    LINK_EPOCH,
+    LINK_SOURCE,
+    is_linked,
+    link_epoch,
+)
+from penstock.control.rules.tiers import REMOTE_CONFIG
 from penstock.control.values.epochs import FIRST_EPOCH
 from penstock.replication.placement import broker_hash, partition_hash, weight
 
@@ -59,22 +68,23 @@ def check_local(name: str, configs: Mapping[str, str]) -> None:
 
 
 def kept(changed: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return `changed` with the current `diskless.enable` added, unless `changed` contains it.
+    """Return `changed` with the current storage and link added, unless `changed` contains them.
 
-    AlterConfigs replaces all configurations of a topic. Clients that do not know this one must not
-    change the storage of the topic.
+    AlterConfigs replaces all configurations of a topic. Clients that do not know these settings
+    must not move the topic, and must not end its link.
     """
-    if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in changed:
-        return {**changed, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
-    return dict(changed)
+    held = (DISKLESS_CONFIG, LINK_SOURCE, LINK_CLIENT, LINK_EPOCH)
+    return {**{name: current[name] for name in held if name in current}, **changed}
 
 
 def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:
     """Return the configurations to store for a changed topic.
 
     Raises:
-        InvalidConfig: the change would delete the `diskless.enable` of a diskless topic.
+        InvalidConfig: the change would delete the `diskless.enable` of a diskless topic, or links a
+            topic that cannot be linked.
     """
+    configs = _linked(topic, configs, effective)
     if is_diskless(topic) and DISKLESS_CONFIG not in configs:
         raise InvalidConfig(
             f"topic {topic.name!r} is diskless: {DISKLESS_CONFIG} cannot be deleted. Set it to"
@@ -83,6 +93,47 @@ def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig)
     if DISKLESS_CONFIG in configs:
         return {**configs, DISKLESS_CONFIG: "true" if effective.diskless_enable else "false"}
     return dict(configs)
+
+
+def _linked(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:
+    """Return a changed topic's configurations with its link epoch.
+
+    The end of a link raises the epoch, so that clients refresh their metadata, and the log begins a
+    leader epoch above those of the source.
+    """
+    replicas = [row.replicas for row in topic.partitions]
+    check_linkable(topic.name, effective, replicas, link_epoch(topic))
+    if effective.link_source and may_have_epochs(topic):
+        raise InvalidConfig(
+            f"topic {topic.name!r} cannot have {LINK_SOURCE}: it was replicated or moved, so its"
+            " leader epochs are those of this cluster. Delete it, and link a new topic"
+        )
+    epoch = link_epoch(topic) + (is_linked(topic) and not effective.link_source)
+    return {**configs, LINK_EPOCH: str(epoch)} if epoch else dict(configs)
+
+
+def check_linkable(
+    name: str, config: LogConfig, replicas: Sequence[Sequence[int]], epoch: int = 0
+) -> None:
+    """Check the link of a topic, whose link epoch is `epoch`; raises InvalidConfig.
+
+    Batches of a linked topic keep the leader epochs of the source. Partitions with several
+    replicas have leader epochs of this cluster.
+    """
+    most = max(map(len, replicas))
+    client = config.link_client_config
+    linked = bool(config.link_source) or epoch > 0
+    for reason, found in (
+        (f"{LINK_EPOCH} = {config.link_epoch}: only brokers change it", config.link_epoch != epoch),
+        (f"{LINK_CLIENT} = {client!r} must be an absolute path", client[:1] not in ("", "/")),
+        (f"a linked topic must have 1 replica, not {most}", linked and most > 1),
+        (f"a topic that is or was linked cannot have {DISKLESS_CONFIG} = true",
+         linked and config.diskless_enable),
+        (f"a topic that is or was linked cannot have {REMOTE_CONFIG} = true",
+         linked and config.remote_storage_enable),
+    ):  # fmt: skip
+        if found:
+            raise InvalidConfig(f"topic {name!r}: {reason}")
 
 
 # -- which broker ---------------------------------------------------------------------------
@@ -160,8 +211,12 @@ def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, in
 
 
 def serving_epoch(topic: Topic, row: PartitionRow) -> int:
-    """Return the leader epoch that clients get; for a new partition the one about to be opened."""
-    return FIRST_EPOCH + 1 if is_unopened(topic, row) else row.leader_epoch
+    """Return the leader epoch that clients get; for a new partition the one about to be opened.
+
+    Records of a linked topic have the source's leader epochs, so clients get at least these.
+    """
+    opened = FIRST_EPOCH + 1 if is_unopened(topic, row) else row.leader_epoch
+    return max(opened, link_epoch(topic))
 
 
 def is_unopened(topic: Topic, row: PartitionRow) -> bool:
@@ -198,3 +253,8 @@ def parts_from(partition: Partition, epoch: int, offset: int) -> tuple[int, int]
         return None
     known, end = partition.end_offset_for_epoch(epoch)
     return (known, end) if known >= 0 and (known < epoch or end < offset) else None
+
+
+def controller_of(image: MetadataImage) -> int:
+    """Return the id of the broker that clients see as controller; -1 without brokers."""
+    return min((broker.broker_id for broker in image.serving), default=-1)

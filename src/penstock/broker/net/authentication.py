@@ -77,6 +77,8 @@ class Authentication:
         self._brokers_only = brokers_only
         self.mechanism = ""
         self.principal: Principal | None = None
+        self.by_token = False
+        """Whether the client authenticated with a delegation token."""
         self.expires = float("inf")
         """End of the authenticated session, in monotonic seconds."""
         self._begin = begin
@@ -141,7 +143,8 @@ class Authentication:
                 no broker although only brokers may authenticate.
         """
         principal = accepted.principal
-        if self.mechanism in HASHES and principal.name == USER:  # only brokers have this user
+        is_user = self.mechanism in HASHES and not accepted.by_token
+        if is_user and principal.name == USER:  # only brokers have this user
             principal = PEER
         if self._brokers_only and principal != PEER:
             raise AuthenticationFailed("the listener has no SASL", user=principal.name)
@@ -155,6 +158,7 @@ class Authentication:
         if accepted.expires_ms is not None:
             bounds.append(max(0, accepted.expires_ms - now_ms))
         self.principal = principal
+        self.by_token = accepted.by_token
         self._exchange = None
         self._step = Step.DONE
         self._since = now

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from penstock.broker.net.security_settings import Security, SecuritySettings
     from penstock.security import Credentials
     from penstock.security.sasl import ServerExchange
+    from penstock.security.sasl.scram import Tokens
     from penstock.security.tls import TlsFiles, TlsOptions
 
 
@@ -114,11 +115,13 @@ class ListenerMaterials(ListenerFiles):
         secret: PeerSecret,
         cluster_users: Lookup,
         clock: Clock,
+        tokens: Tokens | None = None,
     ) -> None:
         """Read the files; raises InvalidError if one is invalid."""
         self.listener = listener
         self.settings = settings
         self._secret = secret
+        self._delegation_tokens = tokens
         by_tokens = listener.has_sasl and OAUTHBEARER in settings.sasl_enabled_mechanisms
         super().__init__(
             listener.name, settings, clock, has_tls=listener.has_tls, has_tokens=by_tokens
@@ -151,7 +154,13 @@ class ListenerMaterials(ListenerFiles):
         if mechanism in HASHES:
             from penstock.security.sasl.scram import ScramServer
 
-            return ScramServer(mechanism, self._everybody, nonce=nonce, secret=self._secret.decoys)
+            return ScramServer(
+                mechanism,
+                self._everybody,
+                nonce=nonce,
+                secret=self._secret.decoys,
+                tokens=self._delegation_tokens,
+            )
         if mechanism == PLAIN:
             from penstock.security.sasl.plain import PlainServer
 
@@ -281,8 +290,11 @@ class SecurityService:
         audit: Audit,
         cluster_users: Credentials,
         owner: ConnectionOwner,
+        tokens: Tokens | None = None,
     ) -> None:
+        """`tokens` are the delegation tokens, if they are enabled."""
         settings = security.settings
+        self._tokens = tokens
         self._security = security
         self._clock = clock
         self._randomness = randomness
@@ -339,6 +351,7 @@ class SecurityService:
                 secret=secret,
                 cluster_users=lambda: self.cluster_users,
                 clock=self._clock,
+                tokens=self._tokens,
             )
 
         return await self.listener_group.open(listener.name, load)

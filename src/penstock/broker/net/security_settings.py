@@ -66,6 +66,19 @@ class SecuritySettings(ListenerSettings):
         0, "Time after which a client must reauthenticate (KIP-368). 0: only when its token"
         " expires.", 0, LONG_MAX,
     )  # fmt: skip
+    delegation_token_secret_key: str = setting(
+        "", "Key of the HMACs of delegation tokens, the same on all brokers. Empty: delegation"
+        " tokens are disabled.",
+        secret=True,
+    )  # fmt: skip
+    delegation_token_max_lifetime_ms: int = setting(
+        604_800_000, "Longest lifetime of a delegation token, up to which it can be renewed.",
+        1, LONG_MAX,
+    )  # fmt: skip
+    delegation_token_expiry_time_ms: int = setting(
+        86_400_000, "Time after which a delegation token expires unless it is renewed.",
+        1, LONG_MAX,
+    )  # fmt: skip
     connection_failed_authentication_delay_ms: int = setting(
         100, "Time from a client's message to the response that its authentication has failed. All"
         " failures take this time, so that it does not reveal their causes.", 0, 10_000,

@@ -20,6 +20,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.broker.metadata.leaders import is_diskless, serving_epoch
 from penstock.broker.net.errors import NoObjectStore, NotLeader, UnknownTopicOrPartition
+from penstock.control.rules.metadata import is_linked, link_epoch
 from penstock.partitions import LocalPartition, ReplicatedPartition
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class PartitionRegistry:
         self.topics: dict[str, ServedTopic] = {}
         self.topics_by_name: dict[bytes, ServedTopic] = {}
         self.topics_by_id: dict[bytes, ServedTopic] = {}
+        self.linked: dict[str, ServedTopic] = {}
+        """Topics that follow topics of other clusters, by name."""
         self.generation = 0
         """Number that grows when partitions that were looked up before may have been replaced."""
         self.may_be_gone: Callable[[], bool] = lambda: False
@@ -201,6 +204,7 @@ class PartitionRegistry:
             there = delta.image.topics
             gone = [served.topic for name, served in self.topics.items() if name not in there]
         for topic in gone:
+            self.linked.pop(topic.name, None)
             self.topics_by_id.pop(topic.topic_id.bytes, None)
             if topic.name not in delta.image.topics:
                 self.topics_by_name.pop(topic.name.encode(), None)
@@ -214,6 +218,10 @@ class PartitionRegistry:
             served = self._open(topic)
             self.topics[topic.name] = self.topics_by_name[served.encoded_name] = served
             self.topics_by_id[topic.topic_id.bytes] = served
+            if is_linked(topic):
+                self.linked[topic.name] = served
+            else:
+                self.linked.pop(topic.name, None)
         if gone or delta.changed:
             self.generation += 1
         if self._replicas is not None:
@@ -249,7 +257,11 @@ class PartitionRegistry:
     def _kept(self, topic: Topic) -> ServedTopic | None:
         """Return the served topic whose partitions may be reused: same id, not diskless."""
         known = self.topics.get(topic.name)
-        same = known is not None and known.topic.topic_id == topic.topic_id
+        same = (
+            known is not None
+            and known.topic.topic_id == topic.topic_id
+            and is_linked(known.topic) == is_linked(topic)
+        )
         return known if same and known is not None and not known.diskless else None
 
     def _rows_to_open(self, topic: Topic, kept: ServedTopic | None) -> list[PartitionRow]:
@@ -288,12 +300,20 @@ class PartitionRegistry:
                 leads = row.leader == self._node_id
                 (served.partitions if leads else served.followed)[row.index] = replica
             elif not isinstance(before, LocalPartition) or before.log is not log:
-                served.partitions[row.index] = LocalPartition(log, self._commits)
+                served.partitions[row.index] = self._over(topic, log)
             else:
                 served.partitions[row.index] = before
+        _serve_linked(served)
         if self._tiers is not None:
             self._tiers.follow(topic, (*served.partitions, *served.followed))
         return served
+
+    def _over(self, topic: Topic, log: PartitionLog) -> LocalPartition:
+        if not is_linked(topic):
+            return LocalPartition(log, self._commits)
+        from penstock.partitions.linked import LinkedPartition
+
+        return LinkedPartition(log, self._commits)
 
     def _is_here(self, row: PartitionRow) -> bool:
         if row.has_epochs and self._replicas is not None:
@@ -320,11 +340,23 @@ class PartitionRegistry:
             log = None
         replicated = self._replicas is not None and row.has_epochs
         if log is None:
-            epoch = -1 if replicated else row.leader_epoch
+            epoch = -1 if replicated or is_linked(topic) else row.leader_epoch
             return self._store.create(where, topic_id=topic.topic_id, leader_epoch=epoch)
-        if log.leader_epoch != row.leader_epoch and not replicated:
-            log.set_leader_epoch(row.leader_epoch)
+        epoch = max(row.leader_epoch, link_epoch(topic))
+        if log.leader_epoch != epoch and not replicated and not is_linked(topic):
+            log.set_leader_epoch(epoch)
         return log
+
+
+def _serve_linked(served: ServedTopic) -> None:
+    """Set the leader epochs that clients get, if the topic is linked."""
+    if not is_linked(served.topic):
+        return
+    from penstock.partitions.linked import LinkedPartition
+
+    for row, partition in zip(served.topic.partitions, served.partitions, strict=True):
+        if isinstance(partition, LinkedPartition):
+            partition.serve(serving_epoch(served.topic, row))
 
 
 def _logs_to_look_at(delta: ImageDelta) -> Iterator[TopicPartition]:

@@ -250,9 +250,9 @@ def _bits(operations: Iterable[str]) -> int:
 
 # Audit log of Kafka requests: records every rejected request and every request that changes state.
 #
-# A request changes state if the table of API keys requires create, delete, alter or alter_configs
-# for it. A line contains the names in the request and the errors in its response. It contains no
-# values, because values may be secrets.
+# A request changes state if the table of API keys requires create, delete, alter, alter_configs or
+# create_tokens for it. A line contains the names in the request and the errors in its response. It
+# contains no values, because values may be secrets.
 
 
 def _is_change(check: Check) -> bool:
@@ -262,7 +262,7 @@ def _is_change(check: Check) -> bool:
     """
     if check.operation == "create":
         return check.scope != "asked"
-    return check.operation in ("delete", "alter", "alter_configs")
+    return check.operation in ("delete", "alter", "alter_configs", "create_tokens")
 
 
 CHANGES: Final = frozenset(
@@ -270,7 +270,7 @@ CHANGES: Final = frozenset(
 )
 AUDITED_NAMES: Final = (
     "name", "topic", "topic_id", "group_id", "transactional_id", "resource_name", "entity_type",
-    "entity_name", "principal",
+    "entity_name", "principal", "owner_principal_name",
 )  # fmt: skip
 """Request fields that are names. An element with several of them, such as an ACL, is audited under
 all of its names, joined by spaces."""

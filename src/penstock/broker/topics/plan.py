@@ -19,7 +19,7 @@ from penstock.broker.configuration.configs import (
     topic_config,
 )
 from penstock.broker.configuration.settings import EXCLUDED_BROKERS, BrokerSettings
-from penstock.broker.metadata.leaders import configs_of_new, is_diskless
+from penstock.broker.metadata.leaders import check_linkable, configs_of_new, is_diskless
 from penstock.broker.net.errors import (
     BadRequest,
     InvalidPartitions,
@@ -152,6 +152,7 @@ def plan_topic(
     else:
         excluded = _excluded(image, levels, stored=stored)
         partitions = _placed(spec, topic_id, image, settings, excluded)
+    check_linkable(spec.name, config, partitions)
     if stored:
         check_roles(partitions, image)
         check_reachable(spec.name, partitions, image)

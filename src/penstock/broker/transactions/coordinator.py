@@ -41,7 +41,7 @@ from penstock.control import TRANSACTION, CoordinationRecord
 from penstock.records.transactions import Marker
 
 if TYPE_CHECKING:
-    from penstock.base.system import Clock
+    from penstock.base.system import Clock, Randomness
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partitions.registry import PartitionRegistry
@@ -455,6 +455,11 @@ PRODUCER_ID_BLOCK: Final = 1000
 _RETRY_SECONDS: Final = 1.0
 
 
+LOW_PRODUCER_IDS: Final = 1 << 40
+"""Producer ids below which clusters without links stay."""
+_GAP_BITS: Final = 60
+
+
 class ProducerIds:
     """Allocator of producer ids from reserved blocks. Belongs to the event loop."""
 
@@ -482,6 +487,23 @@ class ProducerIds:
         """Reserve the next block in the background, with retries."""
         if self._reserving is None or self._reserving.done():
             self._reserving = asyncio.get_running_loop().create_task(self._reserve())
+
+    async def leave_low(self, randomness: Randomness) -> None:
+        """Continue with ids from `LOW_PRODUCER_IDS` on, after a random gap.
+
+        Logs of linked topics have producers of other clusters. Their ids must differ from those
+        that this cluster allocates; otherwise a new producer would get the sequences of another.
+
+        Raises:
+            PenstockError: the control plane is unavailable.
+        """
+        async with self._taking:
+            first = (await self._control.allocate_producer_ids(1)).start
+            if first < LOW_PRODUCER_IDS:
+                gap = LOW_PRODUCER_IDS + randomness.bits(_GAP_BITS)
+                await self._control.skip_producer_ids(gap)
+            self._block, self._ahead = iter(()), None
+        self.reserve()
 
     async def stop(self) -> None:
         if self._reserving is not None:

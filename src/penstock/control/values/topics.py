@@ -36,10 +36,11 @@ QUOTA: Final = "quota"
 CLIENT_METRICS: Final = "client-metrics"
 ACL: Final = "acl"
 SCRAM: Final = "scram"
+DELEGATION: Final = "delegation-token"
 """Kinds of entities.
 
 A quota is named by its entities as text, a subscription to client metrics by its own name. An ACL
-binding is named by its text form, SCRAM credentials by their user.
+binding is named by its text form, SCRAM credentials by their user, a delegation token by its id.
 """
 BETWEEN_BROKERS: Final = "between-brokers"
 """Kind of the secrets that brokers share. Clients cannot read them."""

@@ -70,6 +70,8 @@ class Accepted(Struct, frozen=True, kw_only=True):
     data: bytes
     principal: Principal
     expires_ms: int | None = None
+    by_token: bool = False
+    """Whether the client authenticated with a delegation token."""
 
 
 Outcome = Challenge | Accepted

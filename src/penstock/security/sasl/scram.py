@@ -11,6 +11,8 @@ and rejects `p=`. A user without a credential gets a salt like any other
 (`credentials.credential_or_decoy`), and fails at the proof. The server computes only a few hashes;
 the client hashes the password, which is slow.
 
+A client with the extension `tokenauth=true` logs in with a delegation token (`delegation.py`).
+
 librdkafka before 2.6.1 sends its own nonce twice in the final message. This is accepted too: the
 exchange's whole nonce is present, and the proof covers the bytes that were sent.
 
@@ -25,7 +27,7 @@ import hashlib
 import hmac
 import re
 from base64 import b64decode, b64encode
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.security.authoriser import Principal
 from penstock.security.credentials import (
@@ -37,6 +39,7 @@ from penstock.security.credentials import (
     credential_or_decoy,
     salted_password,
 )
+from penstock.security.delegation import EXTENSION, DelegationToken
 from penstock.security.sasl.exchange import (
     Accepted,
     AuthenticationFailed,
@@ -54,7 +57,8 @@ _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"
 _NAME: Final = r"(?:[^\0=,]|=2C|=3D)+"
 _CLIENT_FIRST: Final = re.compile(
     rf"(?P<header>[ny],(?:a=(?P<authorised>{_NAME}))?,)"
-    rf"(?P<bare>n=(?P<name>{_NAME}),r=(?P<nonce>{_NONCE})(?:,[A-Za-z]=[^\0,]+)*)"
+    rf"(?P<bare>n=(?P<name>{_NAME}),r=(?P<nonce>{_NONCE})"
+    r"(?P<extensions>(?:,[A-Za-z]+=[^\0,]+)*))"
 )
 _CLIENT_FINAL: Final = re.compile(
     rf"(?P<unproved>c=(?P<binding>{_BASE64}),r=(?P<nonce>{_NONCE})(?:,[A-Za-z]=[^\0,]+)*)"
@@ -66,19 +70,34 @@ _SERVER_FIRST: Final = re.compile(
 )
 
 
+class Tokens(Credentials, Protocol):
+    """Port of a store of delegation tokens, with their ids as user names."""
+
+    def token(self, token_id: str) -> DelegationToken | None:
+        """Return a token that has not expired."""
+
+
 class ScramServer:
     """Server's side of SCRAM, for one client.
 
     `nonce` must be unique to this exchange, printable, and without commas. `secret` is the seed of
-    decoy credentials.
+    decoy credentials. Without `tokens`, clients cannot log in with a delegation token.
     """
 
     def __init__(
-        self, mechanism: str, credentials: Credentials, *, nonce: str, secret: bytes
+        self,
+        mechanism: str,
+        credentials: Credentials,
+        *,
+        nonce: str,
+        secret: bytes,
+        tokens: Tokens | None = None,
     ) -> None:
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._credentials = credentials
+        self._tokens = tokens
+        self._by_token = False
         self._own_nonce = nonce
         self._secret = secret
         self._user: str | None = None
@@ -116,9 +135,12 @@ class ScramServer:
         self._user = user = _unescape(found["name"])
         if found["authorised"] is not None and _unescape(found["authorised"]) != user:
             raise self._failed("the authorisation id is another user")
-        kept, self._known = credential_or_decoy(
-            self._credentials, self._mechanism, user, self._secret
-        )
+        credentials = self._credentials
+        if EXTENSION in found["extensions"].split(","):
+            if self._tokens is None:
+                raise self._failed("delegation tokens are disabled")
+            self._by_token, credentials = True, self._tokens
+        kept, self._known = credential_or_decoy(credentials, self._mechanism, user, self._secret)
         self._credential = kept
         self._header = found["header"].encode()
         self._client_nonce = found["nonce"]
@@ -142,7 +164,18 @@ class ScramServer:
         if not proved or self._user is None or not self._known:
             raise self._failed("wrong password" if self._known else "unknown user")
         proof = hmac.digest(credential.server_key, said, self._hash)
-        return Accepted(data=b"v=" + b64encode(proof), principal=Principal("User", self._user))
+        data = b"v=" + b64encode(proof)
+        if not self._by_token:
+            return Accepted(data=data, principal=Principal("User", self._user))
+        token = None if self._tokens is None else self._tokens.token(self._user)
+        if token is None:
+            raise self._failed("the delegation token has expired")
+        return Accepted(
+            data=data,
+            principal=token.owner,
+            expires_ms=min(token.expires_ms, token.max_ms),
+            by_token=True,
+        )
 
     def _failed(self, reason: str) -> AuthenticationFailed:
         return AuthenticationFailed(

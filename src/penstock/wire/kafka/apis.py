@@ -1,9 +1,8 @@
 """Table of the API keys that the broker serves.
 
 The dispatcher, the ApiVersions response and `docs/reference/api-keys.md` use this table. Version
-ranges are those of kio, except that two versions are not supported. InitProducerId version 6 is for
-two-phase transactions (KIP-939), which Apache Kafka 4.3 does not advertise either. ListTransactions
-version 2 filters by a client's regular expression. Some fields need an explanation:
+ranges are those of Apache Kafka 4.4, except for InitProducerId version 6 (two-phase transactions,
+KIP-939), which Apache Kafka does not advertise either. Some fields need an explanation:
 
 - `minimum` is the first version that ApiVersions advertises, `served_from` the first that is
   served. They differ for two APIs. Produce is advertised from version 0, because librdkafka
@@ -41,8 +40,12 @@ Operation = Literal[
     "describe_configs",
     "alter_configs",
     "idempotent_write",
+    "create_tokens",
+    "describe_tokens",
 ]
-Resource = Literal["topic", "group", "transactional_id", "cluster", "config"]
+Resource = Literal[
+    "topic", "group", "transactional_id", "cluster", "config", "delegation_token", "user"
+]
 """Resource type. `config` means the resource that the fields `resource_type` and `resource_name` of
 an element describe."""
 Scope = Literal["whole", "each", "listed", "asked"]
@@ -168,7 +171,7 @@ _ROWS: Final = (
     _api(15, "DescribeGroups", 0, 6, 5, each("describe", "group")),
     _api(16, "ListGroups", 0, 5, 3, listed("describe", "group", unless="describe")),
     _api(17, "SaslHandshake", 0, 1, NEVER_FLEXIBLE),
-    _api(18, "ApiVersions", 0, 4, 3),
+    _api(18, "ApiVersions", 0, 5, 3),
     _api(
         19, "CreateTopics", 2, 7, 5,
         each("create", "topic", unless="create"), asked("describe_configs", "topic"),
@@ -197,7 +200,7 @@ _ROWS: Final = (
     _api(26, "EndTxn", 0, 5, 3, whole("write", "transactional_id")),
     _api(27, "WriteTxnMarkers", 1, 2, 1, whole("cluster_action", "cluster", unless="alter")),
     _api(
-        28, "TxnOffsetCommit", 0, 5, 3,
+        28, "TxnOffsetCommit", 0, 6, 3,
         whole("write", "transactional_id"), whole("read", "group"), each("read", "topic"),
     ),
     _api(29, "DescribeAcls", 1, 3, 2, whole("describe", "cluster")),
@@ -205,10 +208,18 @@ _ROWS: Final = (
     _api(31, "DeleteAcls", 1, 3, 2, whole("alter", "cluster")),
     _api(32, "DescribeConfigs", 1, 4, 4, each("describe_configs", "config")),
     _api(33, "AlterConfigs", 0, 2, 2, each("alter_configs", "config")),
+    _api(34, "AlterReplicaLogDirs", 1, 2, 2, asked("alter", "cluster")),
     _api(35, "DescribeLogDirs", 1, 5, 2, whole("describe", "cluster")),
     _api(36, "SaslAuthenticate", 0, 2, 2),
     _api(37, "CreatePartitions", 0, 3, 2, each("alter", "topic")),
-    _api(42, "DeleteGroups", 0, 2, 2, each("delete", "group")),
+    _api(38, "CreateDelegationToken", 1, 3, 2, asked("create_tokens", "user")),
+    _api(39, "RenewDelegationToken", 1, 2, 2),
+    _api(40, "ExpireDelegationToken", 1, 2, 2),
+    _api(
+        41, "DescribeDelegationToken", 1, 3, 2,
+        asked("describe", "delegation_token"), asked("describe_tokens", "user"),
+    ),
+    _api(42, "DeleteGroups", 0, 3, 2, each("delete", "group")),
     _api(43, "ElectLeaders", 0, 2, 2, whole("alter", "cluster")),
     _api(44, "IncrementalAlterConfigs", 0, 1, 1, each("alter_configs", "config")),
     _api(45, "AlterPartitionReassignments", 0, 1, 0, whole("alter", "cluster")),
@@ -218,6 +229,8 @@ _ROWS: Final = (
     _api(49, "AlterClientQuotas", 0, 1, 1, whole("alter_configs", "cluster")),
     _api(50, "DescribeUserScramCredentials", 0, 0, 0, whole("describe", "cluster")),
     _api(51, "AlterUserScramCredentials", 0, 0, 0, whole("alter", "cluster")),
+    _api(55, "DescribeQuorum", 0, 2, 0, whole("describe", "cluster")),
+    _api(57, "UpdateFeatures", 0, 2, 0, whole("alter", "cluster")),
     _api(60, "DescribeCluster", 0, 2, 0, asked("describe", "cluster")),
     _api(61, "DescribeProducers", 0, 0, 0, each("read", "topic")),
     _api(64, "UnregisterBroker", 0, 0, 0, whole("alter", "cluster")),
@@ -225,7 +238,7 @@ _ROWS: Final = (
         65, "DescribeTransactions", 0, 0, 0,
         each("describe", "transactional_id"), asked("describe", "topic"),
     ),
-    _api(66, "ListTransactions", 0, 1, 0, listed("describe", "transactional_id")),
+    _api(66, "ListTransactions", 0, 2, 0, listed("describe", "transactional_id")),
     _api(68, "ConsumerGroupHeartbeat", 0, 1, 0, whole("read", "group"), whole("describe", "topic")),
     _api(
         69, "ConsumerGroupDescribe", 0, 1, 0, each("describe", "group"), asked("describe", "topic"),
@@ -238,6 +251,10 @@ _ROWS: Final = (
     _api(77, "ShareGroupDescribe", 1, 1, 0, each("describe", "group"), asked("describe", "topic")),
     _api(78, "ShareFetch", 1, 2, 0, whole("read", "group"), asked("read", "topic")),
     _api(79, "ShareAcknowledge", 1, 2, 0, whole("read", "group"), asked("read", "topic")),
+    _api(88, "StreamsGroupHeartbeat", 0, 1, 0, whole("read", "group"), asked("describe", "topic")),
+    _api(
+        89, "StreamsGroupDescribe", 0, 1, 0, each("describe", "group"), asked("describe", "topic"),
+    ),
     _api(
         90, "DescribeShareGroupOffsets", 0, 1, 0,
         asked("describe", "group"), asked("describe", "topic"),

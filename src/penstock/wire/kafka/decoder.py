@@ -6,7 +6,9 @@ are generated here, from the same schemas. They return kio's dataclasses. Before
 memory, they reject
 
 - an array with more elements than the remaining bytes can contain,
-- a message with more than `ELEMENTS_MAX` array elements in total,
+- a message with more than `NUMBERS_MAX` numbers in arrays, or with more than `ELEMENTS_MAX` other
+  array elements in total; Kafka 4.4 accepts up to 1,000,000 elements in each array,
+- a message with more than 10,000 tagged fields,
 - a negative length, a null that the schema does not allow, and any read beyond the end.
 
 Source: Kafka's protocol guide; KIP-482. Tests compare the results with those of kio's readers.
@@ -21,6 +23,7 @@ from typing import Any, Final
 
 from penstock.wire.kafka.framing import (
     MalformedRequest,
+    check_tags,
     read_duration,
     read_optional_time,
     read_time,
@@ -40,7 +43,10 @@ from penstock.wire.kafka.schema import (
 Decoder = Callable[[memoryview | bytes, int], tuple[Any, int]]
 
 ELEMENTS_MAX: Final = 100_000
-"""Largest number of array elements in one message. A decoded element takes 200 to 400 bytes."""
+"""Largest number of structs, texts and ids in the arrays of a message. Each takes 200 to 400 bytes
+of memory."""
+NUMBERS_MAX: Final = 1_000_000
+"""Largest number of plain numbers in the arrays of a message. Each takes 40 bytes of memory."""
 
 _FIXED: Final[dict[str, tuple[str, int, str]]] = {
     # wire type: struct format, size in bytes, expression around the raw value
@@ -80,7 +86,7 @@ def compile_decoder(schema: Struct) -> Decoder:
     source.line("def decode(buffer, offset):")
     source.indent += 1
     source.line("size = len(buffer)")
-    source.line(f"budget = {ELEMENTS_MAX}")
+    source.line(f"budget, numbers, tags = {ELEMENTS_MAX}, {NUMBERS_MAX}, 0")
     result = source.struct(schema)
     source.line(f"return {result}, offset")
     parse = source.compile(schema.name)
@@ -124,6 +130,11 @@ def _minimum_value_bytes(field: Field, flexible: bool) -> int:
     return 2 if field.kind == "string" else 4
 
 
+def _is_plain(field: Field) -> bool:
+    """Return whether elements of the array are numbers that need no conversion."""
+    return field.struct is None and field.kind in _FIXED and _FIXED[field.kind][2] == "{}"
+
+
 def _refuse_null(name: str) -> None:
     raise MalformedRequest(f"field {name} is null, which its schema does not allow")
 
@@ -156,6 +167,7 @@ class _Source:
             "read_time": read_time,
             "read_optional_time": read_optional_time,
             "read_uvarint": read_uvarint,
+            "check_tags": check_tags,
             "skip_tags": skip_tags,
             "error_code": error_codes(),
             "unpack_from": struct_module.unpack_from,
@@ -288,14 +300,15 @@ class _Source:
         self._null(field, count, target, nullable=field.nullable)
         self.line("else:")
         self.indent += 1
-        self.line(f"if {count} > budget or {count} * {least} > size - offset:")
-        self.line(f"    refuse_count({field.name!r}, {count}, size - offset, budget)")
-        self.line(f"budget -= {count}")
+        budget = "numbers" if _is_plain(field) else "budget"
+        self.line(f"if {count} > {budget} or {count} * {least} > size - offset:")
+        self.line(f"    refuse_count({field.name!r}, {count}, size - offset, {budget})")
+        self.line(f"{budget} -= {count}")
         self._items(field, target, count, flexible=flexible)
         self.indent -= 1
 
     def _items(self, field: Field, target: str, count: str, *, flexible: bool) -> None:
-        if field.struct is None and field.kind in _FIXED and _FIXED[field.kind][2] == "{}":
+        if _is_plain(field):
             form, width, _ = _FIXED[field.kind]
             self.line(f"{target} = unpack_from('>%d{form}' % {count}, buffer, offset)")
             self.line(f"offset += {width} * {count}")
@@ -316,12 +329,19 @@ class _Source:
 
     def _tags(self, schema: Struct, targets: dict[str, str]) -> None:
         if not schema.tagged_fields:
-            self.line("offset = skip_tags(buffer, offset)")
+            self.line("if buffer[offset]:")
+            self.line("    section, _ = read_uvarint(buffer, offset)")
+            self.line("    offset = skip_tags(buffer, offset, tags)")
+            self.line("    tags += section")
+            self.line("else:")
+            self.line("    offset += 1")
             return
         for field in schema.tagged_fields:
             self.line(f"{targets[field.name]} = {self.constant(_default_of(field))}")
         count, tag, length, end = (self.name(stem) for stem in ("count", "tag", "length", "stop"))
         self.line(f"{count}, offset = read_uvarint(buffer, offset)")
+        self.line(f"tags += {count}")
+        self.line("check_tags(tags)")
         self.line(f"for _ in range({count}):")
         self.indent += 1
         self.line(f"{tag}, offset = read_uvarint(buffer, offset)")

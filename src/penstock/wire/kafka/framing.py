@@ -83,17 +83,24 @@ def read_uvarint(buffer: memoryview | bytes, offset: int) -> tuple[int, int]:
     raise MalformedRequest("a varint is longer than five bytes")
 
 
-def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
+TAGS_MAX: Final = 10_000
+"""Most tagged fields of a request, as in Kafka 4.4, which is far more than any schema has."""
+
+
+def skip_tags(buffer: memoryview | bytes, offset: int, before: int = 0) -> int:
     """Skip a section of unknown tagged fields; return the offset after it.
 
+    `before` is the number of tagged fields that the message had before this section.
+
     Raises:
-        MalformedRequest: a field reaches beyond the buffer.
+        MalformedRequest: a field reaches beyond the buffer, or there are more than `TAGS_MAX`.
         IndexError: the buffer ends within the section.
     """
     count = buffer[offset]
     if count == 0:
         return offset + 1
     count, offset = read_uvarint(buffer, offset)
+    check_tags(before + count)
     for _ in range(count):
         _, offset = read_uvarint(buffer, offset)
         length, offset = read_uvarint(buffer, offset)
@@ -101,6 +108,12 @@ def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
         if offset > len(buffer):
             raise MalformedRequest(f"a tagged field of {length} bytes reaches beyond the frame")
     return offset
+
+
+def check_tags(count: int) -> None:
+    """Reject a message with too many tagged fields; raises MalformedRequest."""
+    if count > TAGS_MAX:
+        raise MalformedRequest(f"{count} tagged fields, but at most {TAGS_MAX:,} are allowed")
 
 
 def milliseconds(value: int | timedelta) -> int:

@@ -113,7 +113,15 @@ def load_entity(api_name: str, version: int, kind: MessageKind) -> type[Any]:
     Raises:
         UnsupportedVersion: no schema has this version.
     """
-    module = load_module(api_name, version, kind)
+    try:
+        module = load_module(api_name, version, kind)
+    except UnsupportedVersion:
+        from penstock.wire.kafka.newer import CHANGES, derived
+
+        changes = CHANGES.get((api_name, version, kind))
+        if changes is None:
+            raise
+        return derived(load_entity(api_name, version - 1, kind), version, changes)
     entity: type[Any] = getattr(module, f"{api_name}{kind.capitalize()}")
     return entity
 
