@@ -93,6 +93,7 @@ def test_nothing_is_lost_or_doubled_while_partitions_move(three: list[PenstockPr
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_or_doubled_over_many_moves(three: list[PenstockProcess]) -> None:
     _move(three, rounds=20, kills=range(1, 21))
 

@@ -38,7 +38,7 @@ def tool(bootstrap: str) -> Configs:
 
     def run(*arguments: str, fails: bool = False) -> str:
         try:
-            ran = COMMAND_LINE.run(bootstrap, "kafka.admin.ConfigCommand", *arguments)
+            ran = COMMAND_LINE.run(bootstrap, "org.apache.kafka.tools.ConfigCommand", *arguments)
         except PartMissing as error:
             missing(error)
         said = ran.out + ran.errors

@@ -410,7 +410,11 @@ func sendOffsets(ctx context.Context, client *kgo.Client, c *call) error {
 	commit.TransactionalID, commit.ProducerID, commit.ProducerEpoch = transactionalID, id, epoch
 	commit.Group = c.Group
 	topic := kmsg.NewTxnOffsetCommitRequestTopic()
-	topic.Topic = c.Topic
+	topics, err := kadm.NewClient(client).ListTopics(ctx, c.Topic)
+	if err != nil {
+		return err
+	}
+	topic.Topic, topic.TopicID = c.Topic, topics[c.Topic].ID
 	for _, each := range c.Offsets {
 		partition := kmsg.NewTxnOffsetCommitRequestTopicPartition()
 		partition.Partition, partition.Offset = each.partition, each.offset

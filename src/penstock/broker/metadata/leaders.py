@@ -120,7 +120,7 @@ def check_linkable(
     Batches of a linked topic keep the leader epochs of the source. Partitions with several
     replicas have leader epochs of this cluster.
     """
-    most = max(map(len, replicas))
+    most = max(map(len, replicas), default=0)
     client = config.link_client_config
     linked = bool(config.link_source) or epoch > 0
     for reason, found in (
