@@ -48,6 +48,7 @@ def test_remote_cluster_utils_translates_offsets(tmp_path: Path, policy: str) ->
     assert committed == {f"{prefix}orders-0 100", f"{prefix}orders-1 100"}
 
 
+@pytest.mark.long
 def test_records_are_mirrored_from_apache_kafka_and_back(tmp_path: Path) -> None:
     try:
         jars("kafka")

@@ -63,7 +63,7 @@ def archived(brokers: dict[int, Broker]) -> LocalPartition | None:
     if copy is None or copy.tiers is None or not copy.log.state.loaded:
         return None
     closed = copy.log.state.segments[-1].base_offset
-    done = copy.tiers.tiered_end == closed and copy.log.log_start_offset > closed // 2
+    done = copy.tiers.tiered_end == closed and copy.log.log_start_offset > RECORDS // 2
     return copy if done else None
 
 

@@ -126,7 +126,7 @@ def kill(
 @pytest.mark.parametrize(
     ("kills", "stride", "version_17"),
     [
-        (5, 5, False),
+        (2, 5, False),
         pytest.param(80, 1, False, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
         pytest.param(80, 1, True, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
     ],
