@@ -56,14 +56,18 @@ def leader_of(brokers: dict[int, Broker]) -> int:
     return leads[0] if leads else 0
 
 
-def archived(brokers: dict[int, Broker]) -> LocalPartition | None:
-    """Return the leader's partition once closed segments are archived and mostly deleted."""
+def archived(brokers: dict[int, Broker], records: int) -> LocalPartition | None:
+    """Return the leader's partition once closed segments are archived and mostly deleted.
+
+    Args:
+        records: number of records of the partition, more than half of which are to be deleted.
+    """
     leader = leader_of(brokers)
     copy = copy_on(brokers[leader]) if leader else None
     if copy is None or copy.tiers is None or not copy.log.state.loaded:
         return None
     closed = copy.log.state.segments[-1].base_offset
-    done = copy.tiers.tiered_end == closed and copy.log.log_start_offset > RECORDS // 2
+    done = copy.tiers.tiered_end == closed and copy.log.log_start_offset > records // 2
     return copy if done else None
 
 
@@ -90,7 +94,7 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     with brokers[1].client() as client:
         client.create_topic("t", 1, TIERED, replication_factor=3)
     sent = fill(brokers[1])
-    leader = wait_for(lambda: archived(brokers))
+    leader = wait_for(lambda: archived(brokers, RECORDS))
     first = leader_of(brokers)
     holders = [broker for broker in brokers if copy_on(brokers[broker]) is not None]
     (outside,) = brokers.keys() - set(holders)
@@ -110,7 +114,7 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     assert consumed(brokers[wiped], RECORDS) == sent
     tiered_end = leader.tiers.tiered_end
     sent += fill(brokers[wiped])
-    leader = wait_for(lambda: archived(brokers))
+    leader = wait_for(lambda: archived(brokers, 2 * RECORDS))
     assert leader.tiers.tiered_end > tiered_end
     assert leader.log_start_offset == 0
     assert consumed(brokers[first], 2 * RECORDS) == sent
