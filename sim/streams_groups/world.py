@@ -4,7 +4,7 @@ Besides the rules of `sim.consumer_groups.world`:
 
 roles      no process has a task in two roles, and no active task has two members
 topology   no member has a task that its topology does not have
-settled    every task of the topology is active once; two members with the newest topology differ by
+balance    every task of the topology is active once; two members with the newest topology differ by
            at most one active task; each stateful task has its standby tasks on other processes
 """
 
