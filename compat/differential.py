@@ -96,9 +96,10 @@ _NUMBERS: Final = {
     "max_lifetime": -1,
     "expiry_time_period": -1,
 }
+_IGNORED: Final = frozenset({"throttle_time", "error_message", "message", "log_append_time"})
 _VOLATILE: Final = frozenset({
-    "throttle_time", "error_message", "message", "member_id", "leader", "producer_id", "port",
-    "cluster_id", "topic_id", "session_id", "log_append_time", "auth_bytes", "timestamp",
+    "member_id", "leader", "producer_id", "port",
+    "cluster_id", "topic_id", "session_id", "auth_bytes", "timestamp",
     "last_fetch_timestamp", "last_caught_up_timestamp", "finalized_features_epoch", "log_dir",
     "total_bytes", "usable_bytes", "partition_size", "replica_directory_id", "log_end_offset",
     "high_watermark", "client_instance_id", "subscription_id", "push_interval", "members",
@@ -169,7 +170,7 @@ class Generator:
             return False
         if name in _PARTITIONS:
             return 0 if known else 99
-        if name.endswith("max_wait") or name in ("min_bytes", "max_wait"):
+        if name.endswith("max_wait") or name == "min_bytes":
             return 0
         if name in _NUMBERS:
             return _NUMBERS[name]
@@ -210,10 +211,10 @@ def reduced(entity: Any, schema: Struct, own: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in schema.fields:
         value = getattr(entity, field.name)
-        if field.name in _VOLATILE and field.name != "error_code":
+        if field.name in _IGNORED:
+            continue
+        if field.name in _VOLATILE:
             found[field.name] = "absent" if value in (None, "", (), 0, -1, b"") else "present"
-            if field.name in ("throttle_time", "log_append_time", "message", "error_message"):
-                found.pop(field.name)
         elif field.struct is None or value is None:
             found[field.name] = _plain(value, own)
         elif field.array:
@@ -265,8 +266,8 @@ def differences(apache: Any, penstock: Any, path: str = "") -> Iterator[str]:
             else:
                 yield from differences(apache[name], penstock[name], inner)
     elif isinstance(apache, list) and isinstance(penstock, list) and len(apache) == len(penstock):
-        for one, other in zip(apache, penstock, strict=True):
-            yield from differences(one, other, path)
+        for expected, actual in zip(apache, penstock, strict=True):
+            yield from differences(expected, actual, path)
     elif isinstance(apache, list) and isinstance(penstock, list):
         yield f"{path}: {len(apache)} elements -> {len(penstock)} elements"
     elif apache != penstock:

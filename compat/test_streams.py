@@ -143,6 +143,13 @@ class Counts:
         self._consumer.close()
 
 
+def create_topics(bootstrap: str) -> None:
+    admin = AdminClient({**harness(bootstrap), "log_level": 0})
+    topics = [NewTopic(name, PARTITIONS) for name in ("lines", "counts")]
+    for future in admin.create_topics(topics).values():
+        future.result(WAIT_SECONDS)
+
+
 @contextmanager
 def counting(
     bootstrap: str, directory: Path, protocol: str
@@ -170,11 +177,7 @@ def test_words_are_counted_once_over_kills(tmp_path: Path, protocol: str) -> Non
         killable(tmp_path / "broker", STREAMS_GROUPS) as broker,
         Confluent(broker.bootstrap) as driver,
     ):
-        admin = AdminClient({**harness(broker.bootstrap), "log_level": 0})
-        for future in admin.create_topics(
-            [NewTopic(name, PARTITIONS) for name in ("lines", "counts")]
-        ).values():
-            future.result(WAIT_SECONDS)
+        create_topics(broker.bootstrap)
         with counting(broker.bootstrap, tmp_path, protocol) as (programs, counts):
             for number in range(KILLS + 1):
                 words = [dice.choices(WORDS, k=8) for _ in range(LINES)]
@@ -220,11 +223,7 @@ def test_kafka_streams_groups_shows_resets_and_deletes_a_group(tmp_path: Path) -
     tool = "streams.StreamsGroupCommand"
     group = ("--group", "counts-app")
     with killable(tmp_path / "broker", STREAMS_GROUPS) as broker:
-        admin = AdminClient({**harness(broker.bootstrap), "log_level": 0})
-        for future in admin.create_topics(
-            [NewTopic(name, PARTITIONS) for name in ("lines", "counts")]
-        ).values():
-            future.result(WAIT_SECONDS)
+        create_topics(broker.bootstrap)
         with (
             Confluent(broker.bootstrap) as driver,
             counting(broker.bootstrap, tmp_path, "streams") as (programs, counts),

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
+from penstock.base.errors import BugError
 from penstock.broker.groups.consumer import ConsumerGroups
 from penstock.broker.groups.consumer import group as reconciliation
 from penstock.broker.groups.consumer.group import ConsumerGroup
 from penstock.broker.groups.runtime.assignors import overlap
+from sim.consumer_groups.world import Violation
 
 Plant = Callable[[ConsumerGroups], None]
 Planted = tuple[object, str, Any] | Plant
@@ -80,6 +82,17 @@ PLANTS: Final[Mapping[str, Planted]] = {
     "members never expire": _never_expires,
     "a parked heartbeat is forgotten": _parks_in_silence,
 }
+
+
+def find(run: Callable[[int, Plant], object], bug: Planted, seeds: int) -> str:
+    """Return the violation in the first seed that finds a planted bug; empty if none does."""
+    with planted(bug) as plant:
+        for seed in range(seeds):
+            try:
+                run(seed, plant)
+            except (Violation, BugError) as found:
+                return str(found)
+    return ""
 
 
 @contextmanager

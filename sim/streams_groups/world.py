@@ -119,8 +119,9 @@ class StreamsWorld(World):
 
     def _answer(self, reply: Reply) -> None:
         response = reply.response
-        if isinstance(response, StreamsResponse) and response.missing and not self.chance(0.3):
-            self.after(self.delay_ms(), lambda: self._create(response.missing))
+        missing = response.configured.missing if isinstance(response, StreamsResponse) else ()
+        if missing and not self.chance(0.3):
+            self.after(self.delay_ms(), lambda: self._create(missing))
         super()._answer(reply)
 
     def counts(self) -> dict[str, int]:

@@ -18,7 +18,12 @@ from penstock.security import CLUSTER, AclAuthoriser, Principal
 from penstock.security.acls import ALL
 from penstock.wire.kafka.apis import APIS, Api, Check
 from penstock.wire.kafka.schema import Field, Struct, load_struct
-from tests.broker.coordination.streams.test_requests import Member, statuses
+from tests.broker.coordination.streams.test_requests import (
+    Member,
+    describe,
+    statuses,
+    topology,
+)
 from tests.broker.wire_client import WireClient, batch, fetch_request
 from tests.security.access import Noted, allow
 
@@ -528,3 +533,19 @@ async def test_internal_topics_of_streams_need_the_right_to_create_them(
     authoriser.replace([allow("read", "group", "app"), *topics, *creates])
     await member.beat()
     assert broker.cluster.image.topics.keys() >= {"app-words", "app-counts"}
+
+
+async def test_matches_of_a_streams_group_are_described_to_clients_that_may_describe_them(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    await root.create("secret")
+    lines, _ = topology()["subtopologies"]
+    reader = {**lines, "source_topics": [], "source_topic_regex": ["sec.*"]}
+    reads = {"epoch": 0, "subtopologies": [{**reader, "repartition_sink_topics": []}]}
+    assert not (await Member(root, "a").beat(topology=reads)).error_code
+    authoriser.replace([allow("describe", "group", "app")])
+    refused = await describe(a)
+    assert (refused.error_code, refused.topology) == (TOPIC, None)
+    authoriser.replace([allow("describe", "group", "app"), allow("describe", "topic", "secret")])
+    described = await describe(a)
+    assert described.topology.subtopologies[0].source_topics == ("secret",)

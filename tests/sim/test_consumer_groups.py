@@ -6,10 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from sim.consumer_groups.plants import PLANTS, planted
-from sim.consumer_groups.world import Violation, run
-
-from penstock.base.errors import BugError
+from sim.consumer_groups.plants import PLANTS, find
+from sim.consumer_groups.world import run
 
 SEEDS = 40
 PLANTED_SEEDS = 300
@@ -34,14 +32,7 @@ def test_everything_holds_for_many_seeds(rolling: bool) -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    with planted(PLANTS[name]) as plant:
-        for seed in range(PLANTED_SEEDS):
-            try:
-                run(seed, plant)
-            except (Violation, BugError) as found:
-                print(found)
-                return
-    pytest.fail(f"{name} was not found by {PLANTED_SEEDS} seeds")
+    assert find(run, PLANTS[name], PLANTED_SEEDS)
 
 
 def test_a_seed_is_one_story_whatever_the_hashes() -> None:

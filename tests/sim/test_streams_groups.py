@@ -6,24 +6,20 @@ import time
 from collections import Counter
 
 import pytest
-from sim.consumer_groups.plants import planted
-from sim.consumer_groups.world import Violation, topic
+from sim.consumer_groups.plants import find
+from sim.consumer_groups.world import topic
 from sim.streams_groups.plants import PLANTS
 from sim.streams_groups.world import run, tasks_of
 
-from penstock.base.errors import BugError
-from penstock.broker.groups.runtime.core import Compute, Computed, Effect, Reply, Save, Saved
-from penstock.broker.groups.runtime.kinds import Groups, Turn
 from penstock.broker.groups.streams import (
     InternalTopic,
-    StreamsGroups,
     StreamsHeartbeat,
     StreamsLimits,
-    StreamsResponse,
     Subtopology,
     Topology,
 )
 from penstock.broker.groups.streams.assignor import ACTIVE, STANDBY
+from tests.broker.coordination.streams.test_core import Coordinator
 
 SEEDS = 20
 PLANTED_SEEDS = 400
@@ -49,47 +45,14 @@ def test_a_seed_has_one_outcome() -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    with planted(PLANTS[name]) as plant:
-        for seed in range(PLANTED_SEEDS):
-            try:
-                run(seed, plant)
-            except (Violation, BugError) as found:
-                print(found)
-                return
-    pytest.fail(f"{name} was not found by {PLANTED_SEEDS} seeds")
-
-
-class _Large:
-    """Coordinator of one large group, whose saves and computations succeed at once."""
-
-    def __init__(self) -> None:
-        turn = Turn()
-        limits = StreamsLimits(standbys=1, assignment_interval=0, initial_delay=3_000)
-        streams = StreamsGroups(turn, limits)
-        streams.topics = {
-            name: topic(name, PARTITIONS, number) for number, name in enumerate(("in", "log"), 1)
-        }
-        self.core = Groups(turn, [streams])
-        self.responses: dict[int, StreamsResponse] = {}
-        self.now_ms = 0
-
-    def send(self, event: object, token: int) -> None:
-        pending: list[Effect] = self.core.handle(event, self.now_ms, token)
-        while pending:
-            effect = pending.pop(0)
-            if isinstance(effect, Reply):
-                assert isinstance(effect.response, StreamsResponse), effect.response
-                self.responses[effect.token] = effect.response
-            elif isinstance(effect, Save):
-                pending += self.core.handle(Saved(key="g"), self.now_ms)
-            elif isinstance(effect, Compute):
-                done = Computed(key="g", ticket=effect.ticket, result=effect.work())
-                pending += self.core.handle(done, self.now_ms)
+    assert find(run, PLANTS[name], PLANTED_SEEDS)
 
 
 def test_a_group_of_1000_members_gets_all_tasks_in_bounded_time() -> None:
     """The members join within the initial delay, and take their tasks from one target."""
-    large = _Large()
+    topics = {name: topic(name, PARTITIONS, number) for number, name in enumerate(("in", "log"), 1)}
+    limits = StreamsLimits(standbys=1, assignment_interval=0, initial_delay=3_000)
+    large = Coordinator(limits, topics)
     topology = Topology(
         epoch=0,
         subtopologies=(
@@ -116,8 +79,7 @@ def test_a_group_of_1000_members_gets_all_tasks_in_bounded_time() -> None:
                 process_id=f"p{number // 4}" if turn == 0 else None,
                 owned=owned[number],
             )
-            large.send(event, number)
-            response = large.responses.pop(number)
+            response = large.ask(event)
             epochs[number] = response.epoch
             owned[number] = dict(response.assigned or {})
         large.now_ms += 4_000

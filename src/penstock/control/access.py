@@ -22,6 +22,37 @@ if TYPE_CHECKING:
     from penstock.control.plane import ControlPlane
 
 
+ATTEMPTS_MAX: Final = 10
+"""Attempts to write a change. A concurrent change of the same entities fails an attempt."""
+
+Configs = Mapping[str, Mapping[str, str]]
+"""Configs by entity; an empty config removes the entity."""
+
+
+async def change_configs(
+    control: ControlPlane, kind: str, plan: Callable[[MetadataImage], tuple[Configs, Configs]]
+) -> None:
+    """Write changes of entities of one kind, unless there are none.
+
+    `plan` returns the changes, and the configs that the entities must have before. It is called
+    again, with the new image, after each concurrent change.
+
+    Raises:
+        StaleConfigs: the same entities changed concurrently during each of `ATTEMPTS_MAX` attempts.
+        InvalidError: there would be more than `ENTITY_CONFIGS_MAX` entities, or a name is too long.
+    """
+    for attempt in range(ATTEMPTS_MAX):
+        changes, expected = plan(await control.image())
+        if not changes:
+            return
+        try:
+            await control.set_entity_configs(kind=kind, changes=changes, expected=expected)
+            return
+        except StaleConfigs:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+
+
 # ACL bindings, stored as entity configs of kind `acl` in the metadata image.
 #
 # The name of each entity is the text form of its binding (`AclBinding.text`).
@@ -31,8 +62,6 @@ logger = logging.getLogger(__name__)
 
 ROW: Final = {"version": "1"}
 """Config stored for each binding. The binding itself is the entity's name."""
-ATTEMPTS_MAX: Final = 10
-"""Attempts to write a change. A concurrent change of the same entities fails an attempt."""
 
 Change = Callable[[Sequence[AclBinding]], tuple[Iterable[AclBinding], Iterable[AclBinding]]]
 """Function that takes all bindings and returns (bindings to add, bindings to remove)."""
@@ -63,22 +92,16 @@ async def change_acls(control: ControlPlane, change: Change) -> None:
         InvalidError: there would be more than `ENTITY_CONFIGS_MAX` bindings, or a binding is too
             long.
     """
-    for attempt in range(ATTEMPTS_MAX):
-        known = bindings_of(await control.image())
+
+    def plan(image: MetadataImage) -> tuple[Configs, Configs]:
+        known = bindings_of(image)
         added, removed = change(known)
         there = set(known)
         gone = {binding.text(): ROW for binding in removed}
         new = {binding.text(): ROW for binding in added if binding not in there}
-        if not gone and not new:
-            return
-        try:
-            await control.set_entity_configs(
-                kind=ACL, changes={**{name: {} for name in gone}, **new}, expected=gone
-            )
-            return
-        except StaleConfigs:
-            if attempt == ATTEMPTS_MAX - 1:
-                raise
+        return {**{name: {} for name in gone}, **new}, gone
+
+    await change_configs(control, ACL, plan)
 
 
 # SCRAM credentials, stored as entity configs of kind `scram` in the metadata image.
@@ -158,21 +181,13 @@ async def change_credentials(control: ControlPlane, change: CredentialChange) ->
         StaleConfigs: the same users changed concurrently during each of `ATTEMPTS_MAX` attempts.
         InvalidError: there would be more than `ENTITY_CONFIGS_MAX` users, or a name is too long.
     """
-    for attempt in range(ATTEMPTS_MAX):
-        known = credentials_of(await control.image())
-        changed = change(known)
-        if not changed:
-            return
-        try:
-            await control.set_entity_configs(
-                kind=SCRAM,
-                changes={user: _row(found) for user, found in changed.items()},
-                expected={user: _row(known.get(user, {})) for user in changed},
-            )
-            return
-        except StaleConfigs:
-            if attempt == ATTEMPTS_MAX - 1:
-                raise
+
+    def plan(image: MetadataImage) -> tuple[Configs, Configs]:
+        known = credentials_of(image)
+        changes = {user: _row(found) for user, found in change(known).items()}
+        return changes, {user: _row(known.get(user, {})) for user in changes}
+
+    await change_configs(control, SCRAM, plan)
 
 
 def _row(credentials: Mapping[str, ScramCredential]) -> dict[str, str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.control.access import ATTEMPTS_MAX
-from penstock.control.values.errors import StaleConfigs
+from penstock.control.access import change_configs
 from penstock.control.values.topics import DELEGATION, MetadataImage
 from penstock.security.credentials import (
     ITERATIONS,
@@ -73,21 +72,11 @@ async def change_tokens(control: ControlPlane, now_ms: int, change: TokenChange)
         StaleConfigs: the same tokens changed concurrently during each of `ATTEMPTS_MAX` attempts.
         InvalidError: there would be more than `ENTITY_CONFIGS_MAX` tokens.
     """
-    for attempt in range(ATTEMPTS_MAX):
-        known = tokens_of(await control.image())
-        changes: dict[str, dict[str, str]] = {
-            name: {} for name, row in known.items() if token_of(row).is_expired(now_ms)
-        }
-        changes |= change(known)
-        if not changes:
-            return
-        try:
-            await control.set_entity_configs(
-                kind=DELEGATION,
-                changes=changes,
-                expected={name: known.get(name, {}) for name in changes},
-            )
-            return
-        except StaleConfigs:
-            if attempt == ATTEMPTS_MAX - 1:
-                raise
+
+    def plan(image: MetadataImage) -> tuple[TokenRows, TokenRows]:
+        known = tokens_of(image)
+        expired = [name for name, row in known.items() if token_of(row).is_expired(now_ms)]
+        changes = {**{name: {} for name in expired}, **change(known)}
+        return changes, {name: known.get(name, {}) for name in changes}
+
+    await change_configs(control, DELEGATION, plan)

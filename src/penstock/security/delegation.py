@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.base.errors import InvalidError
 from penstock.security.authoriser import Principal
-from penstock.security.credentials import HASHES, ITERATIONS, SALT_BYTES, derive
+from penstock.security.credentials import HASHES, ITERATIONS, derive
 
 EXTENSION: Final = "tokenauth=true"
 """SCRAM extension of a client that logs in with a token."""
@@ -88,9 +88,7 @@ class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
         """Return the stored form, with SCRAM credentials of the HMAC; this is slow."""
         password = b64encode(self.hmac(key)).decode()
         credentials = {
-            mechanism: derive(
-                mechanism, password, salt=salt[:SALT_BYTES], iterations=ITERATIONS
-            ).text()
+            mechanism: derive(mechanism, password, salt=salt, iterations=ITERATIONS).text()
             for mechanism in HASHES
         }
         return {_VALUE: self.text(), **credentials}

@@ -97,7 +97,7 @@ class GroupConfigs:
     streams_heartbeat_interval_ms: int = _of_broker("streams.heartbeat.interval.ms")
     streams_assignment_interval_ms: int = _of_broker("streams.assignment.interval.ms")
     streams_initial_rebalance_delay_ms: int = _of_broker("streams.initial.rebalance.delay.ms")
-    streams_num_standby_replicas: int = _of_broker("streams.num.standby.replicas")
+    streams_num_standby_replicas: int = _of_broker(STANDBYS)
 
 
 _KNOWN: Final = by_name(GroupConfigs)

@@ -124,22 +124,14 @@ class Features(Struct, frozen=True, kw_only=True):
 
     def update_features(self, context: RequestContext, request: Any) -> dict[str, Any]:
         """Reject every change of a feature's level, with the reason."""
-        failures = {}
-        for update in request.feature_updates:
-            error = self._refusal(update)
-            if error is not None:
-                failures[update.feature] = error
+        refusals = {update.feature: self._refusal(update) for update in request.feature_updates}
+        failures = {feature: error for feature, error in refusals.items() if error is not None}
         if failures and context.version >= WITHOUT_RESULTS_FROM:
             return error_fields(InvalidUpdateVersion(" ".join(map(str, failures.values()))))
         return {
             "results": [
-                {
-                    "feature": update.feature,
-                    **(
-                        error_fields(failures[update.feature]) if update.feature in failures else {}
-                    ),
-                }
-                for update in request.feature_updates
+                {"feature": feature, **({} if error is None else error_fields(error))}
+                for feature, error in refusals.items()
             ]
         }
 

@@ -229,7 +229,7 @@ class Quorum(Struct, frozen=True, kw_only=True):
         await self.cluster.refresh()
         image = self.cluster.image
         leader_id = controller_of(image)
-        states = [self._replica(image, broker.broker_id) for broker in image.brokers]
+        states = [self._replica(image, broker.broker_id, leader_id) for broker in image.brokers]
         partition = {
             "partition_index": 0,
             "leader_id": leader_id,
@@ -253,8 +253,8 @@ class Quorum(Struct, frozen=True, kw_only=True):
             ],
         }
 
-    def _replica(self, image: MetadataImage, broker_id: int) -> Entry:
-        is_current = broker_id in (self.node_id, controller_of(image))
+    def _replica(self, image: MetadataImage, broker_id: int, leader_id: int) -> Entry:
+        is_current = broker_id in (self.node_id, leader_id)
         now_ms = self.clock.now_ms() if is_current else -1
         return {
             "replica_id": broker_id,

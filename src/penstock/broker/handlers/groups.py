@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -374,6 +374,7 @@ CONSUMER: Final = 1
 """Member types in the response to ConsumerGroupDescribe."""
 
 _NO_TOPICS: Final[Entry] = {"topic_partitions": ()}
+Found = TypeVar("Found")
 Names = Mapping[bytes, str]
 """Topic names by topic id."""
 
@@ -440,7 +441,7 @@ class ModernGroups(Struct, frozen=True, kw_only=True):
         self,
         context: RequestContext,
         request: Any,
-        kind: type,
+        kind: type[DescribedConsumerGroup | DescribedShareGroup],
         name: str,
         member: Callable[[Any, Names], Entry],
     ) -> Entry:
@@ -552,30 +553,54 @@ def _seen(context: RequestContext, group: Entry) -> Entry:
 async def _described(
     coordinator: GroupCoordinator,
     group_id: str,
-    kind: type,
+    kind: type[DescribedConsumerGroup | DescribedShareGroup],
     name: str,
     names: Names,
     member: Callable[[Any, Names], Entry],
 ) -> Entry:
     try:
-        coordinator.check_owner(group_id)
-        group = await coordinator.describe(group_id)
-        if type(group) is not kind:
-            why = "not found" if group is None else f"is not a {name} group"
-            raise GroupIdNotFound(f"Group {group_id} {why}.")
+        found = await find_group(coordinator, group_id, kind, name)
     except PenstockError as error:
-        return {
-            **error_fields(error), "group_state": "", "group_epoch": 0, "assignment_epoch": 0,
-            "assignor_name": "", "members": (),
-        }  # fmt: skip
-    found: Any = group
+        return undescribed(error)
     return {
-        "group_state": found.state,
-        "group_epoch": found.epoch,
-        "assignment_epoch": found.assignment_epoch,
-        "assignor_name": found.assignor,
+        **description(found),
         "members": [member(described, names) for described in found.members],
     }
+
+
+async def find_group(
+    coordinator: GroupCoordinator, group_id: str, kind: type[Found], name: str
+) -> Found:
+    """Return the description of a group of one type; `name` is the type's name in the error.
+
+    Raises:
+        GroupIdNotFound: there is no such group, or it is of another type.
+        PenstockError: this broker does not coordinate the group.
+    """
+    coordinator.check_owner(group_id)
+    group = await coordinator.describe(group_id)
+    if type(group) is kind:
+        return group
+    why = "not found" if group is None else f"is not a {name} group"
+    raise GroupIdNotFound(f"Group {group_id} {why}.")
+
+
+def description(group: DescribedConsumerGroup | DescribedShareGroup) -> Entry:
+    """Return the fields that descriptions of all modern groups have."""
+    return {
+        "group_state": group.state,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor,
+    }
+
+
+def undescribed(error: PenstockError) -> Entry:
+    """Return the fields of a description that failed."""
+    return {
+        **error_fields(error), "group_state": "", "group_epoch": 0, "assignment_epoch": 0,
+        "assignor_name": "", "members": (),
+    }  # fmt: skip
 
 
 def _named(partitions: Partitions, names: Names) -> Entry:

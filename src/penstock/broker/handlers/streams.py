@@ -13,12 +13,13 @@ Source: KIP-1071, KIP-1331; Kafka's `StreamsGroupHeartbeatRequest.json` and the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
 from penstock.base.errors import PenstockError
-from penstock.broker.groups.coordinator import GroupCoordinator, GroupIdNotFound
+from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.groups.modern.core import HeartbeatResponse
 from penstock.broker.groups.runtime.assignors import Partitions
 from penstock.broker.groups.runtime.core import Refused
@@ -34,8 +35,9 @@ from penstock.broker.groups.streams import (
 from penstock.broker.groups.streams.assignor import ACTIVE, STANDBY, WARMUP, Task
 from penstock.broker.groups.streams.group import DescribedStreamsMember
 from penstock.broker.groups.streams.topology import Configured
-from penstock.broker.handlers.groups import unexpected
-from penstock.broker.net.errors import error_fields, error_number
+from penstock.broker.handlers.groups import description, find_group, undescribed, unexpected
+from penstock.broker.handlers.metadata import NEVER_STRICT
+from penstock.broker.net.errors import error_number
 from penstock.broker.requests.access import NOT_ASKED, operations_of
 from penstock.broker.topics.plan import TopicSpec
 from penstock.security import CLUSTER
@@ -52,8 +54,7 @@ TASK_OFFSET_INTERVAL_MS: Final = 60_000
 ACCEPTABLE_RECOVERY_LAG: Final = 10_000
 """Kafka's defaults; the coordinator assigns no warm-up tasks, so clients do not use them."""
 NOT_STORED: Final = 1
-"""Status of a topology description that a client requests."""
-NEVER_STRICT: Final = 32_767
+"""Status in the response to a client that requests the description of the topology."""
 ALREADY_EXISTS: Final = "topic_already_exists"
 _ROLES: Final = {"active_tasks": ACTIVE, "standby_tasks": STANDBY, "warmup_tasks": WARMUP}
 
@@ -69,9 +70,7 @@ class StreamsGroups(Struct, frozen=True, kw_only=True):
     async def streams_group_heartbeat(self, context: RequestContext, request: Any) -> Entry:
         self.coordinator.check_owner(request.group_id)
         topology = None if request.topology is None else _topology(request.topology)
-        if topology is not None:
-            for name in sorted(topology.topics):
-                context.authorise("describe", "topic", name)
+        _authorise(context, topology)
         response = await self.coordinator.call(_heartbeat(context, request, topology))
         if isinstance(response, Refused):
             return {
@@ -80,7 +79,7 @@ class StreamsGroups(Struct, frozen=True, kw_only=True):
                 **_beat(request.member_id, 0, 0),
             }
         if isinstance(response, StreamsResponse):
-            problems = await self._create(context, request.group_id, response.missing)
+            problems = await self._create(context, request.group_id, response.configured.missing)
             return _answer(context, response, problems)
         if not isinstance(response, HeartbeatResponse):
             raise unexpected(response)
@@ -138,26 +137,25 @@ class StreamsGroups(Struct, frozen=True, kw_only=True):
 
     async def _described(self, context: RequestContext, group_id: str) -> Entry:
         try:
-            self.coordinator.check_owner(group_id)
-            group = await self.coordinator.describe(group_id)
-            if not isinstance(group, DescribedStreamsGroup):
-                why = "not found" if group is None else "is not a streams group"
-                raise GroupIdNotFound(f"Group {group_id} {why}.")
-            for name in sorted(frozenset() if group.topology is None else group.topology.topics):
-                context.authorise("describe", "topic", name)
+            group = await find_group(self.coordinator, group_id, DescribedStreamsGroup, "streams")
+            sources = group.configured.sources.values()
+            _authorise(context, group.topology, chain.from_iterable(sources))
         except PenstockError as error:
-            return {
-                **error_fields(error), "group_state": "", "group_epoch": 0, "assignment_epoch": 0,
-                "topology": None, "members": (),
-            }  # fmt: skip
+            return {**undescribed(error), "topology": None, "assignor_name": None}
         return {
-            "group_state": group.state,
-            "group_epoch": group.epoch,
-            "assignment_epoch": group.assignment_epoch,
+            **description(group),
             "topology": _described_topology(group),
-            "assignor_name": group.assignor,
             "members": [_member(member) for member in group.members],
         }
+
+
+def _authorise(
+    context: RequestContext, topology: Topology | None, sources: Iterable[str] = ()
+) -> None:
+    """Require that the client may describe all topics of a topology, and `sources`."""
+    named = frozenset() if topology is None else topology.topics
+    for name in sorted(named.union(sources)):
+        context.authorise("describe", "topic", name)
 
 
 # -- requests -------------------------------------------------------------------------------
@@ -330,15 +328,14 @@ def _described_topology(group: DescribedStreamsGroup) -> Entry | None:
     topology, configured = group.topology, group.configured
     if topology is None:
         return None
+    internal = topology.internal_topics
     return {
         "epoch": topology.epoch,
         "subtopologies": [
             {
                 "subtopology_id": sub.subtopology_id,
                 "source_topics": [
-                    name
-                    for name in configured.sources[sub.subtopology_id]
-                    if name not in topology.internal_topics
+                    name for name in configured.sources[sub.subtopology_id] if name not in internal
                 ],
                 "repartition_sink_topics": sub.repartition_sinks,
                 "state_changelog_topics": _topics(sub.changelogs, configured),
@@ -363,8 +360,7 @@ def _topics(topics: Iterable[InternalTopic], configured: Configured) -> list[Ent
     ]
 
 
-def _member(described: Any) -> Entry:
-    member: DescribedStreamsMember = described
+def _member(member: DescribedStreamsMember) -> Entry:
     endpoint = member.endpoint
     return {
         "member_id": member.member_id,

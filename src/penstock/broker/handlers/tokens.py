@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -25,6 +24,7 @@ from penstock.broker.net.connection import RequestContext
 from penstock.broker.net.errors import error_of
 from penstock.control.delegation import TokenRows, change_tokens, tokens_of
 from penstock.security import ANONYMOUS, Principal
+from penstock.security.credentials import new_salt
 from penstock.security.delegation import (
     DelegationToken,
     InvalidPrincipalType,
@@ -48,7 +48,6 @@ Entry = dict[str, Any]
 USER: Final = "User"
 OWNER_FROM: Final = 3
 """First version with owners and requesters."""
-_SALT_BITS: Final = 128
 _NO_TOKEN: Final = {
     "issue_timestamp": -1,
     "expiry_timestamp": -1,
@@ -80,11 +79,11 @@ class DelegationTokens(Struct, frozen=True, kw_only=True):
         period_ms = milliseconds(request.renew_period)
         if period_ms < 0:
             period_ms = self.settings.delegation_token_expiry_time_ms
-        return await self._changed(context, bytes(request.hmac), period_ms, renews=True)
+        return await self._changed(context, bytes(request.hmac), period_ms)
 
     async def expire_delegation_token(self, context: RequestContext, request: Any) -> Entry:
         period_ms = milliseconds(request.expiry_time_period)
-        return await self._changed(context, bytes(request.hmac), period_ms, renews=False)
+        return await self._changed(context, bytes(request.hmac), period_ms)
 
     async def describe_delegation_token(self, context: RequestContext, request: Any) -> Entry:
         try:
@@ -150,7 +149,7 @@ class DelegationTokens(Struct, frozen=True, kw_only=True):
             expires_ms=min(max_ms, now_ms + settings.delegation_token_expiry_time_ms),
             max_ms=max_ms,
         )
-        salt = self.randomness.bits(_SALT_BITS).to_bytes(_SALT_BITS // 8, "big")
+        salt = new_salt(self.randomness)
         row = await asyncio.get_running_loop().run_in_executor(
             None, token.row, settings.delegation_token_secret_key, salt
         )
@@ -158,14 +157,13 @@ class DelegationTokens(Struct, frozen=True, kw_only=True):
         await self.cluster.refresh()
         return token
 
-    async def _changed(
-        self, context: RequestContext, code: bytes, period_ms: int, *, renews: bool
-    ) -> Entry:
+    async def _changed(self, context: RequestContext, code: bytes, period_ms: int) -> Entry:
         """Set a token's expiry to `period_ms` from now; expire it now if the period is negative."""
         now_ms = self.clock.now_ms()
-        expiry_ms = [-1]
+        expiry_ms = -1
 
         def change(known: TokenRows) -> TokenRows:
+            nonlocal expiry_ms
             token = self._found(known, code)
             if not token.belongs_to(context.connection.principal):
                 raise TokenOwnerMismatch(
@@ -174,11 +172,11 @@ class DelegationTokens(Struct, frozen=True, kw_only=True):
                 )
             if token.is_expired(now_ms):
                 raise TokenExpired(f"token {token.token_id} has expired")
-            if period_ms < 0 and not renews:
-                expiry_ms[0] = now_ms
+            if period_ms < 0:
+                expiry_ms = now_ms
                 return {token.token_id: {}}
-            expiry_ms[0] = min(token.max_ms, now_ms + period_ms)
-            changed = replace(token, expires_ms=expiry_ms[0])
+            expiry_ms = min(token.max_ms, now_ms + period_ms)
+            changed = replace(token, expires_ms=expiry_ms)
             return {token.token_id: changed.changed(known[token.token_id])}
 
         try:
@@ -187,7 +185,7 @@ class DelegationTokens(Struct, frozen=True, kw_only=True):
         except PenstockError as error:
             return {"error_code": error_of(error)[0], "expiry_timestamp": -1}
         await self.cluster.refresh()
-        return {"expiry_timestamp": expiry_ms[0]}
+        return {"expiry_timestamp": expiry_ms}
 
     def _found(self, known: TokenRows, code: bytes) -> DelegationToken:
         key = self.settings.delegation_token_secret_key
@@ -204,11 +202,11 @@ class DelegationTokens(Struct, frozen=True, kw_only=True):
             return False
         if owners is not None and not any(map(token.belongs_to, owners)):
             return False
-        allows: Callable[[str, str, str], bool] = context.rights.allows
+        rights = context.rights
         return (
             token.belongs_to(context.connection.principal)
-            or allows("describe", "delegation_token", token.token_id)
-            or allows("describe_tokens", "user", str(token.owner))
+            or rights.allows("describe", "delegation_token", token.token_id)
+            or rights.allows("describe_tokens", "user", str(token.owner))
         )
 
     def _entry(self, token: DelegationToken) -> Entry:

@@ -25,6 +25,7 @@ from penstock.control.rules.diskless import DISKLESS_CONFIG
 from penstock.control.rules.epochs import may_have_epochs
 from penstock.control.rules.metadata import (
     LINK_CLIENT,
+    LINK_CONFIGS,
     LINK_EPOCH,
     LINK_SOURCE,
     is_linked,
@@ -73,7 +74,7 @@ def kept(changed: Mapping[str, str | None], current: Mapping[str, str]) -> dict[
     AlterConfigs replaces all configurations of a topic. Clients that do not know these settings
     must not move the topic, and must not end its link.
     """
-    held = (DISKLESS_CONFIG, LINK_SOURCE, LINK_CLIENT, LINK_EPOCH)
+    held = (DISKLESS_CONFIG, *LINK_CONFIGS)
     return {**{name: current[name] for name in held if name in current}, **changed}
 
 

@@ -32,6 +32,7 @@ from penstock.control.values.topics import ROLES, Broker, MetadataImage, Partiti
 LINK_SOURCE: Final = "link.source"
 LINK_CLIENT: Final = "link.client.config"
 LINK_EPOCH: Final = "link.epoch"
+LINK_CONFIGS: Final = (LINK_SOURCE, LINK_CLIENT, LINK_EPOCH)
 """Settings of a topic that follows a topic of another cluster."""
 
 PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000

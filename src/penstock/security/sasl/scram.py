@@ -97,7 +97,8 @@ class ScramServer:
         self._hash = HASHES[mechanism]
         self._credentials = credentials
         self._tokens = tokens
-        self._by_token = False
+        self._delegated: Tokens | None = None
+        """Store of the client's delegation token; None if the client is a user."""
         self._own_nonce = nonce
         self._secret = secret
         self._user: str | None = None
@@ -139,7 +140,7 @@ class ScramServer:
         if EXTENSION in found["extensions"].split(","):
             if self._tokens is None:
                 raise self._failed("delegation tokens are disabled")
-            self._by_token, credentials = True, self._tokens
+            credentials = self._delegated = self._tokens
         kept, self._known = credential_or_decoy(credentials, self._mechanism, user, self._secret)
         self._credential = kept
         self._header = found["header"].encode()
@@ -165,9 +166,9 @@ class ScramServer:
             raise self._failed("wrong password" if self._known else "unknown user")
         proof = hmac.digest(credential.server_key, said, self._hash)
         data = b"v=" + b64encode(proof)
-        if not self._by_token:
+        if self._delegated is None:
             return Accepted(data=data, principal=Principal("User", self._user))
-        token = None if self._tokens is None else self._tokens.token(self._user)
+        token = self._delegated.token(self._user)
         if token is None:
             raise self._failed("the delegation token has expired")
         return Accepted(

@@ -20,6 +20,17 @@ from msgspec import Struct
 
 _CLASS_ATTRIBUTES: Final = ("__type__", "__flexible__", "__api_key__", "__header_schema__")
 
+TYPES: Final[Mapping[str, Any]] = {
+    "bool": bool,
+    "int8": int,
+    "int32": int,
+    "int64": int,
+    "string": str | None,
+    "timedelta_i32": timedelta,
+    "uuid": UUID | None,
+}
+"""Types of the new fields in Python, by kind."""
+
 
 class NewField(Struct, frozen=True, kw_only=True):
     """Field of a newer version.
@@ -30,7 +41,6 @@ class NewField(Struct, frozen=True, kw_only=True):
     struct: str
     name: str
     kind: str
-    type: Any
     default: Any = dataclasses.MISSING
     replaces: str = ""
     before: str = ""
@@ -38,32 +48,18 @@ class NewField(Struct, frozen=True, kw_only=True):
 
 CHANGES: Final[Mapping[tuple[str, int, str], tuple[NewField, ...]]] = {
     ("ApiVersions", 5, "request"): (
-        NewField(
-            struct="ApiVersionsRequest",
-            name="cluster_id",
-            kind="string",
-            type=str | None,
-            default=None,
-        ),
-        NewField(struct="ApiVersionsRequest", name="node_id", kind="int32", type=int, default=-1),
+        NewField(struct="ApiVersionsRequest", name="cluster_id", kind="string", default=None),
+        NewField(struct="ApiVersionsRequest", name="node_id", kind="int32", default=-1),
     ),
     ("ApiVersions", 5, "response"): (),
     ("TxnOffsetCommit", 6, "request"): (
         NewField(
-            struct="TxnOffsetCommitRequestTopic",
-            name="topic_id",
-            kind="uuid",
-            type=UUID | None,
-            replaces="name",
+            struct="TxnOffsetCommitRequestTopic", name="topic_id", kind="uuid", replaces="name"
         ),
     ),
     ("TxnOffsetCommit", 6, "response"): (
         NewField(
-            struct="TxnOffsetCommitResponseTopic",
-            name="topic_id",
-            kind="uuid",
-            type=UUID | None,
-            replaces="name",
+            struct="TxnOffsetCommitResponseTopic", name="topic_id", kind="uuid", replaces="name"
         ),
     ),
     ("StreamsGroupHeartbeat", 1, "request"): (),
@@ -72,14 +68,12 @@ CHANGES: Final[Mapping[tuple[str, int, str], tuple[NewField, ...]]] = {
             struct="StreamsGroupHeartbeatResponse",
             name="task_offset_interval",
             kind="timedelta_i32",
-            type=timedelta,
             replaces="acceptable_recovery_lag",
         ),
         NewField(
             struct="StreamsGroupHeartbeatResponse",
             name="acceptable_recovery_lag",
             kind="int64",
-            type=int,
             default=-1,
             replaces="task_offset_interval",
         ),
@@ -87,7 +81,6 @@ CHANGES: Final[Mapping[tuple[str, int, str], tuple[NewField, ...]]] = {
             struct="StreamsGroupHeartbeatResponse",
             name="topology_description_required",
             kind="bool",
-            type=bool,
             default=False,
             before="endpoint_information_epoch",
         ),
@@ -97,7 +90,6 @@ CHANGES: Final[Mapping[tuple[str, int, str], tuple[NewField, ...]]] = {
             struct="StreamsGroupDescribeRequest",
             name="include_topology_description",
             kind="bool",
-            type=bool,
             default=False,
         ),
     ),
@@ -106,33 +98,16 @@ CHANGES: Final[Mapping[tuple[str, int, str], tuple[NewField, ...]]] = {
             struct="DescribedGroup",
             name="topology_description",
             kind="int8",
-            type=int,
             default=-1,
         ),
         NewField(
-            struct="DescribedGroup",
-            name="topology_description_status",
-            kind="int8",
-            type=int,
-            default=0,
+            struct="DescribedGroup", name="topology_description_status", kind="int8", default=0
         ),
-        NewField(
-            struct="DescribedGroup",
-            name="assignor_name",
-            kind="string",
-            type=str | None,
-            default=None,
-        ),
+        NewField(struct="DescribedGroup", name="assignor_name", kind="string", default=None),
     ),
     ("DeleteGroups", 3, "request"): (),
     ("DeleteGroups", 3, "response"): (
-        NewField(
-            struct="DeletableGroupResult",
-            name="error_message",
-            kind="string",
-            type=str | None,
-            default=None,
-        ),
+        NewField(struct="DeletableGroupResult", name="error_message", kind="string", default=None),
     ),
 }
 """New fields by API name, version and kind of message."""
@@ -162,11 +137,8 @@ def derived(entity: Any, version: int, changes: tuple[NewField, ...]) -> type[An
 
 def _new(change: NewField) -> tuple[str, Any, Any]:
     metadata = {"kafka_type": change.kind}
-    return (
-        change.name,
-        change.type,
-        dataclasses.field(metadata=metadata, default=change.default),
-    )
+    field = dataclasses.field(metadata=metadata, default=change.default)
+    return change.name, TYPES[change.kind], field
 
 
 def _kept(

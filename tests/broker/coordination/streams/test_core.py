@@ -28,6 +28,8 @@ from penstock.broker.groups.streams import (
     Subtopology,
     Topology,
 )
+from penstock.broker.groups.streams.core import streams_group
+from penstock.control import Topic
 
 TOPOLOGY = Topology(
     epoch=0,
@@ -39,20 +41,23 @@ TOPOLOGY = Topology(
         ),
     ),
 )
+TOPICS = {"in-1": topic("in-1", 2, 1), "log": topic("log", 2, 2)}
 ALL = {b"a0": frozenset([0, 1])}
 
 
 class Coordinator:
     """Coordinator of classic and streams groups whose saves and computations succeed at once."""
 
-    def __init__(self, *, delay_ms: int = 0) -> None:
+    def __init__(
+        self, limits: StreamsLimits | None = None, topics: Mapping[str, Topic] = TOPICS
+    ) -> None:
         turn = Turn()
         self.classic = ClassicGroups(turn, GroupLimits(), epoch=1)
         self.made: list[StreamsGroups] = []
 
         def streams() -> StreamsGroups:
-            groups = StreamsGroups(turn, StreamsLimits(initial_delay=delay_ms))
-            groups.topics = {"in-1": topic("in-1", 2, 1), "log": topic("log", 2, 2)}
+            groups = StreamsGroups(turn, limits)
+            groups.topics = topics
             groups.convert_empty(self.classic)
             self.made.append(groups)
             return groups
@@ -119,7 +124,7 @@ def test_streams_groups_are_constructed_at_their_first_use_and_loaded_from_rows(
 
 
 def test_the_first_assignment_waits_for_the_initial_delay() -> None:
-    coordinator = Coordinator(delay_ms=3_000)
+    coordinator = Coordinator(StreamsLimits(initial_delay=3_000))
     joined = coordinator.ask(beat())
     assert [status for status, _ in joined.statuses] == [Status.ASSIGNMENT_DELAYED]
     assert (joined.assigned, joined.heartbeat_interval_ms) == ({}, 3_000)
@@ -169,6 +174,23 @@ def test_an_empty_group_is_converted_from_and_to_the_classic_protocol() -> None:
     assert coordinator.classic.group("g").has_offsets
     busy = coordinator.ask(beat())
     assert "group.protocol=streams" in busy.message
+
+
+def test_an_invalid_heartbeat_does_not_convert_a_classic_group() -> None:
+    coordinator = Coordinator()
+    commit(coordinator)
+    refused = coordinator.ask(beat(topology=None))
+    assert refused.error == "invalid_request"
+    assert coordinator.types() == [("g", "classic")]
+
+
+def test_tasks_of_former_processes_leave_no_trace() -> None:
+    coordinator = Coordinator()
+    for number in range(3):
+        coordinator.ask(beat(process_id=f"p{number}"))
+        coordinator.ask(beat(-1))
+    group = streams_group(coordinator.made[0].groups["g"])
+    assert (group.holders, group.owners) == ({}, {})
 
 
 def commits(coordinator: Coordinator, epoch: int) -> bool:

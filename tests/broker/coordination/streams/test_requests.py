@@ -177,7 +177,9 @@ async def test_a_second_member_gets_tasks_once_the_first_has_revoked_them(
     await first.beat_until(tasks=4)
 
 
-async def test_members_hear_of_shutdown_and_of_a_newer_topology(client: WireClient) -> None:
+async def test_members_get_the_status_of_a_shutdown_and_of_a_newer_topology(
+    client: WireClient,
+) -> None:
     first, second = await running(client), Member(client, "b")
     await second.beat(topology=topology(epoch=1))
     stale = statuses(await first.beat())

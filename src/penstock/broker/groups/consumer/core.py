@@ -12,6 +12,7 @@ from typing import Final
 from penstock.broker.groups.classic import Heartbeat, LeaveGroup, SyncGroup
 from penstock.broker.groups.consumer import classic_requests, heartbeat
 from penstock.broker.groups.consumer.events import (
+    Beat,
     ConsumerHeartbeat,
     DescribedConsumer,
     DescribedConsumerGroup,
@@ -51,12 +52,12 @@ def describe(groups: ConsumerState, event: DescribeGroup, token: int) -> None:
         epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor=group.votes() or groups.limits.assignors[0],
-        members=tuple(map(_described, group.members.values())),
+        members=tuple(map(described, group.members.values())),
     )
     groups.turn.reply(token, response)
 
 
-def _described(member: ConsumerMember) -> DescribedConsumer:
+def described(member: ConsumerMember) -> DescribedConsumer:
     return DescribedConsumer(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
@@ -148,8 +149,19 @@ class ConsumerGroups(ConsumerState):
             SaveFailed: self.save_failed,
         }
 
+    def refuse_malformed(self, event: ConsumerHeartbeat) -> Refused | None:
+        return heartbeat.refuse_malformed(event, self.limits.assignors)
+
+    def update(
+        self, group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat
+    ) -> bool:
+        return heartbeat.update(self, group, member, event)
+
+    def answer(self, group: ConsumerGroup, member: ConsumerMember, beat: Beat, token: int) -> None:
+        heartbeat.answer(self, group, member, beat, token)
+
     def resume(self, group: ConsumerGroup, parked: Parked) -> None:
         if isinstance(parked.event, classic_requests.Rejoin):
             classic_requests.resume(self, group, parked)
         else:
-            heartbeat.resume(self, group, parked)
+            super().resume(group, parked)

@@ -53,6 +53,13 @@ class ConsumerHeartbeat:
         )
 
 
+class Beat(Struct, frozen=True):
+    """Heartbeat, and the partitions that the member had before it."""
+
+    event: ConsumerHeartbeat
+    before: Partitions
+
+
 class DescribedConsumer(Struct, frozen=True, kw_only=True):
     member_id: str
     group_instance_id: str | None

@@ -1,4 +1,4 @@
-"""Handler of ConsumerGroupHeartbeat, by which members join, stay and leave.
+"""Handler of heartbeats to consumer and streams groups, by which members join, stay and leave.
 
     epoch 0    the member joins, or rejoins without partitions
     epoch > 0  heartbeat; an epoch other than the current or the previous one is fenced
@@ -13,9 +13,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
-
-from penstock.broker.groups.consumer.events import LEAVE_FOR_A_WHILE, UNCHANGED, ConsumerHeartbeat
+from penstock.broker.groups.consumer.events import (
+    LEAVE_FOR_A_WHILE,
+    UNCHANGED,
+    Beat,
+    ConsumerHeartbeat,
+)
 from penstock.broker.groups.consumer.group import (
     ConsumerGroup,
     ConsumerMember,
@@ -31,7 +34,7 @@ from penstock.broker.groups.modern.core import (
     UNKNOWN_MEMBER_ID,
     HeartbeatResponse,
 )
-from penstock.broker.groups.modern.group import NO_TOPICS, Parked, outdate
+from penstock.broker.groups.modern.group import NO_TOPICS, outdate
 from penstock.broker.groups.runtime.assignors import Partitions, within
 from penstock.broker.groups.runtime.core import Refused
 from penstock.broker.groups.runtime.kinds import COORDINATOR_NOT_AVAILABLE, GROUP_ID_NOT_FOUND
@@ -51,22 +54,19 @@ UNRELEASED_INSTANCE_ID: Final = "unreleased_instance_id"
 UNSUPPORTED_ASSIGNOR: Final = "unsupported_assignor"
 
 
-class Beat(Struct, frozen=True):
-    event: ConsumerHeartbeat
-    before: Partitions
-
-
 def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
-    refusal = refuse_malformed(event, groups.limits.assignors)
+    refusal = groups.refuse_malformed(event)
     if refusal is None and event.epoch < 0:
-        leave(groups, event, token)
+        _leave(groups, event, token)
         return
     group = groups.groups.get(event.group_id)
     if refusal is None:
-        refusal = refuse_group(groups, group, event)
+        refusal = _refuse_group(groups, group, event)
+    if refusal is None and group is not None:
+        refusal = groups.refuse_update(group, event)
     if refusal is None:
         group = group or groups.create(event.group_id)
-        member = find_member(groups, group, event)
+        member = _find_member(groups, group, event)
         if isinstance(member, Refused):
             refusal = member
         else:
@@ -78,22 +78,15 @@ def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> No
 
 def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Refused | None:
     """Return the error of a heartbeat that is invalid for every group; None if it is valid."""
-    for name, text in (
-        ("GroupId", event.group_id),
-        ("InstanceId", event.instance_id),
-        ("RackId", event.rack_id),
-        ("MemberId", event.member_id or event.fresh_id),
-    ):
-        if text is not None and not text.strip():
-            return _invalid(f"{name} can't be empty.")
+    refusal = refuse_fields(event)
+    if refusal is not None:
+        return refusal
     missing = _missing(event)
     if missing:
-        return _invalid(missing)
+        return invalid(missing)
     size = sum(len(name.encode()) for name in (*(event.topics or ()), event.regex or ""))
     if size > MEMBER_BYTES_MAX:
-        return _invalid(
-            f"the subscription has {size} bytes, at most {MEMBER_BYTES_MAX} are allowed"
-        )
+        return invalid(f"the subscription has {size} bytes, at most {MEMBER_BYTES_MAX} are allowed")
     if event.assignor is not None and event.assignor not in assignors:
         known = ", ".join(assignors)
         return Refused(
@@ -104,16 +97,30 @@ def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Re
     return _refuse_regex(event.regex)
 
 
-def _missing(event: ConsumerHeartbeat) -> str:
-    """Return the error if a field that the epoch requires is missing or invalid; else empty."""
+def refuse_fields(event: ConsumerHeartbeat, process_id: str | None = None) -> Refused | None:
+    """Return the error of a field that heartbeats of all kinds of groups have; else None."""
+    for name, text in (
+        ("GroupId", event.group_id),
+        ("InstanceId", event.instance_id),
+        ("RackId", event.rack_id),
+        ("MemberId", event.member_id or event.fresh_id),
+        ("ProcessId", process_id),
+    ):
+        if text is not None and not text.strip():
+            return invalid(f"{name} can't be empty.")
     if event.epoch < LEAVE_FOR_A_WHILE:
-        return f"MemberEpoch {event.epoch} is invalid."
+        return invalid(f"MemberEpoch {event.epoch} is invalid.")
     if event.epoch == LEAVE_FOR_A_WHILE and event.instance_id is None:
-        return "InstanceId can't be null."
+        return invalid("InstanceId can't be null.")
+    if event.epoch == JOIN and event.rebalance_timeout_ms == UNCHANGED:
+        return invalid("RebalanceTimeoutMs must be provided in first request.")
+    return None
+
+
+def _missing(event: ConsumerHeartbeat) -> str:
+    """Return the error if a field that a join requires is missing or invalid; else empty."""
     if event.epoch != JOIN:
         return ""
-    if event.rebalance_timeout_ms == UNCHANGED:
-        return "RebalanceTimeoutMs must be provided in first request."
     if event.owned is None or event.owned:
         return "TopicPartitions must be empty when (re-)joining."
     if event.topics is None and event.regex is None:
@@ -133,11 +140,11 @@ def _refuse_regex(regex: str | None) -> Refused | None:
     return None
 
 
-def _invalid(message: str) -> Refused:
+def invalid(message: str) -> Refused:
     return Refused(error=INVALID_REQUEST, message=message)
 
 
-def refuse_group(
+def _refuse_group(
     groups: ConsumerState, group: ConsumerGroup | None, event: ConsumerHeartbeat
 ) -> Refused | None:
     """Return the error of a heartbeat that the group, or a new one, rejects; else None."""
@@ -169,7 +176,7 @@ def refuse_group(
     return None
 
 
-def find_member(
+def _find_member(
     groups: ConsumerState, group: ConsumerGroup, event: ConsumerHeartbeat
 ) -> ConsumerMember | Refused:
     member_id = event.member_id or event.fresh_id
@@ -267,15 +274,16 @@ def _beat(
         member.previous_epoch = member.epoch = JOIN
         outdate(member, "current")
         groups.changed(group)
-    needs_target = update(groups, group, member, event)
+    needs_target = groups.update(group, member, event)
     if needs_target:
         groups.bump(group)
     groups.start_session(group, member)
     beat = Beat(event, member.assigned)
-    if group.assignment_epoch < group.epoch and (needs_target or event.epoch == JOIN):
+    outdated = group.assignment_epoch < group.epoch
+    if outdated and (needs_target or event.epoch == JOIN) and not groups.delays(group):
         groups.park(group, member, token, beat)
     else:
-        _answer(groups, group, member, beat, token)
+        groups.answer(group, member, beat, token)
 
 
 def update(
@@ -312,13 +320,7 @@ def update(
     return differs or group.epoch == 0
 
 
-def resume(groups: ConsumerState, group: ConsumerGroup, parked: Parked) -> None:
-    beat: Beat = parked.event
-    member = group.members[beat.event.member_id or beat.event.fresh_id]
-    _answer(groups, group, member, beat, parked.token)
-
-
-def _answer(
+def answer(
     groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, beat: Beat, token: int
 ) -> None:
     event = beat.event
@@ -341,8 +343,12 @@ def interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMem
     usual = groups.limits.heartbeat_interval_ms(group.group_id)
     if member.current.state is not MemberState.UNRELEASED_PARTITIONS:
         return usual
-    soon = max(WAITING_HEARTBEAT_MS, WAITING_HEARTBEAT_MS_PER_MEMBER * len(group.members))
-    return min(usual, soon)
+    return min(usual, waiting_interval_ms(group))
+
+
+def waiting_interval_ms(group: ConsumerGroup) -> int:
+    """Return the longest heartbeat interval of a member that waits for partitions."""
+    return max(WAITING_HEARTBEAT_MS, WAITING_HEARTBEAT_MS_PER_MEMBER * len(group.members))
 
 
 def step(
@@ -372,7 +378,7 @@ def _move(
         groups.turn.timers.stop(member.rebalance_timer)
 
 
-def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
+def _leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
     """Remove a member; a static member that leaves temporarily keeps its partitions instead."""
     turn, group = groups.turn, groups.groups.get(event.group_id)
     if group is None:

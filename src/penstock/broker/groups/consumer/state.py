@@ -5,6 +5,7 @@ Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from penstock.broker.configuration.groups import GroupConfigs
 from penstock.broker.groups.classic import Protocol
+from penstock.broker.groups.consumer.events import Beat
 from penstock.broker.groups.consumer.group import (
     ClassicSide,
     ConsumerGroup,
@@ -23,13 +25,14 @@ from penstock.broker.groups.consumer.group import (
 )
 from penstock.broker.groups.modern.core import ModernGroups
 from penstock.broker.groups.modern.group import (
+    Parked,
     decode_partitions,
     decode_rows,
     encode_partitions,
     encode_rows,
     row_of,
 )
-from penstock.broker.groups.runtime.core import Compute, Computed
+from penstock.broker.groups.runtime.core import Compute, Computed, Refused
 from penstock.broker.groups.runtime.kinds import NewTopics, Turn
 from penstock.broker.groups.runtime.topic_regex import compile_regex
 
@@ -63,17 +66,24 @@ def encode_group(group: ConsumerGroup) -> dict[str, bytes]:
 def _member(member: ConsumerMember) -> bytes:
     return row_of(
         {
-            "instance": member.instance_id,
-            "rack": member.rack_id,
-            "client": member.client_id,
-            "host": member.client_host,
-            "rebalance_timeout_ms": member.rebalance_timeout_ms,
+            **common_fields(member),
             "topics": sorted(member.topics),
             "regex": member.regex,
             "assignor": member.assignor,
             "classic": None if member.classic is None else _classic(member.classic),
         }
     )
+
+
+def common_fields(member: ConsumerMember) -> dict[str, Any]:
+    """Return the fields that members of consumer and streams groups have."""
+    return {
+        "instance": member.instance_id,
+        "rack": member.rack_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+    }
 
 
 def _classic(side: ClassicSide) -> dict[str, Any]:
@@ -108,9 +118,6 @@ def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGrou
 def _decode_member(member_id: str, saved: Mapping[str, Any]) -> ConsumerMember:
     member = ConsumerMember(member_id)
     fields = saved["member"]
-    member.instance_id, member.rack_id = fields["instance"], fields["rack"]
-    member.client_id, member.client_host = fields["client"], fields["host"]
-    member.rebalance_timeout_ms = int(fields["rebalance_timeout_ms"])
     member.topics, member.regex = frozenset(fields["topics"]), str(fields["regex"])
     member.assignor = str(fields["assignor"])
     if fields["classic"] is not None:
@@ -121,13 +128,16 @@ def _decode_member(member_id: str, saved: Mapping[str, Any]) -> ConsumerMember:
                 for name, metadata in fields["classic"]["protocols"]
             ),
         )
-    decode_progress(member, saved)
+    decode_common(member, saved)
     return member
 
 
-def decode_progress(member: ConsumerMember, saved: Mapping[str, Any]) -> None:
-    """Set a member's reconciliation state and target from the parts of its row."""
-    current = saved["current"]
+def decode_common(member: ConsumerMember, saved: Mapping[str, Any]) -> None:
+    """Set a member's common fields, reconciliation state and target from the parts of its row."""
+    fields, current = saved["member"], saved["current"]
+    member.instance_id, member.rack_id = fields["instance"], fields["rack"]
+    member.client_id, member.client_host = fields["client"], fields["host"]
+    member.rebalance_timeout_ms = int(fields["rebalance_timeout_ms"])
     member.state = MemberState(current["state"])
     member.epoch, member.previous_epoch = int(current["epoch"]), int(current["previous_epoch"])
     member.assigned = decode_partitions(current["assigned"])
@@ -325,19 +335,47 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             resolved=self._resolved,
         )
 
+    def resume(self, group: ConsumerGroup, parked: Parked) -> None:
+        beat: Beat = parked.event
+        member = group.members[beat.event.member_id or beat.event.fresh_id]
+        self.answer(group, member, beat, parked.token)
+
     def finish_event(self, group: ConsumerGroup) -> None:
         there = self.groups.get(group.group_id) is group
         if not (there and self.may_be_classic(group)):
             super().finish_event(group)
 
     def create(self, group_id: str) -> ConsumerGroup:
-        group = self.groups[group_id] = ConsumerGroup(group_id, touched_ms=self.turn.now_ms)
+        group = self.groups[group_id] = self.new_group(group_id)
         return group
+
+    # -- kind-specific parts ----------------------------------------------------------------
+
+    def new_group(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id, touched_ms=self.turn.now_ms)
 
     def new_member(self, member_id: str) -> ConsumerMember:
         return ConsumerMember(member_id)
 
-    # -- kind-specific parts ----------------------------------------------------------------
+    @abstractmethod
+    def refuse_malformed(self, event: Any) -> Refused | None:
+        """Return the error of a heartbeat that is invalid for every group; None if it is valid."""
+
+    def refuse_update(self, group: Any, event: Any) -> Refused | None:
+        """Return the error of a valid heartbeat that contradicts the group's state; else None."""
+        return None
+
+    @abstractmethod
+    def update(self, group: Any, member: Any, event: Any) -> bool:
+        """Update a member from its heartbeat; return whether the group needs a new target."""
+
+    def delays(self, group: Any) -> bool:
+        """Whether heartbeats are answered before the first target, which waits for members."""
+        return False
+
+    @abstractmethod
+    def answer(self, group: Any, member: Any, beat: Beat, token: int) -> None:
+        """Reconcile a member with its target, and answer its heartbeat."""
 
     def encode(self, group: ConsumerGroup) -> Mapping[str, bytes]:
         return encode_group(group)

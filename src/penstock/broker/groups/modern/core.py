@@ -1,4 +1,4 @@
-"""Base of the cores of consumer and share groups.
+"""Base of the cores of consumer, streams and share groups.
 
 Members of these groups send heartbeats, and the coordinator computes a target: the partitions that
 each member is to get.

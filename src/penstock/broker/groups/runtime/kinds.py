@@ -292,10 +292,11 @@ class Groups:
     def _handle_one(self, event: Any, token: int) -> None:
         key = event.group_id if token else event.key
         known = self._kind_of(key)
+        if known is None or type(event) not in known.handlers:
+            self._construct_late(type(event))
         kind = known or self._serving(type(event))
         handler = kind.handlers.get(type(event))
         if handler is None and known is not None:
-            self._serving(type(event))
             handler = known.foreign.get(type(event))
         if handler is not None:
             handler(event, token)
@@ -308,11 +309,13 @@ class Groups:
                 return kind
         return None
 
-    def _serving(self, event: type) -> Kind:
-        """Return the kind that serves a request; if none does, construct the late kinds first."""
-        if not any([event in kind.handlers for kind in self._kinds]):
+    def _construct_late(self, event: type) -> None:
+        """Construct the late kinds if no other kind serves a request."""
+        if self._late and not any([event in kind.handlers for kind in self._kinds]):
             for name in [*self._late]:
                 self._make(name)
+
+    def _serving(self, event: type) -> Kind:
         return next((kind for kind in self._kinds if event in kind.handlers), self._kinds[0])
 
     def _make(self, name: str) -> None:

@@ -15,25 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import asdict
 
 from penstock.base.errors import BugError
 from penstock.broker.groups.classic import ClassicGroups, JoinGroup
-from penstock.broker.groups.consumer.core import check_commit, check_fetch
-from penstock.broker.groups.consumer.events import LEAVE_FOR_A_WHILE, UNCHANGED
+from penstock.broker.groups.consumer.core import check_commit, check_fetch, described
+from penstock.broker.groups.consumer.events import UNCHANGED, Beat
 from penstock.broker.groups.consumer.group import ConsumerGroup, ConsumerMember
 from penstock.broker.groups.consumer.heartbeat import (
-    WAITING_HEARTBEAT_MS,
-    WAITING_HEARTBEAT_MS_PER_MEMBER,
-    find_member,
+    INVALID_REGULAR_EXPRESSION,
+    heartbeat,
     interval_ms,
-    leave,
-    refuse_group,
+    invalid,
+    refuse_fields,
     step,
+    waiting_interval_ms,
 )
 from penstock.broker.groups.consumer.state import ConsumerState
 from penstock.broker.groups.modern.core import JOIN
-from penstock.broker.groups.modern.group import Parked, outdate
+from penstock.broker.groups.modern.group import outdate
 from penstock.broker.groups.runtime.assignors import NOTHING, Partitions
 from penstock.broker.groups.runtime.core import Computed, Refused, Saved, SaveFailed, Work
 from penstock.broker.groups.runtime.kinds import (
@@ -52,6 +54,7 @@ from penstock.broker.groups.runtime.kinds import (
 from penstock.broker.groups.streams.assignor import STICKY, TaskMember, TaskWork
 from penstock.broker.groups.streams.group import (
     KIND,
+    NOT_READY,
     DescribedStreamsGroup,
     DescribedStreamsMember,
     StreamsGroup,
@@ -73,14 +76,9 @@ from penstock.broker.groups.streams.topology import (
     refuse_topology,
 )
 
-INVALID_REQUEST: Final = "invalid_request"
-INVALID_REGULAR_EXPRESSION: Final = "invalid_regular_expression"
 STREAMS_INVALID_TOPOLOGY: Final = "streams_invalid_topology"
-FIELD_BYTES_MAX: Final = 64 << 10
-"""Maximum bytes of a member's tags, and of its endpoint and process id."""
-
-Beat = tuple[StreamsHeartbeat, Partitions]
-"""Heartbeat, and the tasks that the member had before it."""
+FIELD_CHARS_MAX: Final = 64 << 10
+"""Maximum characters of a member's tags, endpoint and process id together."""
 
 
 def streams_group(group: ConsumerGroup) -> StreamsGroup:
@@ -92,10 +90,10 @@ def streams_group(group: ConsumerGroup) -> StreamsGroup:
 class StreamsGroups(ConsumerState):
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = KIND
+    limits: StreamsLimits
 
     def __init__(self, turn: Turn, limits: StreamsLimits | None = None) -> None:
-        self.streams_limits = limits or StreamsLimits()
-        super().__init__(turn, self.streams_limits)
+        super().__init__(turn, limits or StreamsLimits())
         self.handlers: Mapping[type, Handler] = {
             StreamsHeartbeat: self.heartbeat,
             DescribeGroup: self.describe,
@@ -129,6 +127,10 @@ class StreamsGroups(ConsumerState):
 
     def _join_classic(self, classic: ClassicGroups, event: StreamsHeartbeat, token: int) -> None:
         group = classic.group(event.group_id)
+        refusal = refuse_malformed(event)
+        if refusal is not None:
+            self.turn.reply(token, refusal)
+            return
         if group.members or group.pending or group.store_busy or event.epoch != JOIN:
             self.turn.refuse(
                 token,
@@ -146,11 +148,7 @@ class StreamsGroups(ConsumerState):
 
     # -- kind-specific parts ----------------------------------------------------------------
 
-    def create(self, group_id: str) -> StreamsGroup:
-        group = self.groups[group_id] = self._empty(group_id)
-        return group
-
-    def _empty(self, group_id: str) -> StreamsGroup:
+    def new_group(self, group_id: str) -> StreamsGroup:
         return StreamsGroup(group_id, touched_ms=self.turn.now_ms)
 
     def new_member(self, member_id: str) -> ConsumerMember:
@@ -160,29 +158,21 @@ class StreamsGroups(ConsumerState):
         return encode_group(streams_group(group))
 
     def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGroup, str]:
-        return decode_group(self._empty(group_id), rows, self._matches)
+        return decode_group(self.new_group(group_id), rows, self._matches)
 
     def state(self, group: ConsumerGroup) -> str:
-        found = streams_group(group)
-        self.configured(found)
-        return found.state_name
+        if group.members and not self.configured(streams_group(group)).tasks:
+            return NOT_READY
+        return group.state.value
 
     def assignor(self, group: ConsumerGroup) -> str:
         return STICKY
-
-    def ready(self, group: ConsumerGroup) -> bool:
-        return True
-
-    def resume(self, group: ConsumerGroup, parked: Parked) -> None:
-        beat: Beat = parked.event
-        member = streams_member(group.members[beat[0].member_id])
-        self._answer(streams_group(group), member, beat, parked.token)
 
     def due_ms(self, group: ConsumerGroup) -> int:
         if not group.gathers:
             return group.next_target_ms
         first, _ = group.requested_ms
-        delay_ms = self.streams_limits.initial_delay_ms(group.group_id)
+        delay_ms = self.limits.initial_delay_ms(group.group_id)
         return max(group.next_target_ms, first + delay_ms)
 
     # -- topics and targets -----------------------------------------------------------------
@@ -194,10 +184,10 @@ class StreamsGroups(ConsumerState):
         """Return the configuration of the group's topology by the current topics."""
         if group.topology is None:
             return group.configured
-        mark = group.look(self.topics)
-        if group.configured_for != mark:
+        current = group.look(self.topics)
+        if group.configured_for != current:
             group.configured = configure(group.topology, group.matches, self.topics)
-            group.configured_for = mark
+            group.configured_for = current
         return group.configured
 
     def topics_changed(self, event: NewTopics) -> None:
@@ -217,15 +207,14 @@ class StreamsGroups(ConsumerState):
     def work(self, group: ConsumerGroup) -> Work:
         found = streams_group(group)
         configured = self.configured(found)
-        found.standbys = self.streams_limits.standby_count(group.group_id)
-        epoch = -1 if found.topology is None else found.topology.epoch
+        found.standbys = self.limits.standby_count(group.group_id)
         members = [
             TaskMember(
                 member_id=member.member_id,
                 process_id=member.process_id,
                 assigned=member.target,
                 held=member.held,
-                takes_tasks=member.topology_epoch == epoch,
+                takes_tasks=member.topology_epoch == found.topology_epoch,
             )
             for member in map(streams_member, group.members.values())
         ]
@@ -240,69 +229,35 @@ class StreamsGroups(ConsumerState):
     # -- heartbeats -------------------------------------------------------------------------
 
     def heartbeat(self, event: StreamsHeartbeat, token: int) -> None:
-        refusal = refuse_malformed(event)
-        known = self.groups.get(event.group_id)
-        if refusal is None and event.epoch < 0:
-            if known is not None and event.shutdown and event.member_id in known.members:
-                streams_group(known).shutdown_by = event.member_id
-            leave(self, event, token)
-            return
-        refusal = refusal or refuse_group(self, known, event)
-        refusal = refusal or self._refuse_update(known, event)
-        if refusal is None:
-            group = self.create(event.group_id) if known is None else streams_group(known)
-            member = find_member(self, group, event)
-            if isinstance(member, Refused):
-                refusal = member
-            else:
-                self._beat(group, streams_member(member), event, token)
-                self.finish_event(group)
-                return
-        self.turn.reply(token, refusal)
+        if event.shutdown and event.epoch < 0 and refuse_malformed(event) is None:
+            group = self.groups.get(event.group_id)
+            if group is not None and event.member_id in group.members:
+                streams_group(group).shutdown_by = event.member_id
+        heartbeat(self, event, token)
 
-    def _refuse_update(
-        self, known: ConsumerGroup | None, event: StreamsHeartbeat
-    ) -> Refused | None:
+    def refuse_malformed(self, event: StreamsHeartbeat) -> Refused | None:
+        return refuse_malformed(event)
+
+    def refuse_update(self, group: StreamsGroup, event: StreamsHeartbeat) -> Refused | None:
         """Return the error of a topology that differs from the group's at the same epoch."""
-        if known is None or event.topology is None:
+        current, offered = group.topology, event.topology
+        if current is None or offered is None or current == offered:
             return None
-        current, offered = streams_group(known).topology, event.topology
-        others = known.members.keys() - {event.member_id}
-        if current is None or not others or current.epoch != offered.epoch or current == offered:
+        others = group.members.keys() - {event.member_id}
+        if not others or current.epoch != offered.epoch:
             return None
-        return _invalid(
-            f"the topology differs from that of group {known.group_id!r}, and both have epoch"
+        return invalid(
+            f"the topology differs from that of group {group.group_id!r}, and both have epoch"
             f" {offered.epoch}. Stop all members first, or send a greater topology epoch."
         )
 
-    def _beat(
-        self, group: StreamsGroup, member: StreamsMember, event: StreamsHeartbeat, token: int
-    ) -> None:
-        self.unpark(member, COORDINATOR_NOT_AVAILABLE, "a newer heartbeat replaces this one")
-        if event.epoch == JOIN and member.epoch == LEAVE_FOR_A_WHILE:
-            member.previous_epoch = member.epoch = JOIN
-            outdate(member, "current")
-            self.changed(group)
-        if len(group.members) == 1 and event.epoch == JOIN:
-            group.shutdown_by = ""
-        if event.shutdown:
-            group.shutdown_by = member.member_id
-        needs_target = self._update(group, member, event)
-        if needs_target:
-            self.bump(group)
-        self.start_session(group, member)
-        beat = event, member.assigned
-        outdated = group.assignment_epoch < group.epoch
-        if outdated and (needs_target or event.epoch == JOIN) and not self._delayed(group):
-            self.park(group, member, token, beat)
-        else:
-            self._answer(group, member, beat, token)
-
-    def _delayed(self, group: StreamsGroup) -> bool:
+    def delays(self, group: StreamsGroup) -> bool:
         return group.gathers and self.due_ms(group) > self.turn.now_ms
 
-    def _update(self, group: StreamsGroup, member: StreamsMember, event: StreamsHeartbeat) -> bool:
+    def update(self, group: StreamsGroup, member: StreamsMember, event: StreamsHeartbeat) -> bool:
         """Update group and member from a heartbeat; return whether a new target is needed."""
+        if event.shutdown or (len(group.members) == 1 and event.epoch == JOIN):
+            group.shutdown_by = member.member_id if event.shutdown else ""
         before = _described_fields(member)
         differs = self._update_topology(group, member, event)
         if event.rack_id is not None:
@@ -323,7 +278,7 @@ class StreamsGroups(ConsumerState):
         if changed or not member.rows:
             outdate(member, "member")
             self.changed(group)
-        standbys = self.streams_limits.standby_count(group.group_id)
+        standbys = self.limits.standby_count(group.group_id)
         if group.standbys is None:
             group.standbys = standbys
         return differs or changed or group.standbys != standbys
@@ -344,12 +299,12 @@ class StreamsGroups(ConsumerState):
         self.changed(group)
         return True
 
-    def _answer(self, group: StreamsGroup, member: StreamsMember, beat: Beat, token: int) -> None:
-        event, before = beat
+    def answer(self, group: StreamsGroup, member: StreamsMember, beat: Beat, token: int) -> None:
+        event: Any = beat.event
         step(self, group, member, event.owned)
         configured = self.configured(group)
         statuses = self._statuses(group, member, configured)
-        changed = event.epoch == JOIN or event.owned is not None or member.assigned != before
+        changed = event.epoch == JOIN or event.owned is not None or member.assigned != beat.before
         stale = event.endpoint_epoch != group.endpoint_epoch
         response = StreamsResponse(
             member_id=member.member_id,
@@ -360,7 +315,6 @@ class StreamsGroups(ConsumerState):
             endpoint_epoch=group.endpoint_epoch,
             endpoints=_endpoints(group) if stale else None,
             configured=configured,
-            missing=configured.missing,
         )
         self.saver.answer(group, token, response)
 
@@ -369,8 +323,8 @@ class StreamsGroups(ConsumerState):
     ) -> int:
         """Return the heartbeat interval, which is shorter while a member waits for tasks."""
         usual = interval_ms(self, group, member)
-        soon = max(WAITING_HEARTBEAT_MS, WAITING_HEARTBEAT_MS_PER_MEMBER * len(group.members))
-        if self._delayed(group):
+        soon = waiting_interval_ms(group)
+        if self.delays(group):
             return min(usual, max(soon, self.due_ms(group) - self.turn.now_ms))
         return min(usual, soon) if configured.missing else usual
 
@@ -378,14 +332,13 @@ class StreamsGroups(ConsumerState):
         self, group: StreamsGroup, member: StreamsMember, configured: Configured
     ) -> tuple[tuple[Status, str], ...]:
         statuses = []
-        epoch = -1 if group.topology is None else group.topology.epoch
-        if member.topology_epoch < epoch:
+        if member.topology_epoch < group.topology_epoch:
             detail = (
                 f"The member's topology epoch {member.topology_epoch} is behind the group's"
-                f" topology epoch {epoch}."
+                f" topology epoch {group.topology_epoch}."
             )
             statuses.append((Status.STALE_TOPOLOGY, detail))
-        if self._delayed(group):
+        if self.delays(group):
             left_ms = self.due_ms(group) - self.turn.now_ms
             detail = f"Assignment delayed by {left_ms} ms, until more members have joined."
             statuses.append((Status.ASSIGNMENT_DELAYED, detail))
@@ -432,16 +385,7 @@ def _described_fields(member: StreamsMember) -> tuple[object, ...]:
 
 def _described(member: StreamsMember) -> DescribedStreamsMember:
     return DescribedStreamsMember(
-        member_id=member.member_id,
-        group_instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        epoch=member.epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        topics=(),
-        regex="",
-        assigned=NOTHING,
-        target=NOTHING,
+        **{**asdict(described(member)), "assigned": NOTHING, "target": NOTHING},
         process_id=member.process_id,
         topology_epoch=member.topology_epoch,
         endpoint=member.endpoint,
@@ -458,28 +402,21 @@ def _endpoints(group: StreamsGroup) -> tuple[tuple[tuple[str, int], Partitions],
     )
 
 
-def _invalid(message: str) -> Refused:
-    return Refused(error=INVALID_REQUEST, message=message)
-
-
 def refuse_malformed(event: StreamsHeartbeat) -> Refused | None:
     """Return the error of a heartbeat that is invalid for every group; None if it is valid."""
-    for name, text in (
-        ("GroupId", event.group_id), ("MemberId", event.member_id), ("RackId", event.rack_id),
-        ("InstanceId", event.instance_id), ("ProcessId", event.process_id),
-    ):  # fmt: skip
-        if text is not None and not text.strip():
-            return _invalid(f"{name} can't be empty.")
+    refusal = refuse_fields(event, event.process_id)
+    if refusal is not None:
+        return refusal
     missing = _missing(event)
     if missing:
-        return _invalid(missing)
+        return invalid(missing)
     endpoint = event.endpoint or ("", 0)
     words = [event.process_id or "", endpoint[0], *[w for tag in event.tags or () for w in tag]]
     size = sum(map(len, words))
-    if size > FIELD_BYTES_MAX:
-        return _invalid(
+    if size > FIELD_CHARS_MAX:
+        return invalid(
             f"ProcessId, UserEndpoint and ClientTags have {size} characters, at most"
-            f" {FIELD_BYTES_MAX} are allowed."
+            f" {FIELD_CHARS_MAX} are allowed."
         )
     if event.topology is None:
         return None
@@ -491,16 +428,10 @@ def refuse_malformed(event: StreamsHeartbeat) -> Refused | None:
 
 
 def _missing(event: StreamsHeartbeat) -> str:
-    """Return the error if a field that the epoch requires is missing or invalid; else empty."""
-    if event.epoch < LEAVE_FOR_A_WHILE:
-        return f"MemberEpoch {event.epoch} is invalid."
-    if event.epoch == LEAVE_FOR_A_WHILE and event.instance_id is None:
-        return "InstanceId can't be null."
+    """Return the error if a field that a join requires is missing or invalid; else empty."""
     if event.epoch != JOIN:
         given = event.topology is not None
         return "Topology can only be provided when (re-)joining." if given else ""
-    if event.rebalance_timeout_ms == UNCHANGED:
-        return "RebalanceTimeoutMs must be provided in first request."
     if event.topology is None:
         return "Topology must be non-null when (re-)joining."
     if event.owned is None or event.owned:

@@ -31,7 +31,12 @@ from penstock.broker.groups.consumer.group import (
     Current,
     Taken,
 )
-from penstock.broker.groups.consumer.state import ConsumerLimits, decode_progress, encode_current
+from penstock.broker.groups.consumer.state import (
+    ConsumerLimits,
+    common_fields,
+    decode_common,
+    encode_current,
+)
 from penstock.broker.groups.modern.core import HeartbeatResponse
 from penstock.broker.groups.modern.group import decode_rows, encode_rows, outdate, row_of
 from penstock.broker.groups.runtime.assignors import (
@@ -43,7 +48,7 @@ from penstock.broker.groups.runtime.assignors import (
 )
 from penstock.broker.groups.runtime.kinds import CorruptGroup
 from penstock.broker.groups.streams.assignor import ACTIVE, Task
-from penstock.broker.groups.streams.topology import Configured, InternalTopic, Status, Topology
+from penstock.broker.groups.streams.topology import Configured, Status, Topology
 
 KIND: Final = "streams"
 NOT_READY: Final = "NotReady"
@@ -75,14 +80,13 @@ class StreamsResponse(HeartbeatResponse, frozen=True, kw_only=True):
     """Heartbeat response of a streams group. `assigned` are tasks of all roles.
 
     `endpoints` are the tasks of members with an endpoint, None if the member has them already.
-    `missing` are internal topics that the broker has to create.
+    `configured.missing` are internal topics that the broker has to create.
     """
 
     statuses: tuple[tuple[Status, str], ...] = ()
     endpoint_epoch: int = 0
     endpoints: tuple[tuple[Endpoint, Partitions], ...] | None = None
     configured: Configured
-    missing: tuple[InternalTopic, ...] = ()
 
 
 class DescribedStreamsMember(DescribedConsumer, frozen=True, kw_only=True):
@@ -97,6 +101,7 @@ class DescribedStreamsMember(DescribedConsumer, frozen=True, kw_only=True):
 
 
 class DescribedStreamsGroup(DescribedConsumerGroup, frozen=True, kw_only=True):
+    members: tuple[DescribedStreamsMember, ...]
     topology: Topology | None
     configured: Configured
     protocol_type: str = KIND
@@ -191,10 +196,9 @@ class StreamsGroup(ConsumerGroup):
         return self.assignment_epoch > FIRST_EPOCH
 
     @property
-    def state_name(self) -> str:
-        if self.members and not self.configured.tasks:
-            return NOT_READY
-        return self.state.value
+    def topology_epoch(self) -> int:
+        """Epoch of the topology; −1 without one."""
+        return -1 if self.topology is None else self.topology.epoch
 
     def set_topology(self, topology: Topology, resolved: Mapping[str, frozenset[str]]) -> None:
         self.topology, self.topology_row = topology, msgspec.json.encode(topology)
@@ -272,6 +276,10 @@ class StreamsGroup(ConsumerGroup):
                         holders[number].remove(member_id)
                         if not holders[number]:
                             del holders[number]
+                if not holders:
+                    self.holders.pop((process, key[1:]), None)
+                if not owners:
+                    self.owners.pop(key, None)
 
 
 # Stored rows of a streams group: those of a consumer group, and one for the topology.
@@ -309,11 +317,7 @@ def _member(member: ConsumerMember) -> bytes:
     own = streams_member(member)
     return row_of(
         {
-            "instance": own.instance_id,
-            "rack": own.rack_id,
-            "client": own.client_id,
-            "host": own.client_host,
-            "rebalance_timeout_ms": own.rebalance_timeout_ms,
+            **common_fields(own),
             "process": own.process_id,
             "topology_epoch": own.topology_epoch,
             "endpoint": own.endpoint,
@@ -352,14 +356,11 @@ def decode_group(
 def _decode_member(member_id: str, saved: Mapping[str, Any]) -> StreamsMember:
     member = StreamsMember(member_id)
     fields = saved["member"]
-    member.instance_id, member.rack_id = fields["instance"], fields["rack"]
-    member.client_id, member.client_host = fields["client"], fields["host"]
-    member.rebalance_timeout_ms = int(fields["rebalance_timeout_ms"])
     member.process_id = str(fields["process"])
     member.topology_epoch = int(fields["topology_epoch"])
     if fields["endpoint"] is not None:
         host, port = fields["endpoint"]
         member.endpoint = str(host), int(port)
     member.tags = tuple((str(key), str(value)) for key, value in fields["tags"])
-    decode_progress(member, saved)
+    decode_common(member, saved)
     return member

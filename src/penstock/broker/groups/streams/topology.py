@@ -73,14 +73,12 @@ class Topology(Struct, frozen=True, kw_only=True):
         return frozenset([r for sub in self.subtopologies for r in sub.source_regexes])
 
     @property
-    def internal_topics(self) -> frozenset[str]:
-        return frozenset(
-            [
-                topic.name
-                for sub in self.subtopologies
-                for topic in (*sub.repartition_sources, *sub.changelogs)
-            ]
-        )
+    def internal_topics(self) -> Mapping[str, InternalTopic]:
+        return {
+            topic.name: topic
+            for sub in self.subtopologies
+            for topic in (*sub.repartition_sources, *sub.changelogs)
+        }
 
     @property
     def topics(self) -> frozenset[str]:
@@ -90,7 +88,7 @@ class Topology(Struct, frozen=True, kw_only=True):
             for sub in self.subtopologies
             for name in (*sub.source_topics, *sub.repartition_sinks)
         ]
-        return self.internal_topics.union(named)
+        return frozenset([*self.internal_topics, *named])
 
 
 class Configured(Struct, frozen=True, kw_only=True):
@@ -127,7 +125,7 @@ def refuse_topology(topology: Topology) -> str:
             problems.append(f"Subtopology {sub.subtopology_id} has no source topics.")
         problems += [
             f"Internal topic {topic.name} has {topic.partitions} partitions and replication factor"
-            f" {topic.replication_factor}; neither may be negative."
+            f" {topic.replication_factor}; they must be at least 0 and -1."
             for topic in (*sub.repartition_sources, *sub.changelogs)
             if topic.partitions < 0 or topic.replication_factor < -1
         ]
@@ -157,7 +155,8 @@ def refuse_regexes(topology: Topology) -> str:
 
 def matches(topology: Topology, topics: Iterable[str]) -> Mapping[str, frozenset[str]]:
     """Return the topics that match each regular expression, except internal topics."""
-    names = [name for name in topics if name not in topology.internal_topics]
+    internal = topology.internal_topics
+    names = [name for name in topics if name not in internal]
     return {regex: frozenset(filter(compile_regex(regex), names)) for regex in topology.regexes}
 
 
@@ -190,6 +189,7 @@ class _Configuration:
         self._counts = {
             name: topic.partitions for name, topic in self._repartition.items() if topic.partitions
         }
+        self._sources = {sub.subtopology_id: self._read(sub) for sub in topology.subtopologies}
 
     def configured(self) -> Configured:
         self._require_sources()
@@ -197,7 +197,7 @@ class _Configuration:
         for sub in self._topology.subtopologies:
             for group in sub.copartition_groups:
                 self._copartition(group)
-        sources = {sub.subtopology_id: self._sources(sub) for sub in self._topology.subtopologies}
+        sources = self._sources
         tasks = {
             sub_id: max([self._count(name) for name in names]) for sub_id, names in sources.items()
         }
@@ -247,13 +247,12 @@ class _Configuration:
                 f"No topic matches the source topic expressions {', '.join(sorted(unmatched))}.",
             )
 
-    def _matched(self, sub: Subtopology) -> list[str]:
+    def _read(self, sub: Subtopology) -> tuple[str, ...]:
+        """Return the topics that a subtopology reads."""
         found = [self._resolved.get(regex, frozenset()) for regex in sub.source_regexes]
-        return sorted(frozenset().union(*found))
-
-    def _sources(self, sub: Subtopology) -> tuple[str, ...]:
+        matched = sorted(frozenset().union(*found))
         repartition = [topic.name for topic in sub.repartition_sources]
-        return tuple(dict.fromkeys([*sub.source_topics, *self._matched(sub), *repartition]))
+        return tuple(dict.fromkeys([*sub.source_topics, *matched, *repartition]))
 
     def _known(self, name: str) -> int:
         """Return the partition count of a topic; 0 if it is not decided yet."""
@@ -268,15 +267,14 @@ class _Configuration:
     def _count_repartition_topics(self) -> None:
         """Decide counts along the topology; each round decides at least one more topic."""
         undecided = [name for name in self._repartition if name not in self._counts]
+        written_from: dict[str, list[tuple[str, ...]]] = {name: [] for name in undecided}
+        for sub in self._topology.subtopologies:
+            for name in sub.repartition_sinks:
+                written_from.setdefault(name, []).append(self._sources[sub.subtopology_id])
         while undecided:
             for name in undecided:
                 count = max(
-                    [
-                        self._known(source)
-                        for sub in self._topology.subtopologies
-                        if name in sub.repartition_sinks
-                        for source in self._sources(sub)
-                    ],
+                    [self._known(source) for sources in written_from[name] for source in sources],
                     default=0,
                 )
                 if count:
@@ -313,13 +311,8 @@ class _Configuration:
             self._counts[name] = max(decided)
 
     def _missing(self, counts: Mapping[str, int]) -> tuple[InternalTopic, ...]:
-        declared = {
-            topic.name: topic
-            for sub in self._topology.subtopologies
-            for topic in (*sub.repartition_sources, *sub.changelogs)
-        }
         missing = []
-        for name, topic in sorted(declared.items()):
+        for name, topic in sorted(self._topology.internal_topics.items()):
             known = self._topics.get(name)
             if known is None:
                 missing.append(
