@@ -30,7 +30,7 @@ _MB = 1_000_000
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Megabytes per CPU second of the follower, the median of three runs."""
+    """Return the median of three runs, one with `quick`."""
     runs, count = (1, 200_000) if quick else (3, 1_000_000)
     with Broker(process=True) as source, source.client() as client:
         client.create_topic("history", 1)

@@ -1,7 +1,7 @@
 """Mirror of a topic between two brokers: megabytes per CPU second of the mirror's process.
 
 Records have 1 KiB and are stored in batches of up to 1 MB, uncompressed, in four partitions. The
-peer is MirrorMaker 2 in an own process, between the same brokers. Both processes start from
+peer is MirrorMaker 2 in a process of its own, between the same brokers. Both processes start from
 nothing, with the topic already there, so their start is a part of the measured time.
 
 Expected, after a first trial of 410 MB that reached 386 MB per CPU second without its start: the

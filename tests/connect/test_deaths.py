@@ -1,10 +1,10 @@
-"""Eight deaths of connectors, planted on real parts: each is shown with its cause, and mended.
+"""Failures of connectors, caused in real systems: each state has its cause, until it ends.
 
-The time begins when the cause is planted, or when the connector first needs what it has lost: a
-right or a slot at the next look at the server (`LOOK_SECONDS`), a target at the next row. RETRYING
-and FAILED have the same cause in the command `status`, the REST interface and the metrics. No state
-in between is RUNNING. The connector recovers without a command when the cause ends, but for a lost
-slot: it needs a new snapshot.
+A failure must be shown within `SHOWN_SECONDS` after it is caused, or after the connector first
+needs what it has lost: a right or a slot at its next check of the server (`LOOK_SECONDS`), a target
+at the next row. RETRYING and FAILED have the same cause in the command `status`, the REST interface
+and the metrics. No state in between is RUNNING. The connector recovers by itself when the cause
+ends. Only a lost slot needs a command, for a new snapshot.
 """
 
 from __future__ import annotations

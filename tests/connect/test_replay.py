@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from penstock.apps.connect.command import connect
 from penstock.client import Client
+from penstock.connect.failures import PREFIX
+from penstock.records.columnar.schema import HEADERS_TYPE
 from penstock.testing import Broker
 
 
@@ -66,6 +69,23 @@ def test_dead_letters_of_a_source_are_written_to_its_topic(log: Broker, tmp_path
     assert [json.loads(value) for value in found["value"].to_pylist()] == [{"at": 1, "text": "x"}]
 
 
+def test_dead_letters_are_rejected_for_several_reasons(log: Broker, tmp_path: Path) -> None:
+    body = '[source]\nconnector = "dying.py:Dying"\ntopic = "mixed"\nvalue = "x"\n'
+    file = str(connector(tmp_path, "reasons", body))
+    headers = [
+        {"key": f"{PREFIX}connector.name", "value": b"reasons"},
+        {"key": f"{PREFIX}topic", "value": b"mixed"},
+    ]
+    values = [b"no JSON", b'{"n": %b}' % (b"7" * 80), b'{"n": 1.5}']
+    with Client(log.bootstrap) as client:
+        client.create_topic("reasons.dead", 1)
+        letters = {"value": values, "headers": pa.array([headers] * 3, HEADERS_TYPE)}
+        client.write_arrow("reasons.dead", pa.table(letters))
+        assert "replayed 3 dead letters, 2 failed" in command("replay", file, "-b", log.bootstrap)
+        found = client.read_arrow("mixed", isolation="read_committed")
+    assert [json.loads(value) for value in found["value"].to_pylist()] == [{"n": 1.5}]
+
+
 def test_reset_asks_for_the_name_and_removes_positions(log: Broker, tmp_path: Path) -> None:
     body = '[source]\nconnector = "plugin.py:Numbers"\nlast = 3\ntopic = "again"\n'
     file = str(connector(tmp_path, "again", body))
@@ -80,6 +100,4 @@ def test_reset_asks_for_the_name_and_removes_positions(log: Broker, tmp_path: Pa
 
 
 def rows(numbers: list[int]) -> object:
-    import pyarrow as pa
-
     return pa.table({"value": [json.dumps({"n": number}).encode() for number in numbers]})

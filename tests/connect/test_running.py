@@ -295,6 +295,15 @@ def test_a_renamed_topic_is_stored_once(broker: Broker, tmp_path: Path) -> None:
     assert found == [1, 2, 3, 4, 5]
 
 
+def test_the_file_of_a_status_has_the_last_facts(tmp_path: Path) -> None:
+    status = StatusFile("a", "source", tmp_path)
+    status.refresh({"retained_bytes": 7})
+    status.enter("RUNNING")
+    found = read_status(tmp_path)
+    assert found is not None
+    assert found.facts == {"retained_bytes": 7}
+
+
 def test_the_status_of_a_killed_run_is_failed(broker: Broker, tmp_path: Path) -> None:
     file = source_file(tmp_path, "killed", 10)
     command = [

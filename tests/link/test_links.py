@@ -60,6 +60,10 @@ def end_link(source: Client | None, target: Client, *topics: str) -> dict[str, s
     return promote(source, target, topics, timeout_seconds=SECONDS)
 
 
+def leader_epoch(client: Client, topic: str) -> int:
+    return client.describe_topic(topic).partitions[0].leader_epoch
+
+
 def producers(client: Client, topic: str) -> list[tuple[int, ...]]:
     """Return producer id, epoch, last sequence and start of the open transaction, as a leader
     reports them."""
@@ -90,16 +94,18 @@ def test_batches_settings_and_groups_equal_the_sources(clusters: tuple[Client, C
     source, target = clusters
     source.create_topic("same", 2, {"retention.ms": "86400000000", "min.insync.replicas": "1"})
     for codec in ("none", "gzip", "zstd"):
-        source.write_arrow("same", values(*map(str, range(500))), codec=codec)
+        for partition in (0, 1):
+            source.write_arrow(
+                "same", values(*map(str, range(500))), codec=codec, partition=partition
+            )
     source.commit_offsets("readers", {("same", 0): 3, ("same", 1): 0}, metadata="m")
     link(source, target, "same")
     copied(source, target, "same")
     for sums in compare(source, target, "same"):
         assert sums.equal
-    for partition, end in source.list_offsets("same").items():
-        if end:
-            theirs, ours = (side.fetch_raw("same", partition, 0) for side in clusters)
-            assert bytes(theirs.data) == bytes(ours.data)
+    for partition in (0, 1):
+        theirs, ours = (side.fetch_raw("same", partition, 0) for side in clusters)
+        assert theirs.data == ours.data
     configs = {entry.name: entry.value for entry in target.describe_configs("topic", "same")}
     assert configs["retention.ms"] == "86400000000"
     wait_until(
@@ -134,8 +140,7 @@ def test_a_linked_topic_rejects_writes_until_its_promotion(
     target.write_arrow("closed", values("c"))
     source.write_arrow("closed", values("late"))
     assert texts(target, "closed") == ["a", "b", "c"]
-    [row] = target.describe_topic("closed").partitions
-    assert row.leader_epoch > source.describe_topic("closed").partitions[0].leader_epoch
+    assert leader_epoch(target, "closed") > leader_epoch(source, "closed")
     with pytest.raises(LinkImpossible, match="closed"):
         end_link(source, target, "closed")
 
@@ -201,8 +206,6 @@ def test_a_log_begins_where_the_sources_does(clusters: tuple[Client, Client]) ->
 def test_promotion_waits_for_the_rest(clusters: tuple[Client, Client]) -> None:
     source, target = clusters
     source.create_topic("rest", 2)
-    link(source, target, "rest")
-    target.delete_topic("rest")
     target.create_topic("rest", 1, {"link.source": address(source)})
     source.write_arrow("rest", values("p1"), partition=1)
     with pytest.raises(LinkBehind, match="rest-1 by 1 records"):
@@ -248,6 +251,23 @@ def test_reversal_removes_what_only_the_old_source_has(clusters: tuple[Client, C
     assert texts(source, "back") == ["a", "b", "c", "d"]
 
 
+def test_reversal_compares_the_epochs_of_records(clusters: tuple[Client, Client]) -> None:
+    source, target = clusters
+    source.create_topic("idle")
+    source.write_arrow("idle", values("a", "b"))
+    link(source, target, "idle")
+    copied(source, target, "idle")
+    end_link(source, target, "idle")
+    target.write_arrow("idle", values("c", "d", "e"))
+    source.write_arrow("idle", values("lost"))
+    for _ in range(2):  # two links that end without records raise the leader epoch
+        source.alter_configs("topic", "idle", {"link.source": "127.0.0.1:1"})
+        source.alter_configs("topic", "idle", delete=["link.source"])
+    wait_until(lambda: leader_epoch(source, "idle") >= leader_epoch(target, "idle"), "the epoch")
+    [part] = surplus(source, Origin(address(target)), ["idle"])
+    assert (part.start, part.records) == (2, 1)
+
+
 def test_a_link_survives_restarts_of_both_sides(tmp_path: Path) -> None:
     directories: Sequence[Path] = [tmp_path / "source", tmp_path / "target"]
     with Broker(directory=directories[0]) as one, Broker(directory=directories[1]) as other:
@@ -275,6 +295,14 @@ def test_a_link_survives_restarts_of_both_sides(tmp_path: Path) -> None:
         other.restart()
         with other.client() as target:
             assert texts(target, "kept") == ["a", "b", "c", "d"]
+
+
+def test_an_unavailable_source_does_not_delay_the_stop_of_a_broker() -> None:
+    with Broker() as broker, broker.client() as target:
+        target.create_topic("waiting", 1, {"link.source": "127.0.0.1:1"})
+        begun = time.monotonic()
+        broker.stop()
+        assert time.monotonic() - begun < 4.0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +15,9 @@ from click.testing import CliRunner, Result
 
 from penstock.apps.cli import root
 from penstock.client import Client
+from penstock.link.migration import cut_over, denials
+from penstock.link.source import Origin
+from penstock.link.topics import create, linked_topics
 from penstock.testing import Broker
 
 Sides = tuple[Broker, Broker, Client, Client]
@@ -91,3 +94,29 @@ def test_a_plan_lists_all_problems_and_changes_nothing(sides: Sides) -> None:
     over = command(sides, "cut-over", "--writers-stopped", "--record", "unused.json")
     assert "no topic is linked" in str(over.exception)
     assert not Path("unused.json").exists()
+
+
+def test_a_failed_cut_over_allows_writes_to_the_source_again() -> None:
+    secured = Broker({"authorizer.class.name": "acls", "super.users": "User:ANONYMOUS"})
+    with secured as one, Broker() as other, one.client() as source, other.client() as target:
+        for name in ("moved", "stays"):
+            source.create_topic(name)
+        create(source, target, ["moved", "stays"], Origin(one.bootstrap))
+
+        def abort() -> None:
+            assert source.list_acls() == denials(["moved"])
+            raise KeyboardInterrupt
+
+        def over(stop_writers: Callable[[], None]) -> None:
+            cut_over(
+                source, target, ["moved"], stop_writers=stop_writers, deny_writes=True,
+                timeout_seconds=10.0,
+            )  # fmt: skip
+
+        with pytest.raises(KeyboardInterrupt):
+            over(abort)
+        assert not source.list_acls()
+        assert sorted(linked_topics(target)) == ["moved", "stays"]
+        over(lambda: None)
+        assert source.list_acls() == denials(["moved"])
+        assert list(linked_topics(target)) == ["stays"]

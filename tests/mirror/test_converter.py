@@ -42,7 +42,7 @@ def converted(data: bytes | bytearray, start: int = 0) -> list[dict[str, Any]]:
     )  # fmt: skip
     found: list[dict[str, Any]] = []
     sequence = 0
-    for batch in Converter(Origin(SOURCE, HOME)).batches("orders", run, identity, "orders"):
+    for batch in Converter(Origin(SOURCE, HOME)).batches("orders", run, identity, "orders", {}):
         header = decode_header(batch.data)
         verify_crc(batch.data, header)
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, sequence)
@@ -72,7 +72,7 @@ def test_gaps_disappear_and_codecs_stay(codec: int) -> None:
         partition=0, data=memoryview(first + second), start_offset=0, end_offset=None,
         behind=ReadPosition(0, 91),
     )  # fmt: skip
-    (batch,) = Converter(None).batches("orders", run, identity, "orders")
+    (batch,) = Converter(None).batches("orders", run, identity, "orders", {})
     assert decode_header(batch.data).codec == codec
     found = columnar.decode_batches(batch.data).to_pylist()
     assert [(row["offset"], row["value"]) for row in found] == [(0, b"a"), (1, b"b"), (2, b"c")]

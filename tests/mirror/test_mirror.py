@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer
 
+from penstock.base.errors import CorruptError, PenstockError
+from penstock.base.settings import by_name
 from penstock.client import Client
+from penstock.connect import positions
 from penstock.connect.running import Stop
 from penstock.connect.status import StatusFile, read_status
 from penstock.mirror.batches import ORIGIN
-from penstock.mirror.mirror_file import load
+from penstock.mirror.groups import Groups
+from penstock.mirror.mirror_file import MirrorOptions, SourceOptions, TargetOptions, load
 from penstock.mirror.running import MirrorRun, run
-from penstock.mirror.topics import MirrorRefused
+from penstock.mirror.syncs import Pair, Syncs, rows_of
+from penstock.mirror.topics import MirrorRefused, clusters_of
 from penstock.mirror.watching import Watch
 from penstock.testing import Broker
 from tests.mirror.bed import mirror, mirror_file, rows, wait_for
@@ -112,6 +121,18 @@ def test_settings_and_partitions_follow(tmp_path: Path, source: Broker, target: 
         assert settings["cleanup.policy"] == "compact"
 
 
+def test_a_linked_topic_is_mirrored_without_its_link(
+    tmp_path: Path, source: Broker, target: Broker
+) -> None:
+    file = mirror_file(tmp_path, "links", source, target)
+    file.write_text(file.read_text().replace('"b[.]orders"', '"linked"'))
+    with source.client() as left, target.client() as right:
+        left.create_topic("linked", 1, {"link.source": "127.0.0.1:1"})
+        mirror(file)
+        right.write_arrow("linked", pa.table({"value": [b"accepted"]}))
+        assert [row["value"] for row in rows(right, "linked")] == [b"accepted"]
+
+
 def test_groups_are_at_most_one_batch_behind(
     tmp_path: Path, source: Broker, target: Broker, written: list[dict[str, object]]
 ) -> None:
@@ -136,7 +157,7 @@ def test_groups_are_at_most_one_batch_behind(
         assert value == struct.pack(">hqq", 0, 100, there[0]) + bytes(2)
 
 
-def test_groups_with_members_are_left_alone(
+def test_groups_are_not_set_back(
     tmp_path: Path, source: Broker, target: Broker, written: list[dict[str, object]]
 ) -> None:
     del written
@@ -148,6 +169,118 @@ def test_groups_with_members_are_left_alone(
         right.commit_offsets("g", {("orders", 1): end})
         mirror(file)
         assert right.committed("g")["orders", 1].offset == end
+
+
+def test_groups_with_members_are_left_alone(
+    tmp_path: Path, source: Broker, target: Broker, written: list[dict[str, object]]
+) -> None:
+    del written
+    target.create_topic("orders", 3)
+    options = {"group.id": "g", "enable.auto.commit": False, "bootstrap.servers": target.bootstrap}
+    consumer = Consumer(options)
+    try:
+        consumer.subscribe(["orders"])
+        wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
+        with source.client() as left, target.client() as right:
+            left.commit_offsets("g", {("orders", 1): left.list_offsets("orders")[1]})
+            status = mirror(mirror_file(tmp_path, "members", source, target))
+            assert status.facts["active_groups"] == ["g"]
+            assert ("orders", 1) not in right.committed("g")
+    finally:
+        consumer.close()
+
+
+def test_checkpoints_that_were_not_written_are_written_later(
+    tmp_path: Path, source: Broker, target: Broker, written: list[dict[str, object]]
+) -> None:
+    del written
+    spec = load(mirror_file(tmp_path, "later", source, target))
+    mirror(spec.document.file)
+    with source.client() as left, target.client() as right:
+        clusters, pairs = clusters_of(left, right), Syncs()
+        pairs.load(right, spec.syncs_topic)
+        before = len(checkpoints(right))
+        left.commit_offsets("g", {("orders", 2): 1})
+        groups = Groups(spec, left, right, clusters, pairs)
+        name = spec.checkpoints_topic
+        right.alter_configs("topic", name, {"max.message.bytes": "1"})
+        with pytest.raises(PenstockError):
+            groups.transfer()
+        right.alter_configs("topic", name, {}, delete=["max.message.bytes"])
+        groups.transfer()
+        assert len(checkpoints(right)) > before
+        after = len(checkpoints(right))
+        groups.transfer()
+        assert len(checkpoints(right)) == after
+
+
+def checkpoints(client: Client) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = client.read_arrow(
+        "source.checkpoints.internal", columns=("key", "value")
+    ).to_pylist()
+    return found
+
+
+def test_pairs_of_several_topics_are_loaded(target: Broker) -> None:
+    place, pairs = ("orders", 0), Syncs()
+    with target.client() as client:
+        for topic, ups in (("first", (10, 20, 30)), ("second", (40,))):
+            client.create_topic(topic, 1)
+            found = [(place, Pair(up, up)) for up in ups]
+            client.write_arrow(topic, rows_of(found))
+            pairs.load(client, topic)
+    assert pairs.downstream(place, 50) == 40
+
+
+def test_positions_have_more_records_than_positions(
+    target: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(positions, "POSITIONS_MAX", 2)
+    with target.client() as client:
+        assert positions.existing(client, "mirror.dr") == {}
+        assert positions.load(client, "mirror.dr", -1) == {}
+        topic = positions.positions_topic("mirror.dr")
+        for offset in range(5):
+            client.write_arrow(topic, positions.rows_of({"at/orders/0": offset}))
+        assert positions.existing(client, "mirror.dr") == {"at/orders/0": 4}
+        client.write_arrow(topic, positions.rows_of({"at/orders/1": 0, "at/orders/2": 0}))
+        with pytest.raises(CorruptError, match="more than 2 positions"):
+            positions.load(client, "mirror.dr", -1)
+
+
+def test_a_plan_lists_what_a_run_changes(
+    tmp_path: Path, source: Broker, target: Broker, written: list[dict[str, object]]
+) -> None:
+    del written
+    file = mirror_file(tmp_path, "planned", source, target)
+    assert "create topic orders with 3 partitions" in command("plan", file, 0)
+    mirror(file)
+    with target.client() as right:
+        right.alter_configs("topic", "orders", {"retention.ms": "3600000"})
+        assert "retention.ms" not in command("plan", file, 0)
+        mirror(file)
+        settings = {e.name: e.value for e in right.describe_configs("topic", "orders")}
+        assert settings["retention.ms"] == "3600000"
+    assert "no problems" in command("validate", file, 0)
+    assert "STOPPED" in command("status", file, 0)
+    with Broker() as other:
+        file = mirror_file(tmp_path, "planned", other, target)
+        assert "another name" in command("validate", file, 1)
+
+
+def test_the_guide_lists_every_key() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/mirroring.md").read_text()
+    table = guide.partition("## Keys of the file")[2]
+    listed = set(re.findall(r"`((?:source|target|mirror)[.][a-z_]+)`", table))
+    sections = {"source": SourceOptions, "target": TargetOptions, "mirror": MirrorOptions}
+    assert listed == {f"{name}.{key}" for name, cls in sections.items() for key in by_name(cls)}
+
+
+def command(verb: str, file: Path, status: int) -> str:
+    words = [sys.executable, "-m", "penstock", "mirror", verb, str(file)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == status, ran.stderr
+    return ran.stdout
 
 
 def test_a_cluster_is_not_mirrored_into_itself(tmp_path: Path, source: Broker) -> None:

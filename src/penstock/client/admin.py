@@ -38,9 +38,10 @@ logger = logging.getLogger(__name__)
 
 _AT: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 _RESOURCES: Final = {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}
+_OWN: Final = "dynamic topic"
 _SOURCES: Final = {
     0: "unknown",
-    1: "dynamic topic",
+    1: _OWN,
     2: "dynamic broker",
     3: "dynamic default broker",
     4: "static broker",
@@ -321,6 +322,18 @@ class AdminCalls:
             return sorted(found, key=lambda item: item.name)
 
         return self._session.retrying(once)
+
+    def own_configs(self, topic: str) -> dict[str, str]:
+        """Return the configurations that were set for a topic itself, without any defaults.
+
+        Raises:
+            UnknownTopic: the cluster has no topic of this name.
+        """
+        return {
+            entry.name: entry.value or ""
+            for entry in self.describe_configs("topic", topic)
+            if entry.source == _OWN
+        }
 
     def alter_configs(
         self,

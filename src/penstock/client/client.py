@@ -421,11 +421,9 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         start: Mapping[int, int],
         end: Mapping[int, int] | None = None,
         *,
-        isolation: Isolation = "read_committed",
         max_bytes: int = errors.FETCH_BYTES,
-        max_wait_ms: int = errors.FETCH_WAIT_MS,
     ) -> Generator[Sequence[Run]]:
-        """Yield the stored batches of a topic as they arrive, without decoding them.
+        """Yield the stored batches of a topic with `read_committed`, without decoding them.
 
         `start` and `end` are offsets by partition; without `end` the log is followed. The last
         batch of a partition may have records at or after its end.
@@ -434,8 +432,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
             OffsetOutOfRange: an offset is outside the log.
             PenstockError: the broker rejected the request, or retries were exhausted.
         """
-        bounds = _bounds(max_bytes, max_wait_ms, None)
-        made = self._core(topic, None, start, end, isolation, bounds)
+        bounds = _bounds(max_bytes, errors.FETCH_WAIT_MS, None)
+        made = self._core(topic, None, start, end, "read_committed", bounds)
         return Reader(self._session, made(), bounds).runs()
 
     def _batches(

@@ -432,8 +432,8 @@ class TransactionCalls:
     def abort_open(self, topic: str) -> int:
         """Abort all open transactions in a topic by markers, and return their number.
 
-        It is meant for transactions that no coordinator of the cluster knows. The producers of
-        others are not fenced, and write on without a transaction.
+        Use this only for transactions that no coordinator of the cluster knows. A producer that is
+        still running is not fenced: its later writes are not part of a transaction.
 
         Raises:
             PenstockError: a leader does not respond or rejects a marker.

@@ -217,7 +217,7 @@ class Parser:
             return None
         direction, plugin, settings, options = found
         if errors.dead_letters:
-            self._topic(("errors", "dead_letters"), errors.dead_letters)
+            self.topic(("errors", "dead_letters"), errors.dead_letters)
         place = state or self.document.path(run.state or f"{STATE_DIRECTORY}/{name}")
         given = "bootstrap" in self.table(("run",))
         environment = None if given else os.environ.get("PENSTOCK_BOOTSTRAP")
@@ -316,12 +316,13 @@ class Parser:
         if not isinstance(name, str):
             self.refuse(("name",), "must be text", 'write name = "orders"')
             return self.document.default_name
-        self._topic(("name",), name)
+        self.topic(("name",), name)
         if len(name) > NAME_CHARS_MAX:
             self.refuse(("name",), f"has {len(name)} characters, the limit is {NAME_CHARS_MAX}")
         return name
 
-    def _topic(self, key: Key, name: str) -> None:
+    def topic(self, key: Key, name: str) -> None:
+        """Report a value that cannot be the name of a topic."""
         try:
             validate_topic_name(name)
         except InvalidTopicName as error:

@@ -80,6 +80,10 @@ def joined(tables: list[Any]) -> Any:
     return rows.drop_columns([ORDER])
 
 
+DIGITS_MAX: Final = 76
+"""Most digits of a decimal in Arrow."""
+
+
 def fitted(tables: Sequence[Any]) -> list[Any]:
     """Return tables in one schema that has the columns of all; missing columns are null.
 

@@ -7,9 +7,9 @@ The numbers of a field get the first of these types that has every number of the
     double      numbers that are equal to the shortest text of their double, such as 0.1
     decimal     up to 76 digits
 
-Rejected are texts that are not JSON, numbers without a place in these types, and for each field the
-values whose kind (number, text, object, array, boolean) is not the kind of most rows. In the format
-`registry`, values have the columns of the topic's newest schema.
+Texts that are not JSON and numbers that none of these types has exactly are rejected. So are, in
+each field, values whose kind (number, text, object, array, boolean) is not that of most rows. In
+the format `registry`, values have the columns of the topic's newest schema.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from penstock.connect.connector_file import ValueOptions
-from penstock.connect.converting import whole
+from penstock.connect.converting import DIGITS_MAX, whole
 from penstock.connect.errors import RowsRejected
 from penstock.connect.known_types import KnownTypes
 from penstock.connect.plugins import HEADERS, KEY, VALUE, Records
@@ -33,8 +33,6 @@ from penstock.formats.json.decode import JsonReader
 from penstock.formats.json.json_schema import Field, Items, Leaf, Record, Shape
 from penstock.formats.json.plain import SHOWN_CHARACTERS, Number, json_text, parse
 
-DIGITS_MAX: Final = 76
-"""Most digits of a decimal; half of them after the point if a field has so many on both sides."""
 DECIMAL128_DIGITS_MAX: Final = 38
 _FIELD: Final = "v"
 _LONG: Final = rb"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}"
@@ -183,7 +181,7 @@ def _is_whole(table: pa.Table) -> bool:
 
 
 def _rejected(given: Any, reason: str) -> RowsRejected:
-    """Return the error for the texts that the batch cannot have; for all rows if none is found."""
+    """Return the error for the invalid texts, or for all rows if no text is invalid by itself."""
     bad: dict[int, str] = {}
     kinds: dict[str, dict[str, dict[int, str]]] = {}
     for row, text in enumerate(given.to_pylist()):

@@ -58,7 +58,7 @@ class RowsRejected(InvalidError):
 
 @contextmanager
 def rows_from(first: int) -> Iterator[None]:
-    """Return a context for rows that begin at an index of a batch: add it to rejected rows."""
+    """Add the index of a part's first row in its batch to the indexes of rejected rows."""
     try:
         yield
     except RowsRejected as error:

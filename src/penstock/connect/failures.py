@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.connect.errors import RowsRejected, Stage
 from penstock.connect.plugins import HEADERS, KEY, OFFSET, PARTITION, VALUE, Records
@@ -29,12 +28,6 @@ STAGES: Final[Mapping[Stage, str]] = {
     "convert": "VALUE_CONVERTER",
     "write": "TASK_PUT",
 }
-
-
-def without(records: Records, rejected: RowsRejected) -> Records:
-    """Return the rows that were not rejected."""
-    mask = pc.is_in(pa.array(range(records.count), pa.int64()), pa.array(rejected.rows, pa.int64()))
-    return records.with_rows(records.rows.filter(pc.invert(mask)))
 
 
 def dead_letters(

@@ -34,12 +34,9 @@ def read_offsets(client: Client, name: str, direction: Direction) -> list[dict[s
         ]
     from penstock.connect import positions
 
-    topic = positions.positions_topic(name)
-    if topic not in {found.name for found in client.list_topics()}:
-        return []
     return [
         {"partition": {"position": key}, "offset": _offset(value)}
-        for key, value in positions.load(client, name, -1).items()
+        for key, value in positions.existing(client, name).items()
     ]
 
 

@@ -69,6 +69,17 @@ class Records:
     def with_rows(self, rows: pa.Table) -> Records:
         return Records(self.topic, rows)
 
+    def without(self, rejected: RowsRejected) -> Records:
+        """Return the rows that were not rejected."""
+        return self.with_rows(self.rows.filter(pa.array(_kept(self.count, rejected))))
+
+
+def _kept(count: int, rejected: RowsRejected) -> Any:
+    """Return a flag for each of `count` rows (NumPy), which is false if the row was rejected."""
+    kept = np.ones(count, np.bool_)
+    kept[list(rejected.rows)] = False
+    return kept
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceBatch:
@@ -196,12 +207,11 @@ class SinkBatch:
 
     def without(self, rejected: RowsRejected) -> SinkBatch:
         """Return the batch without rejected rows."""
-        kept = np.ones(self.count, np.bool_)
-        kept[list(rejected.rows)] = False
         ends = np.cumsum([part.count for part in self.parts])[:-1]
+        masks = np.split(_kept(self.count, rejected), ends)
         parts = [
             part.with_rows(part.rows.filter(pa.array(mask)))
-            for part, mask in zip(self.parts, np.split(kept, ends), strict=True)
+            for part, mask in zip(self.parts, masks, strict=True)
             if mask.any()
         ]
         return dataclasses.replace(self, parts=parts)

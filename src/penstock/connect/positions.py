@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from penstock.base.errors import CorruptError
 from penstock.client import Client
+from penstock.records.extents import READ_COMMITTED
 
 CONFIGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 POSITIONS_MAX: Final = 1_000_000
-"""Most records that are read; compaction keeps the number near that of the positions."""
+"""Most positions of a source. Their topic has more records, because compaction lags behind."""
 
 
 def positions_topic(connector: str) -> str:
@@ -32,28 +33,51 @@ def load(client: Client, connector: str, replication_factor: int) -> dict[str, A
     remains.
 
     Raises:
-        CorruptError: a record is not a position.
+        CorruptError: a record is not a position, or there are more than `POSITIONS_MAX` positions.
         PenstockError: the brokers do not respond, or reject the request.
     """
     topic = positions_topic(connector)
     client.create_topic(topic, 1, CONFIGS, replication_factor=replication_factor, exist_ok=True)
-    rows = client.read_arrow(
-        topic,
-        columns=("key", "value"),
-        isolation="read_committed",
-        max_records=POSITIONS_MAX,
-    )
     found: dict[str, Any] = {}
-    for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
-        try:
-            name = key.decode()
-            if value is None:
-                found.pop(name, None)
-            else:
-                found[name] = msgspec.json.decode(value)
-        except (AttributeError, ValueError) as error:
-            raise CorruptError(f"topic {topic}: record {key!r} is not a position") from error
+    read(client, connector, found)
     return found
+
+
+def read(client: Client, connector: str, found: dict[str, Any], start: int = 0) -> int:
+    """Apply the committed positions from an offset on to `found`; return the offset after them.
+
+    If the topic was created again, it is read from its beginning.
+
+    Raises:
+        CorruptError: as in `load`.
+        PenstockError: the brokers do not respond, or reject the request.
+    """
+    topic = positions_topic(connector)
+    (first,) = client.list_offsets(topic, "earliest").values()
+    (end,) = client.list_offsets(topic, isolation=READ_COMMITTED).values()
+    start = first if start > end else max(first, start)
+    for rows in client.iter_arrow(
+        topic, columns=("key", "value"), start={0: start}, end={0: end}, isolation="read_committed"
+    ):
+        for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
+            try:
+                name = key.decode()
+                if value is None:
+                    found.pop(name, None)
+                else:
+                    found[name] = msgspec.json.decode(value)
+            except (AttributeError, ValueError) as error:
+                raise CorruptError(f"topic {topic}: record {key!r} is not a position") from error
+        if len(found) > POSITIONS_MAX:
+            raise CorruptError(f"topic {topic} has more than {POSITIONS_MAX:,} positions")
+    return end
+
+
+def existing(client: Client, connector: str) -> dict[str, Any]:
+    """Return the committed positions; empty if their topic does not exist."""
+    if positions_topic(connector) not in {topic.name for topic in client.list_topics()}:
+        return {}
+    return load(client, connector, -1)
 
 
 def forget(client: Client, connector: str, names: Iterable[str] = ()) -> list[str]:

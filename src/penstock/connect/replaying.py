@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from penstock.connect.converting import encoded, whole
 from penstock.connect.decoding import Decoder
-from penstock.connect.errors import ConnectorFailed, RowsRejected
-from penstock.connect.failures import PREFIX, without
+from penstock.connect.errors import ConnectorFailed
+from penstock.connect.failures import PREFIX
 from penstock.connect.plugins import HEADERS, OFFSET, PARTITION, Records
 from penstock.connect.registering import converters
 from penstock.connect.running import Delivery, Rejections, Run, Topics, group_of, transformed
@@ -119,15 +119,9 @@ def _to_topics(
     rows: list[tuple[str, Any]] = []
     for records in letters:
         raw = records.with_rows(records.rows.drop_columns([PARTITION, OFFSET]))
-        try:
-            decoded = decoder.decode(raw)
-        except RowsRejected as rejected:
-            raw_rows = raw
-            rejections.add(lambda: raw_rows, rejected, "convert", raw.topic)  # noqa: B023
-            raw = without(raw, rejected)
-            if not raw.count:
-                continue
-            decoded = decoder.decode(raw)
+        decoded, raw = rejections.decoded(decoder, raw)
+        if not raw.count:
+            continue
         rows += [
             (after.topic, encoded(after, key, value))
             for after in transformed(run, decoded, rejections, lambda: raw)  # noqa: B023

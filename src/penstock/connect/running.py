@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ from penstock.connect import positions as stored
 from penstock.connect.connector_file import ConnectorSpec
 from penstock.connect.converting import encoded, joined
 from penstock.connect.errors import ConnectorFailed, RowsRejected, Stage
-from penstock.connect.failures import dead_letters, without
+from penstock.connect.failures import dead_letters
 from penstock.connect.plugins import (
     OFFSET,
     PARTITION,
@@ -50,6 +50,9 @@ from penstock.connect.registering import converters
 from penstock.connect.status import StatusFile
 from penstock.connect.steps import applied
 from penstock.records.extents import READ_COMMITTED
+
+if TYPE_CHECKING:
+    from penstock.connect.decoding import Decoder
 
 FIRST_PAUSE_MS: Final = 250.0
 IDLE_SECONDS: Final = 0.05
@@ -189,6 +192,20 @@ class Rejections:
             name, now_ms = self._run.spec.name, self._run.clock.now_ms()
             self.tables.append(dead_letters(name, records, fresh, stage, now_ms))
 
+    def decoded(self, decoder: Decoder | None, raw: Records) -> tuple[Records, Records]:
+        """Return rows with decoded keys and values, and the same rows with bytes.
+
+        The rows that are left may get other types, for which more of them are rejected.
+        """
+        while decoder is not None and raw.count:
+            try:
+                return decoder.decode(raw), raw
+            except RowsRejected as rejected:
+                before = raw
+                self.add(lambda: before, rejected, "convert", raw.topic)  # noqa: B023
+                raw = raw.without(rejected)
+        return raw, raw
+
     def _fresh(self, raw: Records, rejected: RowsRejected) -> RowsRejected:
         """Return the rows of which an earlier attempt has not written a dead letter."""
         if OFFSET not in raw.rows.column_names:
@@ -217,7 +234,7 @@ def transformed(
         return applied(run.spec.transforms, records) if run.spec.transforms else [records]
     except RowsRejected as rejected:
         rejections.add(raw, rejected, "transform", records.topic)
-        return applied(run.spec.transforms, without(records, rejected))
+        return applied(run.spec.transforms, records.without(rejected))
 
 
 class Topics:
@@ -451,8 +468,8 @@ class Delivery:
     def write(self, raw: Records, following: Mapping[int, int]) -> None:
         """Decode, transform and write rows; `following` are the next offsets of partitions."""
         rejections = Rejections(self._run)
-        decoded, kept = self._decoded(raw, rejections)
-        parts = transformed(self._run, decoded, rejections, lambda: kept) if kept.count else ()
+        records, kept = rejections.decoded(self._decoder, raw)
+        parts = transformed(self._run, records, rejections, lambda: kept) if kept.count else ()
         batch = SinkBatch(topic=raw.topic, parts=parts, next_offsets=following)
         while True:
             self._write_dead_letters(rejections)
@@ -479,17 +496,6 @@ class Delivery:
         rejections.tables.clear()
         self._run.dead.update(rejections.places)
 
-    def _decoded(self, raw: Records, rejections: Rejections) -> tuple[Records, Records]:
-        """Return rows with decoded keys and values, and the same rows with bytes."""
-        while self._decoder is not None and raw.count:
-            try:
-                return self._decoder.decode(raw), raw
-            except RowsRejected as rejected:
-                before = raw
-                rejections.add(lambda: before, rejected, "convert", raw.topic)  # noqa: B023
-                raw = without(raw, rejected)
-        return raw, raw
-
     def _flush(self) -> None:
         """Store the rows of the sink, also without new ones: a file may be due by time."""
         self._flush_at = self._run.clock.monotonic() + self._run.spec.options.flush_interval_seconds
@@ -506,7 +512,10 @@ class Delivery:
         if changed:
             self._run.client.commit_offsets(self._group, changed)
             self._committed |= changed
-            left = [entry for entry in self._written if not _covered(entry, stored)]
+            left = [
+                (topic, following, count) for topic, following, count in self._written
+                if any(stored[topic, partition] < at for partition, at in following.items())
+            ]  # fmt: skip
             rows = sum(count for *_, count in self._written) - sum(count for *_, count in left)
             self._written = left
             self._run.dead.difference_update(
@@ -515,13 +524,6 @@ class Delivery:
             shown = {f"{topic}-{partition}": at for (topic, partition), at in stored.items()}
             self._run.status.committed(rows, shown, {topic for topic, _ in changed})
         self._run.status.refresh(self._sink.facts())
-
-
-def _covered(
-    entry: tuple[str, Mapping[int, int], int], stored: Mapping[tuple[str, int], int]
-) -> bool:
-    topic, following, _ = entry
-    return all(stored[topic, partition] >= offset for partition, offset in following.items())
 
 
 def _following(rows: Any, otherwise: Mapping[int, int]) -> dict[int, int]:

@@ -100,12 +100,12 @@ class StatusFile:
         self._write()
 
     def enter(self, state: State, cause: str | None = None) -> None:
-        """Set the state and its cause, and write the file at once if they changed."""
+        """Set the state and its cause; write at once if they changed, else as `refresh` does."""
         shown = None if cause is None else cause[:CAUSE_CHARS_MAX]
         if (state, shown) != (self.status.state, self.status.cause):
             self.status.state, self.status.cause = state, shown
             self.status.since_ms = self._clock.now_ms()
-            self._next = 0.0
+            self._next = 0.0  # write now
         if self._clock.monotonic() >= self._next:
             self._write()
 
@@ -120,9 +120,9 @@ class StatusFile:
         self.status.positions = dict(positions)
 
     def refresh(self, facts: Mapping[str, Any]) -> None:
-        """Write the file if its last write was `WRITE_SECONDS` ago."""
+        """Set the facts, and write the file if its last write was `WRITE_SECONDS` ago."""
+        self.status.facts = dict(facts)
         if self._clock.monotonic() >= self._next:
-            self.status.facts = dict(facts)
             self._write()
 
     def _write(self) -> None:

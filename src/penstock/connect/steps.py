@@ -272,7 +272,5 @@ def _passed(transform: Transform, records: Records, rejected: dict[int, str]) ->
             bad = pa.array(error.rows, pa.int64())
             rows = records.rows.column(_ROW).take(bad).to_pylist()
             rejected.update(zip(rows, error.reasons, strict=True))
-            kept = np.ones(records.count, np.bool_)
-            kept[list(error.rows)] = False
-            records = records.with_rows(records.rows.filter(pa.array(kept)))
+            records = records.without(error)
     return []

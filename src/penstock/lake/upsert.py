@@ -73,8 +73,9 @@ class Upsert:
             removed: list[DataFile] = []
             news = np.ones(rows.num_rows, dtype=bool)
             whole_table = self.cut is not None and table.current_snapshot() is not None
-            tasks = table.scan().plan_files() if whole_table else None
-            for task in tasks or _candidates(table, rows, self.keys):
+            for task in (
+                table.scan().plan_files() if whole_table else _candidates(table, rows, self.keys)
+            ):
                 kept, here, new, stale = self._matches(table, task, rows)
                 news[stale] = False
                 if not kept.all():

@@ -1,7 +1,7 @@
 """Move of a whole cluster by links: inventory, start, cut-over, and the way back. Calls block.
 
-A cut-over makes clients pause from the moment at which the source's producers stop until the topics
-are promoted. All that takes long is done before: records are copied, and batches are compared.
+Clients pause from the stop of the source's producers until the topics are promoted. The slow steps
+of a cut-over come before this pause: almost all records are copied, and their batches are compared.
 
 `back` writes the records that the target got since the cut-over to the source, with their keys,
 headers and timestamps. It reads committed records only. It refuses a source whose topics were
@@ -10,14 +10,15 @@ written since, because offsets would then differ by partition and record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.client import Client
 from penstock.client.protocol import TopicAndPartition
 from penstock.link.groups import GROUP_TYPES, copy_groups
@@ -25,6 +26,7 @@ from penstock.link.source import Origin
 from penstock.link.topics import (
     LinkImpossible,
     checksum,
+    common_starts,
     copied_configs,
     create,
     end_links,
@@ -39,7 +41,8 @@ BACK_MS: Final = 3_600_000
 """Time after the cut-over in which `back` is allowed, in milliseconds."""
 DISKLESS_DEFAULT: Final = "log.diskless.enable"
 """Setting that brokers of Penstock have, and brokers of Apache Kafka do not."""
-_SECURITY_DISABLED: Final = "security_disabled"
+LAG_RECORDS: Final = 1_000
+"""Lag per partition, in records, at which a cut-over stops the producers."""
 
 Ends = dict[str, dict[int, int]]
 """End offsets by topic and partition."""
@@ -48,7 +51,7 @@ Ends = dict[str, dict[int, int]]
 class Inventory(Struct, frozen=True, kw_only=True):
     """Contents of a source cluster, and all reasons why parts of it do not move as they are.
 
-    `problems` prevent the migration; `notes` are to be known before it.
+    `problems` prevent the migration; `notes` do not.
     """
 
     topics: Sequence[Mapping[str, Any]]
@@ -166,10 +169,9 @@ def _taken(source: Client, target: Client, topics: Mapping[str, object]) -> list
     if source.metadata(()).cluster_id == target.metadata(()).cluster_id:
         return ["source and target are the same cluster"]
     there = {topic.name for topic in target.list_topics(internal=True)}
-    linked = linked_topics(target) if there else {}
     return [
         f"topic {name}: the target has a topic of this name that is not linked"
-        for name in sorted(topics.keys() & there - linked.keys())
+        for name in sorted(topics.keys() & there - linked_topics(target).keys())
     ]
 
 
@@ -178,7 +180,7 @@ def _acls(client: Client) -> list[AclBinding] | None:
     try:
         return client.list_acls()
     except PenstockError as error:
-        if _SECURITY_DISABLED in f"{error.code} {error}".lower():
+        if error.code == "security_disabled":
             return None
         raise
 
@@ -220,67 +222,56 @@ def run(source: Client, target: Client, names: Sequence[str], origin: Origin) ->
 # -- cut-over -------------------------------------------------------------------------------
 
 
-def ends_of(client: Client, topics: Sequence[str]) -> Ends:
+def ends_of(client: Client, topics: Iterable[str]) -> Ends:
     return {name: client.list_offsets(name) for name in topics}
 
 
-class CutOverSteps(Struct, frozen=True, kw_only=True):
-    """Limits and callbacks of a cut-over.
-
-    `lag_records` is the lag per partition below which producers are stopped. `stop_writers` is
-    called to stop the source's producers, and returns when they are stopped.
-    """
-
-    stop_writers: Callable[[], None]
-    timeout_seconds: float
-    denied: bool
-    lag_records: int = 1_000
-    clock: Clock = SYSTEM_CLOCK
-
-
 def cut_over(
-    source: Client, target: Client, topics: Sequence[str], steps: CutOverSteps
+    source: Client,
+    target: Client,
+    topics: Sequence[str],
+    *,
+    stop_writers: Callable[[], None],
+    deny_writes: bool,
+    timeout_seconds: float,
 ) -> tuple[CutOver, dict[str, str]]:
     """Compare, stop the producers, copy the rest, and promote all topics.
 
-    Returns the record of the cut-over, and the reason for each group whose offsets were not copied.
+    `stop_writers` returns when the source's producers are stopped. With `deny_writes`, ACLs deny
+    writes to the source; those of topics that stay linked are deleted again. Returns the record of
+    the cut-over, and the reason for each group whose offsets were not copied.
 
     Raises:
         LinkBehind: the links lag; the topics stay linked.
-        LinkImpossible: there is no topic, batches differ, or the source was written after its
-            producers were stopped;
-            the topics stay linked, except in the last case.
+        LinkImpossible: there is no topic, or batches differ; the topics stay linked. Or the source
+            was written after its producers were stopped; the topics are promoted.
     """
-    clock = steps.clock
     if not topics:
         raise LinkImpossible("no topic is linked: run `penstock migrate run` first")
-
-    def caught_up(records: int) -> None:
-        wait_until_copied(
-            source, target, topics, timeout_seconds=steps.timeout_seconds, records=records,
-            clock=clock,
-        )  # fmt: skip
-
-    caught_up(steps.lag_records)
+    seconds = timeout_seconds
+    wait_until_copied(source, target, topics, timeout_seconds=seconds, records=LAG_RECORDS)
     copy_groups(source, target, topics)
     compared = ends_of(target, topics)
-    _check_equal(source, target, source_starts(source, target, topics), compared)
-    steps.stop_writers()
-    begun = clock.monotonic()
-    caught_up(0)
-    ends = ends_of(target, topics)
-    failed = copy_groups(source, target, topics)
-    _check_equal(source, target, compared, ends)
-    end_links(target, topics)
-    pause_ms = int((clock.monotonic() - begun) * 1000)
-    late = {
-        f"{name}-{partition}": end - ends[name][partition]
-        for name, found in ends_of(source, topics).items()
-        for partition, end in found.items()
-        if end != ends[name][partition]
-    }
+    starts = {name: common_starts(source, target, name) for name in topics}
+    _check_equal(source, target, starts, compared)
+    try:
+        if deny_writes:
+            source.create_acls(denials(topics))
+        stop_writers()
+        begun = SYSTEM_CLOCK.monotonic()
+        wait_until_copied(source, target, topics, timeout_seconds=seconds)
+        ends = ends_of(target, topics)
+        _check_equal(source, target, compared, ends)
+        failed = copy_groups(source, target, topics)
+        end_links(target, topics)
+    except BaseException:
+        if deny_writes:
+            allow_writes(source, [name for name in linked_topics(target) if name in topics])
+        raise
+    pause_ms = int((SYSTEM_CLOCK.monotonic() - begun) * 1000)
+    late = _differences(source, ends)
     if late:
-        listed = ", ".join(f"{where}: {count}" for where, count in late.items())
+        listed = ", ".join(f"{where}: {now - then}" for where, (now, then) in late.items())
         raise LinkImpossible(
             "the topics are promoted, but producers still wrote to the source; records by"
             f" partition that are only there: {listed}"
@@ -288,19 +279,19 @@ def cut_over(
     record = CutOver(
         source_cluster=source.metadata(()).cluster_id or "",
         target_cluster=target.metadata(()).cluster_id or "",
-        at_ms=clock.now_ms(), pause_ms=pause_ms, ends=ends, denied=steps.denied,
+        at_ms=SYSTEM_CLOCK.now_ms(), pause_ms=pause_ms, ends=ends, denied=deny_writes,
     )  # fmt: skip
     return record, failed
 
 
-def source_starts(source: Client, target: Client, topics: Sequence[str]) -> Ends:
-    """Return the offsets from which both sides have records."""
-    starts: Ends = {}
-    for name in topics:
-        own = target.list_offsets(name, "earliest")
-        there = source.list_offsets(name, "earliest")
-        starts[name] = {partition: max(own[partition], there[partition]) for partition in own}
-    return starts
+def _differences(source: Client, ends: Ends) -> dict[str, tuple[int, int]]:
+    """Return the source's end now and at the cut-over, for each partition where they differ."""
+    return {
+        f"{name}-{partition}": (end, then)
+        for name, found in ends_of(source, ends).items()
+        for partition, end in found.items()
+        if end != (then := ends[name].get(partition, 0))
+    }
 
 
 def _check_equal(source: Client, target: Client, starts: Ends, ends: Ends) -> None:
@@ -316,7 +307,7 @@ def _check_equal(source: Client, target: Client, starts: Ends, ends: Ends) -> No
         raise LinkImpossible(f"batches differ between the clusters in {', '.join(different)}")
 
 
-def denials(topics: Sequence[str]) -> list[AclBinding]:
+def denials(topics: Iterable[str]) -> list[AclBinding]:
     """Return the ACLs that deny all principals except super users to write to topics."""
     return [
         AclBinding(
@@ -327,35 +318,27 @@ def denials(topics: Sequence[str]) -> list[AclBinding]:
     ]  # fmt: skip
 
 
-def allow_writes(client: Client, topics: Sequence[str]) -> None:
+def allow_writes(client: Client, topics: Iterable[str]) -> None:
     """Delete the ACLs of `denials`."""
     for binding in denials(topics):
-        client.delete_acls(
-            AclFilter(
-                resource_type="topic", name=binding.name, pattern_type="literal",
-                principal=binding.principal, host=binding.host, operation=binding.operation,
-                permission=binding.permission,
-            )
-        )  # fmt: skip
+        client.delete_acls(AclFilter(**asdict(binding)))
 
 
 # -- back -----------------------------------------------------------------------------------
 
 
-def back(
-    source: Client, target: Client, record: CutOver, *, clock: Clock = SYSTEM_CLOCK
-) -> dict[TopicAndPartition, int]:
+def back(source: Client, target: Client, record: CutOver) -> dict[TopicAndPartition, int]:
     """Write the target's records since the cut-over to the source; return counts by partition.
 
     Offsets of groups follow: a group continues in the source after the last record that it has
     committed in the target.
 
     Raises:
-        LinkImpossible: the hour is over, a cluster is another one, or the source was written since.
+        LinkImpossible: more than an hour has passed since the cut-over, a cluster is another one,
+            or the source was written since; nothing is changed.
     """
-    topics = sorted(record.ends)
     problems = []
-    if clock.now_ms() - record.at_ms > BACK_MS:
+    if SYSTEM_CLOCK.now_ms() - record.at_ms > BACK_MS:
         problems.append("more than an hour has passed since the cut-over")
     for side, client, expected in (
         ("source", source, record.source_cluster), ("target", target, record.target_cluster),
@@ -364,20 +347,18 @@ def back(
         if found != expected:
             problems.append(f"the {side} is cluster {found}, not {expected} of the cut-over")
     problems += [
-        f"{name}-{partition} of the source ends at {end}, not {record.ends[name][partition]}"
-        for name, ends in ends_of(source, topics).items()
-        for partition, end in ends.items()
-        if end != record.ends[name][partition]
+        f"{where} of the source ends at {now}, not {then}"
+        for where, (now, then) in _differences(source, record.ends).items()
     ]
     if problems:
         raise LinkImpossible("; ".join(problems))
     if record.denied:
-        allow_writes(source, topics)
+        allow_writes(source, record.ends)
     written: dict[TopicAndPartition, int] = {}
     offsets: dict[TopicAndPartition, Any] = {}
-    for name, ends in ends_of(target, topics).items():
+    for name, ends in ends_of(target, sorted(record.ends)).items():
         for partition, end in ends.items():
-            begin = record.ends[name][partition]
+            begin = record.ends[name].get(partition, 0)
             if end > begin:
                 where = name, partition
                 written[where], offsets[where] = _write_back(source, target, where, begin, end)

@@ -16,6 +16,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from msgspec import Struct
@@ -24,9 +26,9 @@ from penstock.base.errors import CorruptError, PenstockError, RetriableError
 from penstock.base.pause import pause
 from penstock.base.retry import Backoff
 from penstock.client.client import Client
-from penstock.client.errors import broker_error
+from penstock.client.errors import MessageTooLarge, broker_error
 from penstock.client.fetch import OFFSET_OUT_OF_RANGE, Asked
-from penstock.control.rules.metadata import LINK_CLIENT, LINK_SOURCE, link_epoch
+from penstock.control.rules.metadata import link_epoch
 from penstock.link.groups import copy_groups
 from penstock.link.source import CALL_TIMEOUT_MS, CLIENT_ID, Fetched, Origin, Source, options_of
 from penstock.partitions.linked import LinkedPartition
@@ -43,7 +45,10 @@ logger = logging.getLogger(__name__)
 THREADS_MAX: Final = 32
 """Maximum number of calls to source clusters at a time."""
 METADATA_SECONDS: Final = 30.0
-"""Time after which a link reads the source's metadata again."""
+"""Time after which a link reads the source's metadata again.
+
+A failure after this time is logged as a new one.
+"""
 RETRY_SECONDS: Final = 1.0
 """Time after which a partition that could not be followed is fetched again."""
 GROUPS_SECONDS: Final = 2.0
@@ -96,7 +101,7 @@ class LinkService:
         wanted: dict[Origin, set[str]] = {}
         for name, served in self._parts.linked.items():
             if any(partition is not None for partition in served.partitions):
-                wanted.setdefault(origin_of(served.topic), set()).add(name)
+                wanted.setdefault(Origin.of(served.topic.configs), set()).add(name)
         for origin in self._links.keys() - wanted.keys():
             self._end(self._links.pop(origin))
         for origin, names in wanted.items():
@@ -106,10 +111,12 @@ class LinkService:
             link.follow(names)
 
     async def stop(self) -> None:
-        """End all links, and wait for their calls. Idempotent."""
+        """Cancel all links, so that no unavailable source delays the stop. Idempotent."""
         links, self._links = list(self._links.values()), {}
         for link in links:
             self._end(link)
+        for ending in self._ending:
+            ending.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
@@ -117,11 +124,6 @@ class LinkService:
         link.end()
         self._ending.add(link.done)
         link.done.add_done_callback(self._ending.discard)
-
-
-def origin_of(topic: Topic) -> Origin:
-    configs = topic.configs
-    return Origin(configs.get(LINK_SOURCE, ""), configs.get(LINK_CLIENT, ""))
 
 
 class _Link:
@@ -153,21 +155,21 @@ class _Link:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     async def _run(self, work: Callable[[], Awaitable[None]], task: str) -> None:
+        """Repeat `work`, which fails or ends with the link; log the first of several failures."""
         failures = 0
         while not self._ended:
+            begun = self._parts.clock.monotonic()
             try:
                 await work()
-                failures = 0
-            except (PenstockError, OSError) as error:
-                failures += 1
-                if failures == 1:
+            except Exception as error:
+                steady = self._parts.clock.monotonic() - begun > METADATA_SECONDS
+                failures = 1 if steady else failures + 1
+                if not isinstance(error, PenstockError | OSError):
+                    logger.exception("%s of %s failed, retrying", task, self._origin.bootstrap)
+                elif failures == 1:
                     logger.warning(
                         "%s of %s failed, retrying: %s", task, self._origin.bootstrap, error
                     )
-            except Exception:
-                failures += 1
-                logger.exception("%s of %s failed, retrying", task, self._origin.bootstrap)
-            if failures:
                 chance = self._parts.randomness.uniform()
                 await pause(_BACKOFF.pause_seconds(failures, chance=chance))
 
@@ -176,12 +178,9 @@ class _Link:
     async def _follow_all(self) -> None:
         """Follow the topics until the link ends, or the metadata must be read again."""
         await self._parts.prepare()
-        source = await self._call(lambda: Source(*self._origin))
-        try:
+        with closing(await self._call(lambda: Source(*self._origin))) as source:
             while not self._ended:
                 await self._follow_leaders(source)
-        finally:
-            source.close()
 
     async def _follow_leaders(self, source: Source) -> None:
         self._stale = False
@@ -241,7 +240,7 @@ class _Link:
                 await self._append(partition, fetched)
                 self._failed.pop((fetched.topic, fetched.part.partition), None)
         except RetriableError as error:
-            logger.info("%s: append is repeated: %s", partition.topic_partition, error)
+            logger.info("%s is fetched again: %s", partition.topic_partition, error)
             await pause(_BACKOFF.first_ms / 1000)
         except PenstockError as error:
             self._fail(fetched.topic, fetched.part.partition, str(error))
@@ -286,9 +285,9 @@ class _Link:
             if self._partition(fetched.topic, part.partition) is not partition:
                 return
             batches = part.records[: walked.size_bytes]
-            partition.append_linked(batches, now_ms=self._parts.clock.now_ms(), done=_committed)
+            partition.append_linked(batches, now_ms=self._parts.clock.now_ms())
         elif len(part.records):
-            raise broker_error(10, f"a batch at offset {end} was not sent whole")
+            raise MessageTooLarge(f"the source did not send the whole batch at offset {end}")
 
     async def _raise_epoch(self, name: str, epoch: int) -> None:
         served = self._parts.linked.get(name)
@@ -313,31 +312,21 @@ class _Link:
 
     async def _copy_groups(self) -> None:
         """Copy the groups' offsets of topics whose first partition this broker leads."""
-        names = [name for name in self._names if self._partition(name, 0) is not None]
-        if names:
-            address, security = self._parts.address(), self._parts.as_client()
-            failed = await self._call(lambda: self._copy(names, address, security))
-            for group, reason in failed.items():
-                logger.info("offsets of group %s were not copied: %s", group, reason)
-        until = self._parts.clock.monotonic() + GROUPS_SECONDS
-        while not self._ended and self._parts.clock.monotonic() < until:
-            await pause(_BACKOFF.first_ms / 1000)
+        address, security = self._parts.address(), self._parts.as_client()
+        source, target = await self._call(lambda: self._clients(address, security))
+        with source, target:  # a cancellation closes both, which ends a call on a thread
+            while not self._ended:
+                names = [name for name in self._names if self._partition(name, 0) is not None]
+                if names:
+                    failed = await self._call(partial(copy_groups, source, target, names))
+                    for group, reason in failed.items():
+                        logger.info("offsets of group %s were not copied: %s", group, reason)
+                until = self._parts.clock.monotonic() + GROUPS_SECONDS
+                while not self._ended and self._parts.clock.monotonic() < until:
+                    await pause(_BACKOFF.first_ms / 1000)
 
-    def _copy(
-        self, names: Sequence[str], address: str, security: ClientSecurity
-    ) -> Mapping[str, str]:
+    def _clients(self, address: str, security: ClientSecurity) -> tuple[Client, Client]:
+        """Return clients of the source, and of this cluster."""
         options = options_of(self._origin.client_config)
-        with (
-            Client(
-                self._origin.bootstrap, client_id=CLIENT_ID, security=options,
-                api_timeout_ms=CALL_TIMEOUT_MS,
-            ) as source,
-            Client(
-                address, client_id=CLIENT_ID, security=security, api_timeout_ms=CALL_TIMEOUT_MS
-            ) as target,
-        ):  # fmt: skip
-            return copy_groups(source, target, names)
-
-
-def _committed(result: object) -> None:
-    """Do nothing: an append that failed is undone, and its records are fetched again."""
+        make = partial(Client, client_id=CLIENT_ID, api_timeout_ms=CALL_TIMEOUT_MS)
+        return make(self._origin.bootstrap, security=options), make(address, security=security)

@@ -26,6 +26,7 @@ from penstock.client.frames import Frames
 from penstock.client.protocol import TopicMetadata, make_call
 from penstock.client.security import client_security, read_properties
 from penstock.client.session import Session
+from penstock.control.rules.metadata import LINK_CLIENT, LINK_SOURCE
 from penstock.records.extents import EARLIEST, READ_UNCOMMITTED
 
 FETCH_BYTES: Final = 16 << 20
@@ -46,6 +47,17 @@ class Origin(NamedTuple):
 
     bootstrap: str
     client_config: str = ""
+
+    @classmethod
+    def of(cls, configs: Mapping[str, str]) -> Origin:
+        """Return the source in a topic's configurations; without addresses if it is not linked."""
+        return cls(configs.get(LINK_SOURCE, ""), configs.get(LINK_CLIENT, ""))
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """Configurations of a topic that follows this source."""
+        client = {LINK_CLIENT: self.client_config} if self.client_config else {}
+        return {LINK_SOURCE: self.bootstrap, **client}
 
 
 class Fetched(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import ClassVar, Final
 
 from msgspec import Struct
@@ -15,24 +16,26 @@ from msgspec import Struct
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, RetriableError
 from penstock.base.settings import by_name
-from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.client import Client, Node, TopicMetadata
+from penstock.client.errors import broker_error
 from penstock.client.fetch import Asked
 from penstock.control.rules.diskless import DISKLESS_CONFIG
-from penstock.control.rules.metadata import LINK_CLIENT, LINK_EPOCH, LINK_SOURCE
+from penstock.control.rules.metadata import LINK_CLIENT, LINK_CONFIGS, LINK_SOURCE
+from penstock.control.rules.tiers import REMOTE_CONFIG
 from penstock.link.groups import copy_groups
 from penstock.link.source import PARTITION_BYTES, Origin, Source
-from penstock.records import decode_header, split_batches
+from penstock.records import BatchHeader, decode_header, split_batches
 from penstock.storage.files.settings import LogConfig
 
-_NOT_COPIED: Final = frozenset({
-    "min.insync.replicas", "remote.storage.enable", DISKLESS_CONFIG, LINK_SOURCE, LINK_CLIENT,
-    LINK_EPOCH,
-})  # fmt: skip
-"""Settings of a source topic that would not hold for a linked topic, which has one replica."""
-_OWN: Final = "dynamic topic"
-_CRC: Final = 17
-"""Position of the CRC in a batch header; it has 4 bytes."""
+_NOT_COPIED: Final = {
+    **dict.fromkeys(
+        ("min.insync.replicas", REMOTE_CONFIG, DISKLESS_CONFIG),
+        "a linked topic has one replica on the brokers' disks",
+    ),
+    **dict.fromkeys(LINK_CONFIGS, "it belongs to a link of the source"),
+}
+"""Settings of a source topic that would not hold for a linked topic, with reasons."""
 LOOK_SECONDS: Final = 0.05
 NOTICED_SECONDS: Final = 10.0
 """Time in which all brokers notice that links have ended."""
@@ -91,18 +94,16 @@ def copied_configs(source: Client, name: str) -> tuple[dict[str, str], dict[str,
     known = by_name(LogConfig)
     copied: dict[str, str] = {}
     left: dict[str, str] = {}
-    for entry in source.describe_configs("topic", name):
-        if entry.source != _OWN or entry.value is None:
-            continue
-        info = known.get(entry.name)
-        if entry.name in _NOT_COPIED:
-            left[entry.name] = "a linked topic has one replica on the brokers' disks"
+    for setting, value in source.own_configs(name).items():
+        info = known.get(setting)
+        if setting in _NOT_COPIED:
+            left[setting] = _NOT_COPIED[setting]
         elif info is None:
-            left[entry.name] = "Penstock has no such setting"
+            left[setting] = "Penstock has no such setting"
         else:
-            copied[entry.name] = entry.value
+            copied[setting] = value
             if info.no_effect is not None:
-                left[entry.name] = f"copied, but without effect: {info.no_effect.why}"
+                left[setting] = f"copied, but without effect: {info.no_effect.why}"
     return copied, left
 
 
@@ -140,19 +141,10 @@ def create(
             f"the target already has topics {', '.join(taken)}: delete them, or link others"
         )
     notes = {}
-    link = {
-        LINK_SOURCE: origin.bootstrap,
-        LINK_CLIENT: origin.client_config,
-        DISKLESS_CONFIG: "false",
-    }
+    link = {**origin.configs, DISKLESS_CONFIG: "false"}
     for name, topic in topics.items():
         configs, notes[name] = copied_configs(source, name)
-        target.create_topic(
-            name,
-            len(topic.partitions),
-            {**configs, **{key: value for key, value in link.items() if value}},
-            replication_factor=1,
-        )
+        target.create_topic(name, len(topic.partitions), configs | link, replication_factor=1)
     return notes
 
 
@@ -165,9 +157,9 @@ def linked_topics(target: Client, names: Iterable[str] = ()) -> dict[str, Origin
     wanted = list(names)
     found = {}
     for name in wanted or [topic.name for topic in target.list_topics()]:
-        values = {entry.name: entry.value or "" for entry in target.describe_configs("topic", name)}
-        if values.get(LINK_SOURCE):
-            found[name] = Origin(values[LINK_SOURCE], values.get(LINK_CLIENT, ""))
+        origin = Origin.of(target.own_configs(name))
+        if origin.bootstrap:
+            found[name] = origin
     others = sorted(set(wanted) - found.keys())
     if others:
         raise LinkImpossible(f"topics {', '.join(others)} are not linked")
@@ -189,8 +181,8 @@ def lag_of(
             own_end = copied.get(partition, 0)
             age = 0
             if now_ms is not None and own_end < end:
-                first = max(own_end, starts[partition])
-                age = max(0, now_ms - _time_at(source, topic, partition, first, now_ms))
+                header = _header_at(source, topic, partition, max(own_end, starts[partition]))
+                age = max(0, now_ms - header.base_timestamp) if header else 0
             found.append(
                 PartitionLag(
                     topic=topic, partition=partition, source_start=starts[partition],
@@ -200,21 +192,24 @@ def lag_of(
     return found
 
 
-def _time_at(client: Client, topic: str, partition: int, offset: int, now_ms: int) -> int:
-    data = client.fetch_raw(topic, partition, offset).data
-    return decode_header(data).base_timestamp if data else now_ms
+def _header_at(client: Client, topic: str, partition: int, offset: int) -> BatchHeader | None:
+    data = client.fetch_raw(topic, partition, offset, max_bytes=1).data  # one batch
+    return decode_header(data) if data else None
+
+
+def common_starts(source: Client, target: Client, topic: str) -> dict[int, int]:
+    """Return the offsets from which both sides have records, by partition."""
+    starts = source.list_offsets(topic, "earliest")
+    own = target.list_offsets(topic, "earliest")
+    return {partition: max(starts[partition], own[partition]) for partition in starts.keys() & own}
 
 
 def compare(source: Client, target: Client, topic: str) -> list[Checksums]:
     """Read the offsets that both sides have, and return their checksums by partition."""
-    starts, own_starts = (
-        source.list_offsets(topic, "earliest"),
-        target.list_offsets(topic, "earliest"),
-    )
+    starts = common_starts(source, target, topic)
     ends, own_ends = source.list_offsets(topic), target.list_offsets(topic)
     found = []
-    for partition in sorted(ends.keys() & own_ends.keys()):
-        start = max(starts[partition], own_starts[partition])
+    for partition, start in sorted(starts.items()):
         end = min(ends[partition], own_ends[partition])
         found.append(
             Checksums(
@@ -231,12 +226,9 @@ def checksum(client: Client, topic: str, partition: int, start: int, end: int) -
     found, offset = 0, start
     while offset < end:
         fetched = client.fetch_raw(topic, partition, offset, max_bytes=PARTITION_BYTES)
-        position = 0
         for header in split_batches(fetched.data):
             if not header.is_filler and start <= header.base_offset < end:
-                place = position + _CRC
-                found = crc32c(fetched.data[place : place + 4], found)
-            position += header.size_bytes
+                found = crc32c(header.crc.to_bytes(4), found)
         if fetched.next_offset <= offset:
             break
         offset = fetched.next_offset
@@ -253,19 +245,18 @@ def wait_until_copied(
     *,
     timeout_seconds: float,
     records: int = 0,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Wait until no partition lags by more than a number of records.
 
     Raises:
         LinkBehind: partitions still lag when the time is over.
     """
-    until = clock.monotonic() + timeout_seconds
+    until = SYSTEM_CLOCK.monotonic() + timeout_seconds
     while True:
         behind = [lag for lag in lag_of(source, target, topics) if lag.records > records]
         if not behind:
             return
-        if clock.monotonic() > until:
+        if SYSTEM_CLOCK.monotonic() > until:
             worst = max(behind, key=lambda lag: lag.records)
             raise LinkBehind(
                 f"{len(behind)} partitions lag after {timeout_seconds:g} s; {worst.topic}-"
@@ -275,11 +266,11 @@ def wait_until_copied(
         time.sleep(LOOK_SECONDS)
 
 
-def end_links(target: Client, topics: Iterable[str]) -> dict[str, int]:
-    """End the links of topics permanently; return the number of aborted transactions by topic.
+def end_links(target: Client, topics: Iterable[str]) -> None:
+    """End the links of topics permanently, so that the topics accept producers.
 
-    The topics accept producers from then on. Transactions that were open in the source are aborted,
-    because this cluster has no coordinator for them.
+    Transactions that were open in the source are aborted, because the target has no coordinator for
+    them.
 
     Raises:
         PenstockError: a topic could not be changed.
@@ -290,7 +281,8 @@ def end_links(target: Client, topics: Iterable[str]) -> dict[str, int]:
         target.alter_configs("topic", name, delete=[LINK_SOURCE, LINK_CLIENT])
     for node in target.metadata(()).nodes.values():
         _await_epochs(target, node, before)
-    return {name: target.abort_open(name) for name in before}
+    for name in before:
+        target.abort_open(name)
 
 
 def _epoch(topic: TopicMetadata) -> int:
@@ -354,38 +346,42 @@ class Surplus(Struct, frozen=True, kw_only=True):
 def surplus(follower: Client, origin: Origin, topics: Sequence[str]) -> list[Surplus]:
     """Return the records that topics lose when they begin to follow the topics of `origin`.
 
-    The logs are compared by leader epochs, as a follower replica compares them.
+    The logs are compared by the leader epochs of their records, as a follower replica compares
+    them.
 
     Raises:
-        LinkImpossible: a topic is missing, has another number of partitions, or is linked.
+        LinkImpossible: a topic is missing, or has another number of partitions.
+        PenstockError: the leader of a partition cannot compare the logs.
     """
-    source = Source(*origin)
-    try:
+    found: list[Surplus] = []
+    with closing(Source(*origin)) as source:
         there = source.topics(topics)
-        found: list[Surplus] = []
         for name in topics:
             own = follower.describe_topic(name)
             if name not in there or len(there[name].partitions) != len(own.partitions):
                 raise LinkImpossible(
                     f"topic {name!r} must have the same partitions on both clusters"
                 )
+            starts = follower.list_offsets(name, "earliest")
             ends = follower.list_offsets(name)
-            for row, other in zip(own.partitions, there[name].partitions, strict=True):
-                asked = Asked(ends[row.index], row.leader_epoch)
-                wanted = {name: {row.index: asked}}
-                for fetched in source.fetch(other.leader, wanted, there):
-                    parts = fetched.part.parts
-                    start = ends[row.index] if parts is None else min(parts.offset, asked.offset)
-                    if start < asked.offset:
-                        found.append(
-                            Surplus(
-                                topic=name, partition=row.index, start=start,
-                                records=asked.offset - start,
-                            )
-                        )  # fmt: skip
-        return found
-    finally:
-        source.close()
+            for row in there[name].partitions:
+                index, end = row.index, ends[row.index]
+                if end == starts[index]:
+                    continue
+                last = _header_at(follower, name, index, end - 1)
+                asked = Asked(end, last.partition_leader_epoch if last else -1)
+                [fetched] = source.fetch(row.leader, {name: {index: asked}}, there)
+                if fetched.part.error_code:
+                    raise broker_error(fetched.part.error_code, f"fetch of {name}-{index}")
+                parts = fetched.part.parts
+                if parts is not None and parts.offset < end:
+                    found.append(
+                        Surplus(
+                            topic=name, partition=index, start=parts.offset,
+                            records=end - parts.offset,
+                        )
+                    )  # fmt: skip
+    return found
 
 
 def reverse(follower: Client, origin: Origin, topics: Sequence[str]) -> None:
@@ -396,12 +392,8 @@ def reverse(follower: Client, origin: Origin, topics: Sequence[str]) -> None:
     Raises:
         PenstockError: a topic cannot be linked.
     """
-    changes: Mapping[str, str] = {
-        LINK_SOURCE: origin.bootstrap,
-        **({LINK_CLIENT: origin.client_config} if origin.client_config else {}),
-    }
     for name in topics:
-        follower.alter_configs("topic", name, changes)
+        follower.alter_configs("topic", name, origin.configs)
 
 
 def delete(target: Client, topics: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 Source batches are checked, and decompressed if they are compressed. A kernel copies their records
 into batches of up to `BATCH_BYTES`, without gaps, and adds the header `ORIGIN`. Batches of aborted
-transactions and control batches are skipped. Codec, timestamps, keys, values and headers stay.
+transactions and control batches are skipped. Codec, timestamps, keys, values and headers are kept.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from penstock.base.settings import LONG_MAX
 from penstock.client.fetch import Run
 from penstock.client.frames import Frames
 from penstock.client.produce import Batch
@@ -45,8 +46,9 @@ ORIGIN: Final = "penstock.origin"
 BATCH_BYTES: Final = 1_000_000
 """Most bytes of records in a batch before compression; a larger record has its own batch."""
 BATCH_RECORDS_MAX: Final = 20_000
-_OFFSET_MAX: Final = 2**63 - 1
 _TEXT_BYTES_MAX: Final = 63
+Firsts = dict[int, list[tuple[int, int]]]
+"""Source offset of the first record of each batch, and number of its records, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Origin:
 
 
 def _sized(text: str) -> bytes:
-    """Return a text behind its size, which is a varint of one byte."""
+    """Return the UTF-8 bytes of a text after their number, which is a varint of one byte."""
     encoded = text.encode()
     if len(encoded) > _TEXT_BYTES_MAX:
         raise RecordTooLarge(
@@ -74,7 +76,7 @@ def _sized(text: str) -> bytes:
 
 
 class Converter:
-    """Converter of runs of fetched batches; with no origin, no header is added."""
+    """Converter of fetched batches; it adds a header only if there is an origin."""
 
     def __init__(self, origin: Origin | None) -> None:
         header = b"" if origin is None else origin.header()
@@ -83,26 +85,27 @@ class Converter:
             np.frombuffer(text, np.uint8) for text in (header, ORIGIN.encode(), home.encode())
         ]
         self._frames = Frames()
-        self.firsts: dict[int, list[tuple[int, int]]] = {}
-        """Source offset of the first record of each batch, and number of its records, by partition.
-        """
 
-    def batches(self, topic: str, run: Run, identity: ProducerIdentity, to: str) -> Iterator[Batch]:
-        """Yield the records of a run as batches of the topic `to`.
+    def batches(
+        self, topic: str, run: Run, identity: ProducerIdentity, to: str, firsts: Firsts
+    ) -> Iterator[Batch]:
+        """Yield the records of a run as batches of the topic `to`, and add them to `firsts`.
 
         Raises:
             CorruptBatch: a stored batch is damaged, or is larger than the limits of a reader.
         """
         try:
-            yield from self._converted(run, identity, to)
+            yield from self._converted(run, identity, to, firsts)
         except (CorruptBatch, RecordTooLarge) as error:
             raise CorruptBatch(
                 f"{topic}-{run.partition}: offsets from {run.start_offset} to"
                 f" {run.behind.offset} cannot be read: {error}"
             ) from error
 
-    def _converted(self, run: Run, identity: ProducerIdentity, to: str) -> Iterator[Batch]:
-        table = find_batches(run.data, run.start_offset, _OFFSET_MAX, False)
+    def _converted(
+        self, run: Run, identity: ProducerIdentity, to: str, firsts: Firsts
+    ) -> Iterator[Batch]:
+        table = find_batches(run.data, run.start_offset, LONG_MAX, False)
         if run.aborted and len(table):
             table = table[~aborted_batches(run.data, table, run.aborted)]
         if not len(table):
@@ -115,10 +118,9 @@ class Converter:
                 others = np.flatnonzero(codecs[low : piece.high] != codecs[low])
                 high = low + int(others[0]) if len(others) else piece.high
                 rows = table[low:high]
-                copied = self._copied(piece.data, rows, run.start_offset)
-                for body, cut in copied:
+                for body, cut in self._copied(piece.data, rows, run.start_offset):
                     first = (cut[mirroring.FIRST_OFFSET], cut[mirroring.RECORDS])
-                    self.firsts.setdefault(run.partition, []).append(first)
+                    firsts.setdefault(run.partition, []).append(first)
                     yield _sealed(body, cut, int(codecs[low]), run.partition, identity, to)
                 low = high
 
@@ -128,8 +130,7 @@ class Converter:
         total = int((table[:, records.END] - table[:, records.BEGIN]).sum())
         count = int(table[:, records.COUNT].sum())
         header, name, home = self._texts
-        more = mirroring.RECORD_BYTES_MORE + len(header)
-        total += count * more
+        total += count * (mirroring.RECORD_BYTES_MORE + len(header))
         cuts_max = 2 * (total // BATCH_BYTES) + count // BATCH_RECORDS_MAX + 4
         cuts = np.empty((cuts_max, record_writing.CUT_FIELDS), np.int64)
         state = np.zeros(records.STATE_FIELDS, np.int64)
@@ -155,7 +156,7 @@ def _sealed(
     identity: ProducerIdentity,
     to: str,
 ) -> Batch:
-    """Fill in the header of a batch, whose records follow the room for it in `body`."""
+    """Return a batch; its header is written into the first bytes of `body`, before the records."""
     count = cut[mirroring.RECORDS]
     if codec:
         packed = compress(codec, body[HEADER_BYTES:])

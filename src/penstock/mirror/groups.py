@@ -7,6 +7,7 @@ group's offset there. So a group that moved to the target is never set back.
 If another mirror transfers the same topics in the opposite direction, the target also has records
 that the group reads in the source only after that mirror has transferred them. The translated
 offset is then limited to the target's records that were in the source before the group's offset.
+This mirror learns of the other one from its positions, so not before the other one has started.
 
 A checkpoint has the format of MirrorMaker's `Checkpoint`, so `RemoteClusterUtils.translateOffsets`
 returns the same offsets:
@@ -31,17 +32,18 @@ from penstock.client.protocol import TopicAndPartition
 from penstock.connect import positions
 from penstock.mirror.mirror_file import OWNER, MirrorSpec
 from penstock.mirror.syncs import Syncs, partition_bytes, text_bytes
-from penstock.mirror.topics import Clusters
+from penstock.mirror.topics import DIRECTION, Clusters
 
 CONFIGS: Final = {"cleanup.policy": "compact"}
 _OFFSETS: Final = struct.Struct(">hqq")
 _VERSION: Final = 0
-_POSITIONS: Final = positions.positions_topic(f"{OWNER}\0").split("\0")
+_BEFORE, _AFTER = positions.positions_topic(f"{OWNER}\0").split("\0")
 """Beginning and end of the names of mirrors' position topics."""
-DIRECTION: Final = "direction"
-"""Position with the facts of a mirror that a mirror in the opposite direction reads."""
 _FREE: Final = frozenset({"Empty", "Dead"})
 """States of groups without members."""
+
+Checkpoints = dict[tuple[str, TopicAndPartition], tuple[Committed, int]]
+"""Committed offset and its translation, by group and partition of the target."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,9 @@ class Groups:
         self._target = target
         self._clusters = clusters
         self._syncs = syncs
-        self._written: dict[tuple[str, TopicAndPartition], tuple[int, int]] = {}
+        self._written: Checkpoints = {}
+        self._others: dict[str, tuple[dict[str, Any], int]] = {}
+        """Positions of mirrors that write to the source, and the offset after them."""
         self._back = Syncs()
         self.active: list[str] = []
         """Groups whose offsets are not committed, because they have members in the target."""
@@ -78,18 +82,19 @@ class Groups:
         if not names:
             return
         returning = self._returning_topics()
-        rows: dict[bytes, bytes] = {}
+        changed: Checkpoints = {}
         self.active = []
         for group in names:
             offsets = self._translated(group, returning)
-            rows |= self._checkpoints(group, offsets)
+            changed |= {
+                (group, place): entry
+                for place, entry in offsets.items()
+                if self._written.get((group, place)) != entry
+            }
             self._commit(group, offsets)
-        if rows:
-            table = pa.table({
-                "key": pa.array(rows.keys(), pa.binary()),
-                "value": pa.array(rows.values(), pa.binary()),
-            })  # fmt: skip
-            self._target.write_arrow(self._spec.checkpoints_topic, table)
+        if changed:
+            self._target.write_arrow(self._spec.checkpoints_topic, checkpoint_rows(changed))
+            self._written |= changed
 
     def _translated(
         self, group: str, returning: frozenset[str]
@@ -113,28 +118,18 @@ class Groups:
             return frozenset()
         found: set[str] = set()
         for topic in self._source.list_topics():
-            owner = topic.name.removeprefix(_POSITIONS[0]).removesuffix(_POSITIONS[1])
-            if positions.positions_topic(f"{OWNER}{owner}") != topic.name:
+            owner = OWNER + topic.name.removeprefix(_BEFORE).removesuffix(_AFTER)
+            if positions.positions_topic(owner) != topic.name:
                 continue
-            other = positions.load(self._source, f"{OWNER}{owner}", -1).get(DIRECTION, {})
+            stored, after = self._others.get(owner, ({}, 0))
+            self._others[owner] = stored, positions.read(self._source, owner, stored, after)
+            other = stored.get(DIRECTION, {})
             if other.get("policy") == "identity" and self._clusters == Clusters(
                 other["target"], other["source"]
             ):
                 found.update(other["topics"])
                 self._back.load(self._source, other["syncs"])
         return frozenset(found)
-
-    def _checkpoints(
-        self, group: str, offsets: Mapping[TopicAndPartition, tuple[Committed, int]]
-    ) -> dict[bytes, bytes]:
-        rows: dict[bytes, bytes] = {}
-        for place, (committed, offset) in offsets.items():
-            entry = (committed.offset, offset)
-            if self._written.get((group, place)) != entry:
-                self._written[group, place] = entry
-                value = _OFFSETS.pack(_VERSION, *entry) + text_bytes(committed.metadata)
-                rows[text_bytes(group) + partition_bytes(*place)] = value
-        return rows
 
     def _commit(
         self, group: str, offsets: Mapping[TopicAndPartition, tuple[Committed, int]]
@@ -155,9 +150,11 @@ class Groups:
             logger.warning("group %s: %s", group, error)
 
 
-def direction(spec: MirrorSpec, clusters: Clusters, topics: Mapping[str, int]) -> dict[str, Any]:
-    """Return the facts of a mirror that a mirror in the opposite direction reads."""
-    return {
-        "source": clusters.source, "target": clusters.target, "policy": spec.target.policy,
-        "syncs": spec.syncs_topic, "topics": sorted(topics),
-    }  # fmt: skip
+def checkpoint_rows(checkpoints: Checkpoints) -> Any:
+    """Return checkpoints as rows of their topic."""
+    keys = [text_bytes(group) + partition_bytes(*place) for group, place in checkpoints]
+    values = [
+        _OFFSETS.pack(_VERSION, committed.offset, offset) + text_bytes(committed.metadata)
+        for committed, offset in checkpoints.values()
+    ]
+    return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.document import Document, DocumentInvalid, DocumentKind, in_order, read
-from penstock.base.errors import InvalidTopicName, PenstockError
-from penstock.base.ids import validate_topic_name
+from penstock.base.errors import PenstockError
 from penstock.base.settings import setting
 from penstock.client import Client
 from penstock.client.errors import InvalidArgument
-from penstock.client.security import read_properties, read_security
+from penstock.client.security import ClientSecurity, read_properties, read_security
 from penstock.client.session import parse_bootstrap
 from penstock.connect.connector_file import Parser
 from penstock.connect.plugins import ConnectorSettings
@@ -122,7 +121,7 @@ class MirrorSpec:
     """Checked content of a mirror's file."""
 
     name: str
-    file: Path
+    document: Document
     source: SourceOptions
     target: TargetOptions
     options: MirrorOptions
@@ -130,8 +129,6 @@ class MirrorSpec:
     exclude: Names
     groups: Names
     state: Path
-    config_files: tuple[Path | None, Path | None]
-    """Properties files with the security options of source and target."""
 
     @property
     def prefixed(self) -> bool:
@@ -163,15 +160,20 @@ class MirrorSpec:
         return not (self.prefixed and self.target.alias in topic.split(".")[:-1])
 
     def source_client(self, **options: Any) -> Client:
-        return self._client(self.source.bootstrap, self.config_files[0], options)
+        return self._client(self.source, options)
 
     def target_client(self, **options: Any) -> Client:
-        return self._client(self.target.bootstrap, self.config_files[1], options)
+        return self._client(self.target, options)
 
-    def _client(self, bootstrap: str, file: Path | None, options: dict[str, Any]) -> Client:
-        security = read_security(None if file is None else read_properties(str(file)))
-        name = f"penstock-mirror-{self.name}"
-        return Client(bootstrap, client_id=name, security=security, **options)
+    def _client(self, side: SourceOptions | TargetOptions, options: dict[str, Any]) -> Client:
+        name, security = f"penstock-mirror-{self.name}", _security(self.document, side)
+        return Client(side.bootstrap, client_id=name, security=security, **options)
+
+
+def _security(document: Document, side: SourceOptions | TargetOptions) -> ClientSecurity:
+    """Return the security options of a cluster, by default those of `PENSTOCK_CLIENT_CONFIG`."""
+    file = side.client_config
+    return read_security(read_properties(str(document.path(file))) if file else None)
 
 
 def load(path: Path, *, bootstrap: str | None = None, state: Path | None = None) -> MirrorSpec:
@@ -185,19 +187,17 @@ def load(path: Path, *, bootstrap: str | None = None, state: Path | None = None)
     Raises:
         DocumentInvalid: the file has problems; the error has all of them.
     """
-    document = read(path, MIRROR)
-    parser = Parser(document)
-    spec = _spec(parser, document, state)
+    parser = Parser(read(path, MIRROR))
+    spec = _spec(parser, state)
     if spec is None or parser.problems:
-        raise DocumentInvalid(in_order(parser.problems, document.file))
+        raise DocumentInvalid(in_order(parser.problems, parser.document.file))
     if bootstrap is None:
         return spec
-    from dataclasses import replace
-
     return replace(spec, target=replace(spec.target, bootstrap=bootstrap))
 
 
-def _spec(parser: Parser, document: Document, state: Path | None) -> MirrorSpec | None:
+def _spec(parser: Parser, state: Path | None) -> MirrorSpec | None:
+    document = parser.document
     for name in document.values:
         if name not in _SECTIONS:
             parser.refuse((name,), "is not known here", f"known are {', '.join(_SECTIONS)}")
@@ -207,30 +207,22 @@ def _spec(parser: Parser, document: Document, state: Path | None) -> MirrorSpec 
     options: MirrorOptions | None = parser.part(("mirror",), MirrorOptions)
     if source is None or target is None or options is None:
         return None
-    topics = _names(parser, "topics", source.topics)
-    exclude = _names(parser, "exclude", source.exclude)
-    groups = _names(parser, "groups", source.groups)
     for section, side in (("source", source), ("target", target)):
         _check_side(parser, section, side)
     if target.policy == "prefix" and source.alias == target.alias:
         parser.refuse(
             ("target", "alias"), f"is {target.alias!r}, as is source.alias", "choose another"
         )
-    files = [
-        document.path(side.client_config) if side.client_config else None
-        for side in (source, target)
-    ]
     return MirrorSpec(
         name=name,
-        file=document.file,
+        document=document,
         source=source,
         target=target,
         options=options,
-        topics=topics,
-        exclude=exclude,
-        groups=groups,
+        topics=_names(parser, "topics", source.topics),
+        exclude=_names(parser, "exclude", source.exclude),
+        groups=_names(parser, "groups", source.groups),
         state=state or document.path(options.state or f"{STATE_DIRECTORY}/{name}"),
-        config_files=(files[0], files[1]),
     )
 
 
@@ -247,12 +239,9 @@ def _check_side(parser: Parser, section: str, side: SourceOptions | TargetOption
         parse_bootstrap(side.bootstrap)
     except InvalidArgument as error:
         parser.refuse((section, "bootstrap"), str(error))
-    try:
-        validate_topic_name(side.alias)
-    except InvalidTopicName as error:
-        parser.refuse((section, "alias"), f"{side.alias!r}: {error.reason}", "correct it")
+    parser.topic((section, "alias"), side.alias)
     if side.client_config:
         try:
-            read_security(read_properties(str(parser.document.path(side.client_config))))
+            _security(parser.document, side)
         except PenstockError as error:
             parser.refuse((section, "client_config"), str(error))

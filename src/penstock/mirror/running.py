@@ -5,7 +5,7 @@ partitions, the new positions of these partitions, and their offset pairs. After
 mirror starts again from the committed positions, so each record is written once.
 
 A record's header `ORIGIN` names the cluster that it was first written to. Records that come from
-the target are skipped, so two mirrors in opposite directions do not send a record round.
+the target are skipped, so two mirrors in opposite directions do not return records.
 """
 
 from __future__ import annotations
@@ -30,11 +30,20 @@ from penstock.client.protocol import TopicAndPartition
 from penstock.connect import positions
 from penstock.connect.running import Stop
 from penstock.mirror import groups, syncs
-from penstock.mirror.batches import Converter, Origin
+from penstock.mirror.batches import Converter, Firsts, Origin
 from penstock.mirror.mirror_file import MirrorSpec
 from penstock.mirror.reading import Fetched, Reading
 from penstock.mirror.syncs import Pair
-from penstock.mirror.topics import Clusters, MirrorRefused, clusters_of, source_topics, steps
+from penstock.mirror.topics import (
+    DIRECTION,
+    Clusters,
+    MirrorRefused,
+    check_direction,
+    clusters_of,
+    direction,
+    source_topics,
+    steps,
+)
 from penstock.mirror.watching import Watch
 from penstock.records.extents import READ_COMMITTED
 
@@ -94,8 +103,7 @@ def run(run: MirrorRun) -> None:
             if 0 <= limit <= now - since:
                 watch.enter("FAILED", str(error))
                 raise
-            watch.status.status.retries += 1
-            watch.enter("RETRYING", str(error))
+            watch.retrying(str(error))
             logger.warning("mirror %s: %s", run.spec.name, error)
             run.stop.pause(BACKOFF.pause_seconds(failures, chance=SYSTEM_RANDOMNESS.uniform()))
         except Exception as error:
@@ -103,8 +111,6 @@ def run(run: MirrorRun) -> None:
             cause = f"another run of mirror {run.spec.name} has replaced this one"
             watch.enter("FAILED", cause if fenced else str(error))
             raise
-        finally:
-            watch.ended()
     watch.enter("STOPPED")
 
 
@@ -130,32 +136,15 @@ def _attempt(run: MirrorRun) -> bool:
         topics = source_topics(spec, source)
         transfer = _Transfer(run, source, target, producer, clusters, topics, stored)
         transfer.follow_topics()
-        pairs = transfer.syncs
-        pairs.load(target, spec.syncs_topic)
+        transfer.syncs.load(target, spec.syncs_topic)
         starts = _starts(run, source, topics, stored)
-        reader = spec.source_client()
         ends = _ends(run, source, topics) if run.once else None
+        reader = spec.source_client()
         with closing(Reading(reader, starts, ends)) as reading:
             places = {(t, p): offset for t, found in starts.items() for p, offset in found.items()}
+            opened.callback(run.watch.ended)
             run.watch.began(places, (reader, target))
             return transfer.run(reading, places)
-
-
-def check_direction(spec: MirrorSpec, clusters: Clusters, stored: Mapping[str, Any]) -> None:
-    """Check that stored positions belong to these clusters.
-
-    Raises:
-        MirrorRefused: they belong to others.
-    """
-    known = stored.get(groups.DIRECTION, {})
-    found = [(side, known.get(side), getattr(clusters, side)) for side in ("source", "target")]
-    for side, before, now in found:
-        if before not in (None, now):
-            raise MirrorRefused(
-                f"mirror {spec.name} has positions of the {side} cluster {before}, but"
-                f" {side}.bootstrap is cluster {now}. Set it to the former cluster, or give the"
-                " mirror another name"
-            )
 
 
 def _starts(
@@ -225,8 +214,8 @@ class _Transfer:
 
     def follow_topics(self) -> None:
         """Bring topics, settings and ACLs of the target in line with the source."""
-        facts = groups.direction(self._spec, self._clusters, self._topics)
-        changed = {} if self._stored.get(groups.DIRECTION) == facts else {groups.DIRECTION: facts}
+        facts = direction(self._spec, self._clusters, self._topics)
+        changed = {} if self._stored.get(DIRECTION) == facts else {DIRECTION: facts}
         for step in steps(self._spec, self._source, self._target, self._topics, self._stored):
             step.act()
             if step.text:
@@ -266,14 +255,12 @@ class _Transfer:
         found: list[Fetched] = []
         size, until = 0, 0.0
         wait = TICK_SECONDS
-        while size < TRANSACTION_BYTES and (item := reading.take(max(wait, 0.001))) is not None:
-            if not found:
-                until = SYSTEM_CLOCK.monotonic() + LINGER_SECONDS
+        while wait > 0 and size < TRANSACTION_BYTES and (item := reading.take(wait)) is not None:
+            now = SYSTEM_CLOCK.monotonic()
+            until = until if found else now + LINGER_SECONDS
             found.append(item)
             size += len(item.run.data)
-            wait = until - SYSTEM_CLOCK.monotonic()
-            if wait <= 0:
-                break
+            wait = until - now
         return found
 
     def _commit(self, fetched: list[Fetched]) -> None:
@@ -286,12 +273,13 @@ class _Transfer:
         with self._producer.transaction() as transaction:
             for topic, runs in by_topic.items():
                 to = self._spec.renamed(topic)
-                self._converter.firsts = {}
-                report = transaction.write_batches(to, partial(self._batches, topic, runs, to))
+                firsts: Firsts = {}
+                batches = partial(self._batches, topic, runs, to, firsts)
+                report = transaction.write_batches(to, batches)
                 records += report.records
                 ends = {run.partition: run.behind.offset for run in runs}
                 after |= {(topic, partition): offset for partition, offset in ends.items()}
-                pairs += self._pairs(topic, ends, report.offsets)
+                pairs += self._pairs(topic, ends, firsts, report.offsets)
             stored = {_key(*place): offset for place, offset in after.items()}
             transaction.write_arrow(
                 positions.positions_topic(self._spec.position_owner), positions.rows_of(stored)
@@ -305,18 +293,20 @@ class _Transfer:
         self._run.watch.committed(records, after)
 
     def _batches(
-        self, topic: str, runs: list[Run], to: str, identity: ProducerIdentity
+        self, topic: str, runs: list[Run], to: str, firsts: Firsts, identity: ProducerIdentity
     ) -> Iterator[Iterable[Batch]]:
         for run in runs:
-            yield self._converter.batches(topic, run, identity, to)
+            yield self._converter.batches(topic, run, identity, to, firsts)
 
     def _pairs(
-        self, topic: str, ends: Mapping[int, int], offsets: Mapping[int, tuple[int, int]]
-    ) -> list[tuple[TopicAndPartition, Pair]]:
+        self, topic: str, ends: Mapping[int, int], firsts: Firsts,
+        offsets: Mapping[int, tuple[int, int]],
+    ) -> list[tuple[TopicAndPartition, Pair]]:  # fmt: skip
         """Return the offset pairs of a topic's partitions after a write.
 
         Args:
             ends: new positions in the source.
+            firsts: batches that were written.
             offsets: first and last offsets that were written; -1 if unknown.
         """
         found: list[tuple[TopicAndPartition, Pair]] = []
@@ -327,15 +317,17 @@ class _Transfer:
         for partition, end in ends.items():
             place = (topic, partition)
             first, last = offsets[partition]
-            if first >= 0 and not self.syncs.knows(place):
+            if first < 0:
+                continue
+            if not self.syncs.knows(place):
                 found.append((place, Pair(self._positions[place], first)))
-            batches = self._converter.firsts.get(partition, [])
-            if first >= 0 and last - first + 1 == sum(count for _, count in batches):
-                downs = accumulate((count for _, count in batches[:-1]), initial=first)
+            batches = firsts.get(partition, [])
+            if last - first + 1 == sum(count for _, count in batches):
+                downs = accumulate((count for _, count in batches), initial=first)
                 found += [
                     (place, Pair(up, down)) for (up, _), down in zip(batches, downs, strict=False)
                 ]
-            if first >= 0 and last >= first - 1:
+            if last >= first - 1:
                 found.append((place, Pair(end, last + 1)))
         return found
 

@@ -77,7 +77,8 @@ class Syncs:
 
     def __init__(self) -> None:
         self._pairs: dict[TopicAndPartition, tuple[list[int], list[int]]] = {}
-        self._next = -1
+        self._next: dict[str, int] = {}
+        """Offset after the last pair that was loaded, by topic."""
 
     def add(self, place: TopicAndPartition, pair: Pair) -> None:
         ups, downs = self._pairs.setdefault(place, ([], []))
@@ -113,14 +114,14 @@ class Syncs:
         """Add the pairs that were committed to a topic since the last call."""
         (end,) = client.list_offsets(topic, isolation=READ_COMMITTED).values()
         (first,) = client.list_offsets(topic, "earliest").values()
-        start = max(first, end - LOADED_MAX, self._next)
+        start = max(first, end - LOADED_MAX, self._next.get(topic, 0))
         if start >= end:
             return
         rows = client.read_arrow(
             topic, columns=("key", "value"), start={0: start}, end={0: end},
             isolation="read_committed",
         )  # fmt: skip
-        self._next = end
+        self._next[topic] = end
         if not rows.num_rows:
             return
         keys = rows["key"].combine_chunks().dictionary_encode()

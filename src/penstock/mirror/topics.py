@@ -17,9 +17,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.base.errors import InvalidError
+from penstock.base.settings import LONG_MAX
 from penstock.client import Client
 from penstock.client.errors import BrokerRefused
 from penstock.connect.positions import positions_topic
+from penstock.control.rules.metadata import LINK_CONFIGS
 from penstock.mirror.mirror_file import MirrorSpec
 from penstock.security.acls import AclBinding
 
@@ -27,14 +29,15 @@ EXCLUDED: Final = frozenset({
     "follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
     "message.timestamp.type", "message.timestamp.difference.max.ms",
     "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
-    "min.insync.replicas", "unclean.leader.election.enable",
+    "min.insync.replicas", "unclean.leader.election.enable", *LINK_CONFIGS,
 })  # fmt: skip
 """Settings of topics that are not mirrored."""
 _ANY_TIME: Final = {
-    "message.timestamp.before.max.ms": str(2**63 - 1),
-    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "message.timestamp.before.max.ms": str(LONG_MAX),
+    "message.timestamp.after.max.ms": str(LONG_MAX),
 }
-_SET: Final = "dynamic topic"
+DIRECTION: Final = "direction"
+"""Position with the facts of a mirror that a mirror in the opposite direction reads."""
 _CHANGES: Final = frozenset({"write", "all", "create", "delete", "alter", "alter_configs"})
 
 
@@ -55,7 +58,7 @@ class Step(Struct, frozen=True):
     """Change of the target, and its description; `stored` has the positions that it changes."""
 
     text: str
-    act: Callable[[], None]
+    act: Callable[[], object]
     stored: dict[str, Any] = {}
 
 
@@ -70,10 +73,35 @@ def clusters_of(source: Client, target: Client) -> Clusters:
         raise MirrorRefused("a cluster does not report its id, which mirrors need to prevent loops")
     if found[0] == found[1]:
         raise MirrorRefused(
-            f"source and target are the same cluster {found[0]}, so records would go round. Set"
-            " source.bootstrap or target.bootstrap to another cluster"
+            f"source and target are the same cluster {found[0]}. Set source.bootstrap or"
+            " target.bootstrap to another cluster"
         )
     return Clusters(found[0], found[1])
+
+
+def direction(spec: MirrorSpec, clusters: Clusters, topics: Mapping[str, int]) -> dict[str, Any]:
+    """Return the facts of a mirror that a mirror in the opposite direction reads."""
+    return {
+        "source": clusters.source, "target": clusters.target, "policy": spec.target.policy,
+        "syncs": spec.syncs_topic, "topics": sorted(topics),
+    }  # fmt: skip
+
+
+def check_direction(spec: MirrorSpec, clusters: Clusters, stored: Mapping[str, Any]) -> None:
+    """Check that stored positions belong to these clusters.
+
+    Raises:
+        MirrorRefused: they belong to others.
+    """
+    known = stored.get(DIRECTION, {})
+    for side in ("source", "target"):
+        before, now = known.get(side), getattr(clusters, side)
+        if before not in (None, now):
+            raise MirrorRefused(
+                f"mirror {spec.name} has positions of the {side} cluster {before}, but"
+                f" {side}.bootstrap is cluster {now}. Set it to the former cluster, or give the"
+                " mirror another name"
+            )
 
 
 def source_topics(spec: MirrorSpec, source: Client) -> dict[str, int]:
@@ -101,11 +129,10 @@ def steps(
     for name, partitions in topics.items():
         to = spec.renamed(name)
         configs = {
-            entry.name: entry.value or ""
-            for entry in source.describe_configs("topic", name)
-            if entry.source == _SET and entry.name not in EXCLUDED
-            and (not known or entry.name in known)
-        }  # fmt: skip
+            setting: value
+            for setting, value in source.own_configs(name).items()
+            if setting not in EXCLUDED and (not known or setting in known)
+        }
         seen = {f"configs/{name}": configs}
         if to not in there:
             found.append(_creation(spec, target, to, partitions, configs, seen))
@@ -131,12 +158,11 @@ def _creation(
     spec: MirrorSpec, target: Client, to: str, partitions: int, configs: dict[str, str],
     seen: dict[str, Any],
 ) -> Step:  # fmt: skip
-    factor = spec.target.replication_factor
     given = (configs if spec.options.configs else {}) | _ANY_TIME
-
-    def act() -> None:
-        target.create_topic(to, partitions, given, replication_factor=factor, exist_ok=True)
-
+    act = partial(
+        target.create_topic, to, partitions, given,
+        replication_factor=spec.target.replication_factor, exist_ok=True,
+    )  # fmt: skip
     return Step(f"create topic {to} with {partitions} partitions", act, seen)
 
 

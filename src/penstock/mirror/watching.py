@@ -54,6 +54,12 @@ class Watch:
         with self._lock:
             self.status.enter(state, cause)
 
+    def retrying(self, cause: str) -> None:
+        """Count a failed attempt, which another one follows."""
+        with self._lock:
+            self.status.status.retries += 1
+            self.status.enter("RETRYING", cause)
+
     def began(self, positions: Mapping[TopicAndPartition, int], clients: Iterable[Client]) -> None:
         """Watch an attempt, which starts at these positions and uses these clients."""
         now = SYSTEM_CLOCK.monotonic()
@@ -87,13 +93,13 @@ class Watch:
         ) as client:
             while not self._ended.wait(LOOK_SECONDS):
                 with self._lock:
-                    positions = dict(self._positions)
+                    positions = self._positions.copy()
                 self._show(self._look(client, positions) if positions else {})
 
     def _show(self, stopped: dict[str, str]) -> None:
         for name, reason in stopped.items():
             if name not in self._stopped:
-                logger.warning("mirror %s: %s", self._spec.name, f"{name} {reason}")
+                logger.warning("mirror %s: %s %s", self._spec.name, name, reason)
         for name in self._stopped.keys() - stopped.keys():
             logger.warning("mirror %s: %s is mirrored again", self._spec.name, name)
         self._stopped = stopped
@@ -113,7 +119,7 @@ class Watch:
         try:
             topics = client.metadata({topic for topic, _ in positions}).topics
         except PenstockError as error:
-            return dict.fromkeys(self._names(positions), f"cannot be read: {error}")
+            return {f"{name}-{index}": f"cannot be read: {error}" for name, index in positions}
         stopped: dict[str, str] = {}
         for name, topic in topics.items():
             led = [item.index for item in topic.partitions if item.leader >= 0]
@@ -123,15 +129,10 @@ class Watch:
             try:
                 ends = client.list_offsets(name, partitions=led, isolation=READ_COMMITTED)
             except PenstockError as error:
-                places = [(name, partition) for partition in led]
-                stopped |= dict.fromkeys(self._names(places), f"cannot be read: {error}")
+                stopped |= {f"{name}-{index}": f"cannot be read: {error}" for index in led}
                 continue
             stopped |= self._stalled(name, ends, positions)
         return stopped
-
-    @staticmethod
-    def _names(places: Iterable[TopicAndPartition]) -> list[str]:
-        return [f"{topic}-{partition}" for topic, partition in places]
 
     def _stalled(
         self, topic: str, ends: Mapping[int, int],

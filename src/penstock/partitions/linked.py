@@ -71,14 +71,14 @@ class LinkedPartition(LocalPartition):
         end = self.log.log_end_offset
         return end, self.log.latest_epoch_at(end - 1) if end else -1
 
-    def append_linked(self, batches: memoryview, *, now_ms: int, done: Done) -> None:
-        """Append the source's batches unchanged; `done` is called once they are durable.
+    def append_linked(self, batches: memoryview, *, now_ms: int) -> None:
+        """Append the source's batches unchanged.
 
         Raises:
             PenstockError: as `LogReplica.append`.
         """
         self.log.replica.append(batches, now_ms=now_ms)
-        self.when_committed(done)
+        self.when_committed(_fetched_again)
 
     def truncate_to(self, offset: int) -> None:
         """Remove the batches from `offset` on, which the source does not have.
@@ -100,8 +100,8 @@ class LinkedPartition(LocalPartition):
             log.replica.start_at(offset, producers=b"", floor=_FLOOR)
             self.committed_to(offset)
         elif offset > log.log_start_offset:
-            log.delete_records(min(offset, log.durable_offset), _saved)
+            log.delete_records(min(offset, log.durable_offset), _fetched_again)
 
 
-def _saved(error: object) -> None:
-    """Do nothing: the source's log start is read again at the next fetch."""
+def _fetched_again(result: object) -> None:
+    """Do nothing: the next fetch repeats a change of the log that has failed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -38,11 +38,10 @@ from penstock.base.extras import check_installed
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.connect.connector_file import ConnectorSpec
-    from penstock.connect.status import ConnectorStatus
 
 ANSWER_SECONDS: Final = 10.0
 BROKER_TIMEOUT_MS: Final = 5_000
-"""Time for a broker that `validate` looks for."""
+"""Longest wait of `validate` for a broker."""
 SAMPLES: Final = {
     "postgresql": """\
 # Changes of PostgreSQL tables, from a snapshot on, exactly once.
@@ -109,7 +108,7 @@ def client_of(state: State, spec: ConnectorSpec, **options: Any) -> Client:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the path of an `OSError`, and the remedy."""
+    """Convert an `OSError` into an error that names the path and the remedy."""
     try:
         yield
     except OSError as error:
@@ -230,16 +229,14 @@ def status(state: State, where: FilePlace, url: str | None) -> None:
         text = f"connector {spec.name} has not run with the state directory {spec.state}"
         say(state, text, connector=spec.name, running=False)
         return
-    if state.json:
-        write_json(msgspec.to_builtins(found))
-    else:
-        _show(state, found)
+    columns = ("connector", "state", "records", "batches", "dead_letters", "skipped", "retries")
+    show_status(state, msgspec.to_builtins(found), columns)
     if found.state == "FAILED":
         sys.exit(STATUS_PROBLEMS)
 
 
 class WorkerUnavailable(UnavailableError):
-    """The address of a worker does not respond, or not as a worker."""
+    """The server at an address does not respond, or is not a worker."""
 
     code: ClassVar[str] = "broker_not_available"
     fix: ClassVar[str] = (
@@ -247,15 +244,15 @@ class WorkerUnavailable(UnavailableError):
     )
 
 
-def _show(state: State, found: ConnectorStatus) -> None:
-    show(
-        state,
-        [msgspec.to_builtins(found)],
-        ("connector", "state", "records", "batches", "dead_letters", "skipped", "retries"),
-    )
-    if found.cause:
-        click.echo(f"cause: {found.cause}")
-    for name, value in found.facts.items():
+def show_status(state: State, entry: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Write a status as JSON, or as a table of these columns with its cause and facts below."""
+    if state.json:
+        write_json(entry)
+        return
+    show(state, [entry], columns)
+    if entry["cause"]:
+        click.echo(f"cause: {entry['cause']}")
+    for name, value in entry["facts"].items():
         click.echo(f"{name}: {value}")
 
 

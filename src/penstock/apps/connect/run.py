@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -18,7 +20,10 @@ from penstock.apps.connect.command import STATE_DOC, client_of, load, writing
 from penstock.apps.process.daemon import handled, set_up
 
 if TYPE_CHECKING:
-    from penstock.connect.status import ConnectorStatus
+    from penstock.connect.connector_file import ConnectorSpec
+    from penstock.connect.running import Stop
+    from penstock.connect.status import ConnectorStatus, StatusFile
+    from penstock.mirror.mirror_file import MirrorSpec
 
 FORCED_STATUS: Final = 1
 
@@ -36,6 +41,29 @@ class Progress:
         click.echo(f"\r\033[K{line}{cause}", nl=status.state in ("FAILED", "STOPPED"), err=True)
 
 
+@contextmanager
+def started(
+    state: State, spec: ConnectorSpec | MirrorSpec, direction: str
+) -> Iterator[tuple[Stop, StatusFile]]:
+    """Yield the flag that SIGINT and SIGTERM set, and the status of a run with its progress."""
+    from penstock.connect.running import Stop
+    from penstock.connect.status import StatusFile
+
+    set_up("text", "warning")
+    stop = Stop()
+
+    def on_signal(number: int, frame: object) -> None:
+        if stop.requested:
+            raise SystemExit(FORCED_STATUS)
+        stop.set()
+
+    progress = Progress() if sys.stderr.isatty() and not state.json else None
+    with writing(spec.state):
+        status = StatusFile(spec.name, direction, spec.state, watch=progress)
+    with handled(on_signal, (signal.SIGINT, signal.SIGTERM)):
+        yield stop, status
+
+
 @click.command("run", short_help="Run a connector.")
 @on_file(STATE_DOC)
 @click.option(
@@ -48,22 +76,10 @@ def run(state: State, where: FilePlace, once: bool) -> None:
     stderr. A run continues where the previous run stopped.
     """
     from penstock.connect import running
-    from penstock.connect.status import StatusFile
 
     spec = load(where)
-    set_up("text", "warning")
-    stop = running.Stop()
-
-    def on_signal(number: int, frame: object) -> None:
-        if stop.requested:
-            raise SystemExit(FORCED_STATUS)
-        stop.set()
-
-    progress = Progress() if sys.stderr.isatty() and not state.json else None
-    with writing(spec.state):
-        status = StatusFile(spec.name, spec.direction, spec.state, watch=progress)
     with (
-        handled(on_signal, (signal.SIGINT, signal.SIGTERM)),
+        started(state, spec, spec.direction) as (stop, status),
         client_of(state, spec) as client,
     ):
         running.run(

@@ -22,7 +22,7 @@ from penstock.apps.client.session import (
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.client import Client
     from penstock.link.source import Origin
@@ -77,6 +77,12 @@ def one_origin(target: Client, topics: tuple[str, ...]) -> tuple[list[str], Orig
         names = ", ".join(origin.bootstrap for origin in origins) or "none"
         raise BadInput(f"the topics have these sources: {names}. Name topics of a single source.")
     return list(found), origins[0]
+
+
+def report_groups(state: State, failed: Mapping[str, str]) -> None:
+    """Report the groups whose offsets were not copied, with reasons."""
+    for group, reason in failed.items():
+        state.notice(f"penstock: offsets of group {group} were not copied: {reason}")
 
 
 @click.group("link", short_help="Follow topics of another cluster, batch for batch.")
@@ -202,8 +208,7 @@ def promote(
         reach = nullcontext() if source_lost else source_client(origin.bootstrap, source_config)
         with reach as source:
             failed = promote_topics(source, target, names, timeout_seconds=timeout_seconds)
-    for group, reason in failed.items():
-        state.notice(f"penstock: offsets of group {group} were not copied: {reason}")
+    report_groups(state, failed)
     say(state, f"{counted(len(names), 'topic')} promoted", topics=names, groups_failed=failed)
 
 

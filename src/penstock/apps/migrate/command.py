@@ -20,6 +20,7 @@ from penstock.apps.client.session import (
 )
 from penstock.apps.link.command import (
     broker_config_option,
+    report_groups,
     source_client,
     source_config_option,
     source_option,
@@ -41,7 +42,8 @@ topics_argument = click.argument("topics", nargs=-1)
 def migrate() -> None:
     """Move topics, groups and rules from Apache Kafka to the cluster of -b.
 
-    Without TOPICS, a command is about all topics of the source that are not internal.
+    Without TOPICS, `plan` and `run` are about all topics of the source that are not internal, and
+    `cut-over` is about all linked topics.
     """
 
 
@@ -164,13 +166,8 @@ def cut_over(
     If it fails before the promotion, the topics stay linked, and writes to the source are allowed
     again.
     """
-    from penstock.link.migration import (
-        CutOverSteps,
-        allow_writes,
-        denials,
-        encode,
-    )
     from penstock.link.migration import cut_over as cut_over_topics
+    from penstock.link.migration import encode
     from penstock.link.topics import linked_topics
 
     if record.exists():
@@ -179,24 +176,15 @@ def cut_over(
         names = sorted(linked_topics(target, topics))
 
         def stop_writers() -> None:
-            if deny_writes:
-                origin.create_acls(denials(names))
-            elif not writers_stopped:
+            if not (deny_writes or writers_stopped):
                 click.confirm("Stop the producers of the source. Are they stopped?", abort=True)
 
-        steps = CutOverSteps(
-            stop_writers=stop_writers, timeout_seconds=timeout_seconds,
-            denied=deny_writes,
+        done, failed = cut_over_topics(
+            origin, target, names, stop_writers=stop_writers, deny_writes=deny_writes,
+            timeout_seconds=timeout_seconds,
         )  # fmt: skip
-        try:
-            done, failed = cut_over_topics(origin, target, names, steps)
-        except BaseException:
-            if deny_writes and linked_topics(target):
-                allow_writes(origin, names)
-            raise
     record.write_bytes(encode(done))
-    for group, reason in failed.items():
-        state.notice(f"penstock: offsets of group {group} were not copied: {reason}")
+    report_groups(state, failed)
     say(
         state,
         f"{counted(len(names), 'topic')} promoted, {done.pause_ms} ms after the producers were"

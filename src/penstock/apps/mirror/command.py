@@ -6,7 +6,6 @@ status is then 1. A mirror that fails ends its command with status 1 and one lin
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +21,9 @@ from penstock.apps.client.session import (
     State,
     on_file,
     say,
-    show,
     show_problems,
-    write_json,
 )
-from penstock.apps.connect.command import BROKER_TIMEOUT_MS, writing
+from penstock.apps.connect.command import BROKER_TIMEOUT_MS, STATE_DOC, show_status
 from penstock.base.document import DocumentInvalid, Problem
 from penstock.base.errors import PenstockError
 from penstock.base.extras import check_installed
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.mirror.mirror_file import MirrorSpec
 
-STATE_DOC: Final = "Directory of the status file; overrides the file."
 _COMMANDS: Final = {
     "run": ("mirror.command", "run", "Run a mirror."),
     "validate": ("mirror.command", "validate", "Check a mirror's file."),
@@ -80,26 +76,12 @@ def run(state: State, where: FilePlace, once: bool) -> None:
     Topics, settings and ACLs that are changed in the target are reported on stderr. A run continues
     where the previous run stopped.
     """
-    from penstock.apps.connect.run import FORCED_STATUS, Progress
-    from penstock.apps.process.daemon import handled, set_up
-    from penstock.connect.running import Stop
-    from penstock.connect.status import StatusFile
+    from penstock.apps.connect.run import started
     from penstock.mirror import running
     from penstock.mirror.watching import Watch
 
     spec = load(where)
-    set_up("text", "warning")
-    stop = Stop()
-
-    def on_signal(number: int, frame: object) -> None:
-        if stop.requested:
-            raise SystemExit(FORCED_STATUS)
-        stop.set()
-
-    progress = Progress() if sys.stderr.isatty() and not state.json else None
-    with writing(spec.state):
-        status = StatusFile(spec.name, "mirror", spec.state, watch=progress)
-    with handled(on_signal, (signal.SIGINT, signal.SIGTERM)), Watch(spec, status) as watch:
+    with started(state, spec, "mirror") as (stop, status), Watch(spec, status) as watch:
         running.run(
             running.MirrorRun(
                 spec=spec, watch=watch, stop=stop, once=once,
@@ -134,12 +116,14 @@ def _problems(where: FilePlace, *, static: bool) -> tuple[Problem, ...]:
 
 
 def _cluster_problems(spec: MirrorSpec, source: Client, target: Client) -> list[Problem]:
-    from penstock.mirror.topics import clusters_of, source_topics
+    from penstock.connect import positions
+    from penstock.mirror.topics import check_direction, clusters_of, source_topics
 
     found: list[Problem] = []
+    file = spec.document.file
 
-    def add(key: str, message: str, fix: str) -> None:
-        found.append(Problem(file=spec.file, line=None, where=key, message=message, fix=fix))
+    def add(key: str, message: str, fix: str = "") -> None:
+        found.append(Problem(file=file, line=None, where=key, message=message, fix=fix))
 
     for key, client in (("source.bootstrap", source), ("target.bootstrap", target)):
         try:
@@ -149,9 +133,10 @@ def _cluster_problems(spec: MirrorSpec, source: Client, target: Client) -> list[
     if found:
         return found
     try:
-        clusters_of(source, target)
+        stored = positions.existing(target, spec.position_owner)
+        check_direction(spec, clusters_of(source, target), stored)
     except PenstockError as error:
-        add("source.bootstrap", str(error), "correct the address")
+        add("source.bootstrap", str(error))
     if not source_topics(spec, source):
         add("source.topics", "matches no topic of the source", "correct the names or expressions")
     return found
@@ -174,6 +159,7 @@ def plan(state: State, where: FilePlace) -> None:
 
     Exits with status 1 if the mirror cannot run; the problems are then reported instead.
     """
+    from penstock.connect import positions
     from penstock.mirror.topics import missing_users, source_topics, steps
 
     spec = load(where)
@@ -182,7 +168,8 @@ def plan(state: State, where: FilePlace) -> None:
         if problems:
             raise DocumentInvalid(tuple(problems))
         topics = source_topics(spec, source)
-        lines = [step.text for step in steps(spec, source, target, topics, {}) if step.text]
+        stored = positions.existing(target, spec.position_owner)
+        lines = [step.text for step in steps(spec, source, target, topics, stored) if step.text]
         lines += [f"mirror topic {name} as {spec.renamed(name)}" for name in topics]
         lines += [
             f"user {name} has no password in the target: brokers do not return passwords, so set"
@@ -209,13 +196,6 @@ def status(state: State, where: FilePlace) -> None:
         return
     entry = msgspec.to_builtins(found)
     entry["mirror"], entry["transactions"] = entry.pop("connector"), entry.pop("batches")
-    if state.json:
-        write_json(entry)
-    else:
-        show(state, [entry], ("mirror", "state", "records", "transactions", "retries"))
-        if found.cause:
-            click.echo(f"cause: {found.cause}")
-        for name, value in found.facts.items():
-            click.echo(f"{name}: {value}")
+    show_status(state, entry, ("mirror", "state", "records", "transactions", "retries"))
     if found.state == "FAILED" or found.facts.get("stopped"):
         sys.exit(STATUS_PROBLEMS)

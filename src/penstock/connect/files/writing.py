@@ -1,6 +1,6 @@
 """Writers of rows to files, by format.
 
-A file of a columnar format has one schema; `fitted` brings other rows into it.
+A file of a columnar format has one schema; callers convert rows to it (`converting.fitted`).
 """
 
 from __future__ import annotations

@@ -168,9 +168,10 @@ class PostgresSource(Source[Settings]):
             session.close()
 
     def _problems(self, session: Session) -> Iterator[str]:
-        yield from self._server_problems(session)
         slot = slots.slot_state(session, self._slot)
-        if slot is not None:
+        if slot is None:
+            yield from self._server_problems(session)
+        else:
             try:
                 slots.check_slot(slot, self._slot, self._database(session), None)
             except ConnectorFailed as error:
@@ -192,7 +193,7 @@ class PostgresSource(Source[Settings]):
     def _publication_problems(
         self, session: Session, tables: Sequence[Table], user: str
     ) -> Iterator[str]:
-        """Yield what keeps the user from publishing tables."""
+        """Yield the missing rights of a user who has to publish tables."""
         there = slots.published(session, self._publication)
         missing = [table.id for table in tables if table.full_name not in (there or ())]
         database, creates = session.row(
@@ -214,8 +215,6 @@ class PostgresSource(Source[Settings]):
 
     def _server_problems(self, session: Session) -> Iterator[str]:
         """Yield the problems of a server on which the slot has to be created."""
-        if slots.slot_state(session, self._slot) is not None:
-            return
         level, senders, most, used = session.row(
             "SELECT current_setting('wal_level'), current_setting('max_wal_senders')::int,"
             " current_setting('max_replication_slots')::int,"
@@ -266,9 +265,10 @@ class PostgresSource(Source[Settings]):
             for name, value in positions.items()
             if name.startswith(TABLE) and (found := _decoded(value, TableState)) is not None
         }
-        problems = list(self._server_problems(session))
-        if problems:
-            raise ConnectorFailed(". ".join(problems))
+        if slots.slot_state(session, self._slot) is None:
+            problems = ". ".join(self._server_problems(session))
+            if problems:
+                raise ConnectorFailed(problems)
         tables, _ = self._publish(session)
         exported: str | None = None
         stream, exported = self._open(session, stream)

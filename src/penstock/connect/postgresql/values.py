@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -438,13 +439,17 @@ def _array(element: Convert, delimiter: str) -> Convert:
     return convert
 
 
+@cache
+def _element(delimiter: str) -> re.Pattern[str]:
+    return re.compile(rf'"((?:[^"\\]|\\.)*)"|([^{{}}{re.escape(delimiter)}"]+)', re.DOTALL)
+
+
 def array_elements(text: str, delimiter: str = ",") -> list[str | None]:
     """Return the elements of an array's text, such as `{1,NULL,"a b"}`; bounds are ignored.
 
     Args:
         delimiter: `pg_type.typdelim` of the elements: `;` for box, a comma for other types.
     """
-    element = rf'"((?:[^"\\]|\\.)*)"|([^{{}}{re.escape(delimiter)}"]+)'
     body = text[text.index("{") :] if "{" in text else "{}"
     return [
         re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
@@ -452,7 +457,7 @@ def array_elements(text: str, delimiter: str = ",") -> list[str | None]:
         else None
         if plain == "NULL"
         else plain
-        for found in re.finditer(element, body, re.DOTALL)
+        for found in _element(delimiter).finditer(body)
         for quoted, plain in [(found[1], found[2])]
     ]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -212,19 +212,14 @@ class SqlSink(Sink[SqlSinkSettings]):
         partitions, offsets = batch.partitions, batch.offsets
         order = np.lexsort((offsets, partitions))
         changes = self._changes_of(batch, np.argsort(order))
+        unwritten = partial(self._unwritten, batch, changes, partitions[order], offsets[order])
         try:
             with self._database.transaction() as connection:
-                kept = self._unwritten(
-                    connection, batch, changes, partitions[order], offsets[order]
-                )
-                self._apply(connection, kept)
+                self._apply(connection, unwritten(connection))
                 self._store(connection, batch.topic, batch.next_offsets)
         except ValuesRejected as error:
             with self._database.transaction() as connection:
-                kept = self._unwritten(
-                    connection, batch, changes, partitions[order], offsets[order]
-                )
-                found = self._search(connection, kept, batch.count)
+                found = self._search(connection, unwritten(connection), batch.count)
                 connection.get_transaction().rollback()  # type: ignore[union-attr]
             if not found:
                 raise SinkUnavailable(f"rows were rejected once: {error}") from error
@@ -248,10 +243,10 @@ class SqlSink(Sink[SqlSinkSettings]):
         return found
 
     def _unwritten(
-        self, connection: sa.Connection, batch: SinkBatch, changes: list[Changes],
-        partitions: Any, offsets: Any,
+        self, batch: SinkBatch, changes: list[Changes], partitions: Any, offsets: Any,
+        connection: sa.Connection,
     ) -> list[Changes]:  # fmt: skip
-        """Return the changes of rows whose offsets have not been stored."""
+        """Return the changes of rows whose offsets are not stored; the arrays are by rank."""
         stored = self._locked_offsets(connection, batch.topic, batch.next_offsets)
         new = np.ones(len(offsets), np.bool_)
         for partition, offset in stored.items():

@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from pyarrow import csv
 from sqlalchemy.dialects import postgresql, sqlite
 
-from penstock.connect.converting import exact, whole
+from penstock.connect.converting import DIGITS_MAX, exact, whole
 from penstock.connect.postgresql.values import INFINITE_US
 from penstock.connect.sql.databases import Database, TableName, ValuesRejected
 from penstock.connect.sql.reading import TIMESTAMP, TIMESTAMP_TZ
@@ -34,8 +34,6 @@ from penstock.formats.json.writing import json_values
 
 SQLITE_DIGITS_MAX: Final = 15
 """Digits of a decimal that SQLite keeps in a numeric column."""
-DIGITS_MAX: Final = 76
-"""Most digits of a decimal in Arrow."""
 KEY_CHARACTERS: Final = 255
 """Length of a text in a key, in databases that need it."""
 _BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"

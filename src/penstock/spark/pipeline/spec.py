@@ -297,9 +297,8 @@ class TableSink:
     )  # fmt: skip
     delete_when: str | None = setting(
         None, "For `cdc`, required unless the view has change events (`format` or `envelope` is"
-        " `debezium`): a"
-        " condition in SQL. A key is deleted if its newest row meets it.", kind=kinds.SQL,
-        shown="–",
+        " `debezium`): a condition in SQL. A key is deleted if its newest row meets it.",
+        kind=kinds.SQL, shown="–",
     )  # fmt: skip
     history: bool = setting(
         False, "For `cdc` of change events: whether the table keeps all versions of a row, with"

@@ -178,7 +178,8 @@ class IcebergChanges:
         self._table = table
         deleted = replace(table.target, table=f"{table.name}{DELETED}")
         self._deleted = LakeTable(deleted, application=application)
-        self._application = application
+        self._batches = _Batches(table, application)
+        self._deleted_batches = _Batches(self._deleted, application)
         self._history = history
         self._rewrite_versions = rewrite_versions
         self._read = ChangeReader(
@@ -189,7 +190,7 @@ class IcebergChanges:
     def stage(self, batch: DataFrame, batch_id: int) -> Staged[Written]:
         """Load the changes into memory; the errors are those of `DeltaChanges.stage`."""
         mark = Mark(batch=batch_id, query=query_of(batch))
-        proceed = _Batches(self._table, self._application).proceed(mark)
+        proceed = self._batches.proceed(mark)
         if not proceed(self._table.mark()):
             return _replayed(batch_id)
         schema = self._columns(batch)
@@ -234,7 +235,7 @@ class IcebergChanges:
     def _remember(self, changes: Changes, mark: Mark) -> None:
         """Add a batch's deletes and truncations to the table of deletes, unless it has them."""
         added = changes.deletes()
-        proceed = _Batches(self._deleted, self._application).proceed(mark)
+        proceed = self._deleted_batches.proceed(mark)
         if not added.num_rows or not proceed(self._deleted.mark()):
             return
         self._deleted.prepare(added.schema)
