@@ -247,9 +247,34 @@ def _members() -> Iterator[Ask]:
     for name in ("ConsumerGroupHeartbeat", "ShareGroupHeartbeat"):
         yield Ask(name=name, body=beat)
         yield Ask(name=name, body={**beat, "subscribed_topic_names": None})
-    for name in ("ConsumerGroupDescribe", "ShareGroupDescribe"):
-        groups = {"group_ids": [GROUP, "m-none"], "include_authorized_operations": False}
+    groups = {
+        "group_ids": [GROUP, "m-none"], "include_authorized_operations": False,
+        "include_topology_description": False,
+    }  # fmt: skip
+    for name in ("ConsumerGroupDescribe", "ShareGroupDescribe", "StreamsGroupDescribe"):
         yield Ask(name=name, body=groups)
+    yield from _streams(beat)
+
+
+def _streams(beat: Body) -> Iterator[Ask]:
+    """Heartbeats of no member: one without and one with a topology, which a join alone may have."""
+    nothing = dict.fromkeys((
+        "active_tasks", "standby_tasks", "warmup_tasks", "process_id", "user_endpoint",
+        "client_tags", "task_offsets", "task_end_offsets",
+    ))  # fmt: skip
+    heartbeat = {
+        **beat, **nothing, "topology": None, "endpoint_information_epoch": 0,
+        "shutdown_application": False,
+    }  # fmt: skip
+    yield Ask(name="StreamsGroupHeartbeat", body=heartbeat)
+    for sources, sinks in (([TOPIC, MISSING], []), ([TOPIC], [OTHER])):
+        subtopology = {
+            "subtopology_id": "0", "source_topics": sources, "source_topic_regex": [],
+            "state_changelog_topics": [], "repartition_sink_topics": sinks,
+            "repartition_source_topics": [], "copartition_groups": [],
+        }  # fmt: skip
+        topology = {"epoch": 0, "subtopologies": [subtopology]}
+        yield Ask(name="StreamsGroupHeartbeat", body={**heartbeat, "topology": topology})
 
 
 def share_member(epoch: int) -> Body:
@@ -392,7 +417,7 @@ def _cluster() -> Iterator[Ask]:
 NEVER_ASKED: Sequence[str] = (
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions",
     "PushTelemetry", "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken",
-    "DescribeDelegationToken", "StreamsGroupHeartbeat", "StreamsGroupDescribe",
+    "DescribeDelegationToken",
 )  # fmt: skip
-"""APIs that everybody may call; those of tokens and streams groups, which have tests of their own
-(`tests/broker/security/test_delegation_tokens.py`, `tests/broker/coordination/streams`)."""
+"""APIs that everybody may call; those of tokens, which have tests of their own
+(`tests/broker/security/test_delegation_tokens.py`)."""
