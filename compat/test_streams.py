@@ -17,10 +17,12 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from benchmarks.peers.apache_kafka import ApacheKafka
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -216,41 +218,79 @@ def test_words_are_counted_once_over_kills(tmp_path: Path, protocol: str) -> Non
             assert counts.of[word] == list(range(1, truth[word] + 1)), word
 
 
-@pytest.mark.long
-@pytest.mark.timeout(200)
-def test_kafka_streams_groups_shows_resets_and_deletes_a_group(tmp_path: Path) -> None:
-    """Run Kafka's own tool on a running application, and after it has ended."""
-    tool = "streams.StreamsGroupCommand"
-    group = ("--group", "counts-app")
-    with killable(tmp_path / "broker", STREAMS_GROUPS) as broker:
-        create_topics(broker.bootstrap)
-        with (
-            Confluent(broker.bootstrap) as driver,
-            counting(broker.bootstrap, tmp_path, "streams") as (programs, counts),
-        ):
-            now_ms = int(time.time() * 1000)
-            lines = [
-                Record(value=b"log event", timestamp=now_ms, partition=number % PARTITIONS)
-                for number in range(50)
-            ]
-            driver.produce("lines", lines, idempotent=True)
-            counts.await_seen(100, programs)
-            (state,) = run_tool(broker.bootstrap, tool, "--list", "--state")
-            assert (state["GROUP"], state["STATE"]) == ("counts-app", "Stable")
-            members = run_tool(broker.bootstrap, tool, "--describe", *group, "--members")
-            assert len(members) == 2
-            offsets = run_tool(broker.bootstrap, tool, "--describe", *group, "--offsets")
-            assert {(row["TOPIC"], row["PARTITION"]) for row in offsets} >= {
-                ("lines", "0"),
-                ("counts-app-counts-repartition", "0"),
-            }
+TOOL = "streams.StreamsGroupCommand"
+GROUP = ("--group", "counts-app")
+WHILE_RUNNING = (
+    ("--list", "--state"),
+    *(("--describe", *GROUP, *of) for of in (
+        ("--members",), ("--members", "--verbose"), ("--offsets",), ("--state",),
+    )),
+)  # fmt: skip
+AFTER_THE_END = (
+    *WHILE_RUNNING,
+    ("--reset-offsets", *GROUP, "--to-earliest", "--input-topic", "lines", "--execute"),
+    ("--describe", *GROUP, "--offsets"),
+    ("--delete-offsets", *GROUP, "--input-topic", "lines"),
+    ("--reset-offsets", *GROUP, "--to-earliest", "--all-input-topics", "--execute"),
+    ("--delete", *GROUP),
+    ("--list",),
+)  # fmt: skip
+GENERATED = {"MEMBER", "PROCESS", "CLIENT-ID", "COORDINATOR"}
+"""Columns whose values differ between two runs."""
+
+
+def shown(bootstrap: str, arguments: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
+    rows = run_tool(bootstrap, TOOL, *arguments)
+    return sorted(
+        tuple((name, "" if name in GENERATED else value) for name, value in row.items())
+        for row in rows
+    )
+
+
+def session(bootstrap: str, directory: Path) -> dict[str, Any]:
+    """Return what `kafka-streams-groups.sh` shows of a running application, and after its end."""
+    create_topics(bootstrap)
+    with (
+        Confluent(bootstrap) as driver,
+        counting(bootstrap, directory, "streams") as (programs, counts),
+    ):
+        now_ms = int(time.time() * 1000)
+        lines = [
+            Record(value=b"log event", timestamp=now_ms, partition=number % PARTITIONS)
+            for number in range(50)
+        ]
+        driver.produce("lines", lines, idempotent=True)
+        counts.await_seen(100, programs)
         eventually(
-            lambda: run_tool(broker.bootstrap, tool, "--list", "--state")[0]["STATE"] == "Empty",
-            lambda: "the group still has members",
+            lambda: len(run_tool(bootstrap, TOOL, *WHILE_RUNNING[1])) == 2,
+            lambda: "the group does not have both members",
             seconds=WAIT_SECONDS,
         )
-        inputs = ("--to-earliest", "--input-topic", "lines", "--execute")
-        reset = run_tool(broker.bootstrap, tool, "--reset-offsets", *group, *inputs)
-        assert {(row["TOPIC"], row["NEW-OFFSET"]) for row in reset} == {("lines", "0")}
-        run_tool(broker.bootstrap, tool, "--delete", *group)
-        assert run_tool(broker.bootstrap, tool, "--list") == []
+        found = {f"running {' '.join(asked)}": shown(bootstrap, asked) for asked in WHILE_RUNNING}
+    eventually(
+        lambda: run_tool(bootstrap, TOOL, "--list", "--state")[0]["STATE"] == "Empty",
+        lambda: "the group still has members",
+        seconds=WAIT_SECONDS,
+    )
+    return found | {f"{number} {' '.join(asked)}": shown(bootstrap, asked)
+                    for number, asked in enumerate(AFTER_THE_END)}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_kafka_streams_groups_shows_the_same_as_with_apache_kafka(tmp_path: Path) -> None:
+    """Run Kafka's own tool on both brokers: list, describe, reset, delete."""
+    found = []
+    for name in ("kafka", "penstock"):
+        directory = tmp_path / name
+        directory.mkdir()
+        server: AbstractContextManager[Any] = (
+            ApacheKafka(heap="512m", configs=STREAMS_GROUPS)
+            if name == "kafka"
+            else killable(directory / "broker", STREAMS_GROUPS)
+        )
+        with server as broker:
+            found.append(session(broker.bootstrap, directory))
+    expected, actual = found
+    assert actual == expected
+    assert len(actual["running --describe --group counts-app --offsets"]) == 4
