@@ -69,14 +69,18 @@ async def test_the_next_block_is_reserved_before_one_is_used_up(control: Leaving
 
 
 async def test_a_cluster_with_links_leaves_the_low_ids_once(control: Leaving) -> None:
-    ids = ProducerIds(control)
+    ids, other = ProducerIds(control), ProducerIds(control)
     low = await ids.next()
-    await reserved(ids)
-    await ids.leave_low(SYSTEM_RANDOMNESS)
+    for broker in (ids, other):
+        broker.reserve()
+        await reserved(broker)  # low ids
+        broker.leave_low(SYSTEM_RANDOMNESS)
     high = await ids.next()
     assert low < LOW_PRODUCER_IDS <= high
-    again = ProducerIds(control)  # of another broker, or after a restart
-    await again.leave_low(SYSTEM_RANDOMNESS)
+    assert await other.next() >= LOW_PRODUCER_IDS
+    again = ProducerIds(control)  # after a restart
+    again.leave_low(SYSTEM_RANDOMNESS)
     assert high < await again.next() < high + 10 * PRODUCER_ID_BLOCK
+    await other.stop()
     await ids.stop()
     await again.stop()

@@ -6,13 +6,25 @@ from uuid import UUID
 
 import pytest
 
-from penstock.control import BrokerInUse, ControlPlane, Partition, Reassignment, UnknownBroker
+from penstock.control import (
+    BrokerInUse,
+    ControlPlane,
+    EpochClaim,
+    Partition,
+    PartitionChain,
+    Reassignment,
+    Reservation,
+    StaleTopic,
+    UnknownBroker,
+)
 from penstock.control.values.diskless import PartitionKey
 from tests.control.replicated import (
     DISKLESS,
     PROCESSES,
+    REPLICAS,
     SINGLE,
     TOPIC,
+    assert_grown,
     chain,
     claim,
     create,
@@ -185,12 +197,66 @@ async def test_an_unclean_opening_shortens_epochs_and_says_so(control: ControlPl
     assert await control.partition_losses() == []
 
 
-async def test_replicas_of_a_formerly_linked_topic_stay(control: ControlPlane) -> None:
-    await furnish(control)
-    topic = (await control.image()).topic_by_id(TOPIC)
+LINKED = (SINGLE, 0)
+
+
+async def linked(control: ControlPlane, **configs: str) -> None:
+    """Create a topic with one replica, with the configurations of a link."""
+    for broker_id, incarnation in PROCESSES.items():
+        await register(control, broker_id, incarnation)
+    configs = {name.replace("_", "."): value for name, value in configs.items()}
+    await create(control, "linked", SINGLE, partitions=[(1,)], configs=configs)
+
+
+async def claimed(control: ControlPlane, *history: tuple[int, int], above: int = 0) -> int:
+    """Claim the promoted partition with the epochs of its log; return the reserved epoch."""
+    asked = EpochClaim(*LINKED, above, history)
+    got = await control.claim_epochs([asked], broker_id=1, incarnation=PROCESSES[1])
+    return got.chains[LINKED].reservation.reserved
+
+
+async def test_a_linked_topic_gets_no_replicas(control: ControlPlane) -> None:
+    await linked(control, link_source="elsewhere:9092")
+    assert await order(control, (1, 2, 3), LINKED) == "InvalidReplicas"
+    assert (await row(control, LINKED)).move == 0
+
+
+async def test_a_promoted_partition_begins_with_the_epochs_of_its_log(
+    control: ControlPlane,
+) -> None:
+    await linked(control, link_epoch="7")
+    assert await order(control, (1, 2, 3), LINKED) is None
+    assert await claimed(control, (2, 0), (5, 30), (7, 40)) == 8
+    assert await order(control, None, LINKED) is None
+    # Its records since then, and perhaps those of another link, replace the first claim's.
+    assert await order(control, (1, 2, 3), LINKED) is None
+    assert await claimed(control, (2, 0), (5, 30), (9, 60), above=10) == 11
+    move, terms = (await row(control, LINKED)).move, {"replicas": REPLICAS, "isr": (1,)}
+    opened = [opening(LINKED, 11, 80, move=move, **terms)]  # type: ignore[arg-type]
+    assert not await control.open_epochs(opened, broker_id=1, incarnation=PROCESSES[1])
+    epochs = (await chain(control, LINKED)).epochs
+    assert [(found.epoch, found.start_offset, found.end_offset) for found in epochs] == [
+        (2, 0, 30), (5, 30, 60), (9, 60, 80), (11, 80, None),
+    ]  # fmt: skip
+    assert [found.replicas for found in epochs] == [(1,), (1,), (1,), REPLICAS]
+    assert await claimed(control, (2, 0), (5, 30)) == 12, "a led partition keeps its epochs"
+    assert_grown(PartitionChain(Reservation(11, 1, None, 11), epochs), await chain(control, LINKED))
+
+
+async def test_a_topic_that_becomes_linked_loses_its_epochs(control: ControlPlane) -> None:
+    await linked(control, link_epoch="7")
+    await order(control, (1, 2, 3), LINKED)
+    await claimed(control, (7, 0))
+    topic = (await control.image()).topic_by_id(SINGLE)
     assert topic is not None
-    configs = {**topic.configs, "link.epoch": "2"}
-    await control.set_topic_configs(topic_id=TOPIC, configs=configs, expected=topic.configs)
-    assert await order(control, TARGET) == "InvalidReplicas"
-    assert (await row(control)).move == 0
-    assert await order(control, (2, 1, 3)) is None, "another order moves nothing"
+    link = {"topic_id": SINGLE, "configs": {"link.source": "elsewhere:9092"}}
+    with pytest.raises(StaleTopic, match="replicas"):
+        await control.set_topic_configs(**link, expected=topic.configs)  # type: ignore[arg-type]
+    move = (await row(control, LINKED)).move
+    opened = [opening(LINKED, 8, 5, replicas=(1,), ack_quorum=1, isr=(1,), move=move)]
+    assert not await control.open_epochs(opened, broker_id=1, incarnation=PROCESSES[1])
+    assert (await row(control, LINKED)).leader_epoch == 8
+    await order(control, None, LINKED)
+    await control.set_topic_configs(**link, expected=topic.configs)  # type: ignore[arg-type]
+    assert (await row(control, LINKED)).leader_epoch == 0
+    assert await control.partition_chains([LINKED]) == {}

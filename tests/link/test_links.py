@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from penstock.apps.cli import root
 from penstock.base.errors import PenstockError
 from penstock.client import Client
 from penstock.link.source import Origin
@@ -136,6 +139,11 @@ def test_a_linked_topic_rejects_writes_until_its_promotion(
         target.write_arrow("closed", values("x"))
     with pytest.raises(PenstockError, match="POLICY_VIOLATION"):
         target.delete_records("closed", {0: 1})
+    command = ["link", "promote", "closed", "--replication-factor", "3", "-b", address(target)]
+    refused = CliRunner().invoke(root, command)  # before anything is changed
+    assert "replication factor 3 is above the number of eligible brokers, 1" in str(
+        refused.exception
+    )
     end_link(source, target, "closed")
     target.write_arrow("closed", values("c"))
     source.write_arrow("closed", values("late"))
@@ -206,12 +214,57 @@ def test_a_log_begins_where_the_sources_does(clusters: tuple[Client, Client]) ->
 def test_promotion_waits_for_the_rest(clusters: tuple[Client, Client]) -> None:
     source, target = clusters
     source.create_topic("rest", 2)
-    target.create_topic("rest", 1, {"link.source": address(source)})
+    target.create_topic("rest", 2, {"link.source": "127.0.0.1:1"})
     source.write_arrow("rest", values("p1"), partition=1)
     with pytest.raises(LinkBehind, match="rest-1 by 1 records"):
         promote(source, target, ["rest"], timeout_seconds=0.2)
     with pytest.raises(PenstockError, match="POLICY_VIOLATION"):
         target.write_arrow("rest", values("x"))
+
+
+def test_added_partitions_are_followed(clusters: tuple[Client, Client]) -> None:
+    source, target = clusters
+    source.create_topic("grows")
+    link(source, target, "grows")
+    source.create_partitions("grows", 3)
+    source.write_arrow("grows", values("new"), partition=2)
+    assert [lag.target_end for lag in lag_of(source, target, ["grows"])] == [0, -1, -1]
+    source.create_topic("wakes")
+    link(source, target, "wakes")  # another link of this source reads the metadata again
+    end_link(source, target, "grows")
+    assert len(target.describe_topic("grows").partitions) == 3
+    assert texts(target, "grows") == ["new"]
+
+
+def test_a_topic_that_is_gone_or_new_at_the_source_is_reported(
+    clusters: tuple[Client, Client],
+) -> None:
+    source, target = clusters
+    for topic in ("gone", "again"):
+        source.create_topic(topic)
+        source.write_arrow(topic, values("a", "b"))
+    link(source, target, "gone", "again")
+    copied(source, target, "gone")
+    copied(source, target, "again")
+    for topic in ("gone", "again"):
+        source.delete_topic(topic)
+    source.create_topic("again")
+    source.write_arrow("again", values("x", "y", "z"))
+    command = ["link", "status", "gone", "again", "-b", address(target), "--output", "json"]
+    shown = CliRunner().invoke(root, command)
+    assert shown.exit_code == 1
+    problems = {row["topic"]: row["problem"] for row in json.loads(shown.stdout)}
+    assert "no topic 'gone'" in problems["gone"]
+    assert "--source-lost" in problems["gone"]
+    assert "created again at the source" in problems["again"]
+    assert "link delete" in problems["again"]
+    with pytest.raises(LinkImpossible, match=r"no topic 'gone'.*created again"):
+        end_link(source, target, "gone", "again")
+    source.create_topic("wakes-too")
+    link(source, target, "wakes-too")  # the link reads the metadata again
+    copied(source, target, "wakes-too")
+    end_link(None, target, "gone", "again")
+    assert texts(target, "again") == texts(target, "gone") == ["a", "b"]
 
 
 def test_invalid_links_are_rejected_before_a_change(clusters: tuple[Client, Client]) -> None:
@@ -311,6 +364,7 @@ def test_an_unavailable_source_does_not_delay_the_stop_of_a_broker() -> None:
         ({"link.source": "127.0.0.1:1", "diskless.enable": "true"}, "diskless"),
         ({"link.client.config": "relative.properties"}, "absolute path"),
         ({"link.epoch": "7"}, "only brokers change it"),
+        ({"link.source.topic.id": "x"}, "only brokers change it"),
     ],
 )
 def test_impossible_links_are_rejected_by_the_broker(

@@ -290,6 +290,7 @@ class Assembly:
             partitions=self.partitions,
             producer_ids=self.producer_ids,
             identity=self.identity,
+            topic_admin=self.topic_admin,
         )
 
     async def stop_links(self) -> None:

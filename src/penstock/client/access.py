@@ -7,18 +7,19 @@ Source: KIP-140, KIP-290 (ACLs), KIP-554 (users).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.client.errors import broker_error
-from penstock.client.session import Session
+from penstock.client.errors import BrokerRefused, broker_error, code_name, is_retriable
+from penstock.client.session import TRANSACTION, Session, metadata_body
 from penstock.security.acls import (
     OPERATIONS,
     PATTERN_TYPES,
     PERMISSIONS,
     RESOURCE_TYPES,
+    SUPPORTED,
     AclBinding,
     AclFilter,
 )
@@ -30,6 +31,11 @@ from penstock.security.credentials import (
     new_salt,
     salted_password,
 )
+
+_NOT_REPORTED: Final = -(2**31)
+"""Operations in a response that does not report them; then all are assumed to be permitted."""
+_UNKNOWN_TOPIC: Final = 3
+_UNAUTHORIZED: Final = "authorization_failed"
 
 
 class AccessCalls:
@@ -74,6 +80,56 @@ class AccessCalls:
             )
 
         return self._session.retrying(once)
+
+    def authorized_operations(
+        self, resource_type: str, names: Iterable[str]
+    ) -> dict[str, frozenset[str]]:
+        """Return the operations on resources that this client's user may perform, by their names.
+
+        Resources need not exist. If a broker does not report operations, they are assumed to be
+        permitted. Of transactional ids, brokers report only whether the user may describe them;
+        then `write` is assumed too.
+
+        Args:
+            resource_type: topic, group, transactional_id or cluster. Of `cluster` any name counts.
+        """
+        wanted = list(names)
+        found = self._session.retrying(lambda: list(self._operations(resource_type, wanted)))
+        supported = SUPPORTED[resource_type]
+        return {
+            name: frozenset(word for word in supported if bits >> OPERATIONS.index(word) & 1)
+            for name, bits in zip(wanted, found, strict=True)
+        }
+
+    def _operations(self, resource_type: str, names: Sequence[str]) -> Iterator[int]:
+        """Yield the bits of the permitted operations on each resource."""
+        session = self._session
+        if resource_type == "topic":
+            body = metadata_body(names) | {"include_topic_authorized_operations": True}
+            topics = {str(topic.name): topic for topic in session.call_any("Metadata", body).topics}
+            for name in names:
+                yield _bits(topics[name].error_code, topics[name].topic_authorized_operations)
+            return
+        for name in names:
+            try:
+                if resource_type == "group":
+                    body = {"groups": [name], "include_authorized_operations": True}
+                    (group,) = session.call_coordinator(name, "DescribeGroups", body).groups
+                    yield _bits(group.error_code, group.authorized_operations)
+                elif resource_type == "transactional_id":
+                    body = {"transactional_ids": [name]}
+                    answer = session.call_coordinator(
+                        name, "DescribeTransactions", body, TRANSACTION
+                    )
+                    yield _bits(answer.transaction_states[0].error_code, _NOT_REPORTED)
+                else:
+                    body = {"include_cluster_authorized_operations": True}
+                    answer = session.call_any("DescribeCluster", body)
+                    yield _bits(answer.error_code, answer.cluster_authorized_operations)
+            except BrokerRefused as error:
+                if not error.code.endswith(_UNAUTHORIZED):
+                    raise
+                yield 0
 
     def list_users(self) -> dict[str, dict[str, int]]:
         """Return the SCRAM users of the cluster: by name, the iterations per mechanism."""
@@ -130,6 +186,14 @@ class AccessCalls:
 def _check(answer: Any, what: str) -> None:
     if int(answer.error_code):
         raise broker_error(int(answer.error_code), what, answer.error_message)
+
+
+def _bits(code: int, bits: int) -> int:
+    if is_retriable(int(code)) and code != _UNKNOWN_TOPIC:
+        raise broker_error(int(code), "permitted operations")
+    if code_name(int(code)).endswith(_UNAUTHORIZED):
+        return 0
+    return -1 if bits == _NOT_REPORTED else int(bits)
 
 
 def filter_body(acl_filter: AclFilter) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from penstock.client.arguments import (
 )
 from penstock.client.errors import (
     BrokerBusy,
+    BrokerRefused,
     InvalidArgument,
     TopicExists,
     UnknownBroker,
@@ -119,6 +120,9 @@ class AdminCalls:
     ) -> TopicMetadata:
         """Create a topic and wait until each of its partitions has a leader.
 
+        With `exist_ok`, a user that may describe the topic needs no right to create it if it
+        exists.
+
         Raises:
             InvalidTopicName, InvalidArgument: an argument is invalid; nothing is sent.
             TopicExists: the topic exists, and `exist_ok` is False.
@@ -145,8 +149,10 @@ class AdminCalls:
         }
         try:
             self._control("CreateTopics", body, "topics", lambda item: f"topic {item.name!r}")
-        except TopicExists:
+        except BrokerRefused as error:
             if not exist_ok:
+                raise
+            if not isinstance(error, TopicExists) and name not in self.metadata().topics:
                 raise
         self._session.forget(name)
         return self._session.retrying(lambda: self._usable(name))

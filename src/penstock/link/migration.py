@@ -108,7 +108,10 @@ def plan(source: Client, target: Client, names: Sequence[str]) -> Inventory:
         if offline:
             problems.append(f"topic {name}: partitions {offline} have no leader in the source")
     if any(row["replicas"] > 1 for row in rows):
-        notes.append("linked topics have one replica, also after the cut-over")
+        notes.append(
+            "linked topics have one replica until the cut-over, whose --replication-factor adds"
+            " replicas"
+        )
     groups = _groups(source)
     notes += [
         f"group {group['group']}: offsets of {group['type']} groups are not copied"

@@ -26,11 +26,19 @@ from penstock.base.errors import CorruptError, PenstockError, RetriableError
 from penstock.base.pause import pause
 from penstock.base.retry import Backoff
 from penstock.client.client import Client
-from penstock.client.errors import MessageTooLarge, broker_error
-from penstock.client.fetch import OFFSET_OUT_OF_RANGE, Asked
-from penstock.control.rules.metadata import link_epoch
+from penstock.client.errors import MessageTooLarge, broker_error, code_name
+from penstock.client.fetch import OFFSET_OUT_OF_RANGE, Asked, FetchedPartition
+from penstock.control.rules.metadata import LINK_CLIENT, LINK_TOPIC_ID, link_epoch
 from penstock.link.groups import copy_groups
-from penstock.link.source import CALL_TIMEOUT_MS, CLIENT_ID, Fetched, Origin, Source, options_of
+from penstock.link.source import (
+    CALL_TIMEOUT_MS,
+    CLIENT_ID,
+    Fetched,
+    Origin,
+    Source,
+    options_of,
+    source_problem,
+)
 from penstock.partitions.linked import LinkedPartition
 
 if TYPE_CHECKING:
@@ -44,8 +52,8 @@ logger = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 32
 """Maximum number of calls to source clusters at a time."""
-METADATA_SECONDS: Final = 30.0
-"""Time after which a link reads the source's metadata again.
+METADATA_SECONDS: Final = 10.0
+"""Time after which a link reads the source's metadata again, and so follows added partitions.
 
 A failure after this time is logged as a new one.
 """
@@ -53,6 +61,7 @@ RETRY_SECONDS: Final = 1.0
 """Time after which a partition that could not be followed is fetched again."""
 GROUPS_SECONDS: Final = 2.0
 """Time between two copies of the groups' offsets."""
+UNAUTHORIZED: Final = "topic_authorization_failed"
 _BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=5_000, steady=0.5)
 
 T = TypeVar("T")
@@ -74,17 +83,25 @@ class LinkedServed(Protocol):
 class LinkParts(Struct, frozen=True, kw_only=True):
     """Services of the broker that links use.
 
-    `linked` has the linked topics by name. `raise_epoch` stores a topic's new link epoch and loads
-    it. `prepare` makes the producer ids of this cluster differ from those of any source.
+    `linked` has the linked topics by name. `keep` stores a topic's new link epoch and the id of its
+    source, and loads them. `add_partitions` adds partitions up to a total. `prepare` makes the
+    producer ids of this broker differ from those of any source.
     """
 
     clock: Clock
     randomness: Randomness
     linked: Mapping[str, LinkedServed]
-    raise_epoch: Callable[[Topic, int], Awaitable[None]]
-    prepare: Callable[[], Awaitable[None]]
+    keep: Callable[[Topic, int, str], Awaitable[None]]
+    add_partitions: Callable[[Topic, int], Awaitable[None]]
+    prepare: Callable[[], None]
     address: Callable[[], str]
     as_client: Callable[[], ClientSecurity]
+
+
+def is_kept(topic: Topic, epoch: int, source_id: str) -> bool:
+    """Return whether a topic has at least this link epoch, and this id of its source's topic."""
+    same = source_id in ("", topic.configs.get(LINK_TOPIC_ID))
+    return same and link_epoch(topic) >= epoch
 
 
 class LinkService:
@@ -94,10 +111,14 @@ class LinkService:
         self._parts = parts
         self._links: dict[Origin, _Link] = {}
         self._ending: set[asyncio.Future[tuple[None, None]]] = set()
+        self._prepared = False
         self._threads = ThreadPoolExecutor(THREADS_MAX, "link")
 
     def image_changed(self) -> None:
         """Start and end links as the linked topics of the metadata image require."""
+        if self._parts.linked and not self._prepared:  # also if other brokers lead the topics
+            self._prepared = True
+            self._parts.prepare()
         wanted: dict[Origin, set[str]] = {}
         for name, served in self._parts.linked.items():
             if any(partition is not None for partition in served.partitions):
@@ -177,7 +198,6 @@ class _Link:
 
     async def _follow_all(self) -> None:
         """Follow the topics until the link ends, or the metadata must be read again."""
-        await self._parts.prepare()
         with closing(await self._call(lambda: Source(*self._origin))) as source:
             while not self._ended:
                 await self._follow_leaders(source)
@@ -185,12 +205,10 @@ class _Link:
     async def _follow_leaders(self, source: Source) -> None:
         self._stale = False
         names = sorted(self._names)
-        topics = await self._call(lambda: source.topics(names))
-        for name in set(names) - topics.keys():
-            self._fail(name, -1, f"the source has no topic {name!r}")
+        found = await self._call(lambda: source.topics(names))
+        topics = {name: found[name] for name in names if await self._matches(name, found)}
         nodes: dict[int, list[tuple[str, int]]] = {}
         for name, topic in topics.items():
-            await self._raise_epoch(name, max(row.leader_epoch for row in topic.partitions))
             for row in topic.partitions:
                 if row.leader >= 0 and self._partition(name, row.index) is not None:
                     nodes.setdefault(row.leader, []).append((name, row.index))
@@ -201,6 +219,29 @@ class _Link:
         for result in await asyncio.gather(*following, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+
+    async def _matches(self, name: str, found: Mapping[str, TopicMetadata]) -> bool:
+        """Return whether the source has the topic that is followed; add new partitions to it."""
+        served, topic = self._parts.linked.get(name), found.get(name)
+        if served is None:
+            return False
+        own_id, count = served.topic.configs.get(LINK_TOPIC_ID, ""), len(served.topic.partitions)
+        reason = source_problem(name, topic, own_id, count)
+        if reason or topic is None:
+            self._fail(name, -1, reason)
+            return False
+        self._failed.pop((name, -1), None)
+        source_id = str(topic.topic_id or "")
+        epoch = max([row.leader_epoch for row in topic.partitions])
+        if not is_kept(served.topic, epoch, source_id):
+            await self._parts.keep(served.topic, epoch, source_id)
+        served = self._parts.linked.get(name)
+        if served is not None and count < len(topic.partitions):
+            try:
+                await self._parts.add_partitions(served.topic, len(topic.partitions))
+            except PenstockError as error:
+                self._fail(name, -1, f"partitions of the source cannot be added: {error}")
+        return served is not None
 
     async def _follow(
         self,
@@ -268,7 +309,7 @@ class _Link:
         end = fetched.asked.offset
         if part.error_code:
             self._stale = True
-            raise broker_error(part.error_code, f"fetch at offset {end}")
+            raise broker_error(part.error_code, f"fetch at offset {end}", self._remedy(part))
         if part.parts is not None:
             epoch, own_end = partition.end_offset_for_epoch(part.parts.epoch)
             common = min(part.parts.offset, own_end) if epoch >= 0 else part.log_start_offset
@@ -289,10 +330,18 @@ class _Link:
         elif len(part.records):
             raise MessageTooLarge(f"the source did not send the whole batch at offset {end}")
 
+    def _remedy(self, part: FetchedPartition) -> str | None:
+        if code_name(part.error_code) != UNAUTHORIZED:
+            return None
+        return (
+            "the source does not permit the link to read the topic. Grant READ at the source to the"
+            f" user of {LINK_CLIENT} = {self._origin.client_config or '(not set)'}"
+        )
+
     async def _raise_epoch(self, name: str, epoch: int) -> None:
         served = self._parts.linked.get(name)
-        if served is not None and epoch > link_epoch(served.topic):
-            await self._parts.raise_epoch(served.topic, epoch)
+        if served is not None and not is_kept(served.topic, epoch, ""):
+            await self._parts.keep(served.topic, epoch, "")
 
     def _partition(self, name: str, index: int) -> LinkedPartition | None:
         served = self._parts.linked.get(name)
@@ -304,7 +353,8 @@ class _Link:
     def _fail(self, topic: str, partition: int, reason: str) -> None:
         before, _ = self._failed.get((topic, partition), ("", 0.0))
         if before != reason:
-            logger.warning("%s-%d cannot follow its source: %s", topic, partition, reason)
+            where = topic if partition < 0 else f"{topic}-{partition}"
+            logger.warning("%s cannot follow its source: %s", where, reason)
         again = self._parts.clock.monotonic() + RETRY_SECONDS
         self._failed[topic, partition] = reason, again
 

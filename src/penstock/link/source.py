@@ -78,6 +78,35 @@ def options_of(path: str) -> dict[str, str]:
     return read_properties(path) if path else {}
 
 
+def source_problem(name: str, found: TopicMetadata | None, known_id: str, count: int) -> str:
+    """Return why a linked topic cannot follow the source's topic, and the remedy; or "".
+
+    `known_id` is the id of the topic that was followed so far, or empty; `count` is the number of
+    partitions of the linked topic.
+    """
+    if found is None or found.error_code:
+        return (
+            f"the source has no topic {name!r}, or the link's user may not describe it. Grant"
+            " DESCRIBE and READ on the topic, keep the copied records with `penstock link promote"
+            " --source-lost`, or delete them with `penstock link delete`"
+        )
+    recreate = (
+        "Keep the copied records with `penstock link promote --source-lost`, or run `penstock link"
+        " delete`, then `penstock link create`"
+    )
+    if known_id and found.topic_id is not None and str(found.topic_id) != known_id:
+        return (
+            f"topic {name!r} was deleted and created again at the source: its id is"
+            f" {found.topic_id}, not {known_id}. {recreate}"
+        )
+    if len(found.partitions) < count:
+        return (
+            f"topic {name!r} has {len(found.partitions)} partitions at the source, but {count}"
+            f" here. {recreate}"
+        )
+    return ""
+
+
 class Source:
     """Connections to the brokers of one source cluster; several threads may use it.
 

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import ClassVar, Final
 
 from msgspec import Struct
 
 from penstock.base.crc import crc32c
-from penstock.base.errors import InvalidError, RetriableError
+from penstock.base.errors import InvalidError, PenstockError, RetriableError
 from penstock.base.settings import by_name
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client import Client, Node, TopicMetadata
 from penstock.client.errors import broker_error
 from penstock.client.fetch import Asked
 from penstock.control.rules.diskless import DISKLESS_CONFIG
-from penstock.control.rules.metadata import LINK_CLIENT, LINK_CONFIGS, LINK_SOURCE
+from penstock.control.rules.metadata import LINK_CLIENT, LINK_CONFIGS, LINK_SOURCE, LINK_TOPIC_ID
 from penstock.control.rules.tiers import REMOTE_CONFIG
 from penstock.link.groups import copy_groups
-from penstock.link.source import PARTITION_BYTES, Origin, Source
+from penstock.link.source import PARTITION_BYTES, Origin, Source, source_problem
 from penstock.records import BatchHeader, decode_header, split_batches
 from penstock.storage.files.settings import LogConfig
 
@@ -57,6 +57,7 @@ class PartitionLag(Struct, frozen=True, kw_only=True):
     """Distance of a linked partition from its source.
 
     `lag_ms` is the age in milliseconds of the oldest record that is not copied; 0 without any.
+    `target_end` is -1 until the link has added a partition that is new at the source.
     """
 
     topic: str
@@ -68,7 +69,7 @@ class PartitionLag(Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> int:
-        return max(0, self.source_end - self.target_end)
+        return max(0, self.source_end - max(0, self.target_end))
 
 
 class Checksums(Struct, frozen=True, kw_only=True):
@@ -174,13 +175,16 @@ def lag_of(
 ) -> list[PartitionLag]:
     """Return the lag of each partition of linked topics; with its age if `now_ms` is given."""
     found = []
+    topics = list(topics)
+    for client in (source, target):
+        client.metadata(topics)  # partitions may have been added
     for topic in topics:
         ends, starts = source.list_offsets(topic), source.list_offsets(topic, "earliest")
         copied = target.list_offsets(topic)
         for partition, end in ends.items():
-            own_end = copied.get(partition, 0)
+            own_end = copied.get(partition, -1)
             age = 0
-            if now_ms is not None and own_end < end:
+            if now_ms is not None and max(0, own_end) < end:
                 header = _header_at(source, topic, partition, max(own_end, starts[partition]))
                 age = max(0, now_ms - header.base_timestamp) if header else 0
             found.append(
@@ -190,6 +194,19 @@ def lag_of(
                 )
             )  # fmt: skip
     return found
+
+
+def problems(source: Client, target: Client, topics: Sequence[str]) -> dict[str, str]:
+    """Return the linked topics that cannot follow their source's topic, with cause and remedy."""
+    there = source.metadata(topics).topics
+    found = {
+        name: source_problem(
+            name, there.get(name), target.own_configs(name).get(LINK_TOPIC_ID, ""),
+            len(target.describe_topic(name).partitions),
+        )
+        for name in topics
+    }  # fmt: skip
+    return {name: reason for name, reason in found.items() if reason}
 
 
 def _header_at(client: Client, topic: str, partition: int, offset: int) -> BatchHeader | None:
@@ -253,7 +270,8 @@ def wait_until_copied(
     """
     until = SYSTEM_CLOCK.monotonic() + timeout_seconds
     while True:
-        behind = [lag for lag in lag_of(source, target, topics) if lag.records > records]
+        lags = lag_of(source, target, topics)
+        behind = [lag for lag in lags if lag.records > records or lag.target_end < 0]
         if not behind:
             return
         if SYSTEM_CLOCK.monotonic() > until:
@@ -274,7 +292,8 @@ def end_links(target: Client, topics: Iterable[str]) -> None:
 
     Raises:
         PenstockError: a topic could not be changed.
-        LinkBehind: a broker has not noticed the end of the links in time.
+        LinkBehind: the links have ended, but a broker has not noticed that in time, or transactions
+            are still open.
     """
     before = {name: _epoch(target.describe_topic(name)) for name in topics}
     for name in before:
@@ -282,7 +301,23 @@ def end_links(target: Client, topics: Iterable[str]) -> None:
     for node in target.metadata(()).nodes.values():
         _await_epochs(target, node, before)
     for name in before:
-        target.abort_open(name)
+        _abort_open(target, name)
+
+
+def _abort_open(target: Client, topic: str) -> None:
+    until = SYSTEM_CLOCK.monotonic() + NOTICED_SECONDS
+    while True:
+        try:
+            target.abort_open(topic)
+            return
+        except PenstockError as error:
+            if not isinstance(error, RetriableError) or SYSTEM_CLOCK.monotonic() > until:
+                raise LinkBehind(
+                    f"the links have ended, but open transactions of topic {topic!r} could not be"
+                    f" aborted: {error}. Abort them with kafka-transactions.sh, which needs"
+                    " ClusterAction on the cluster"
+                ) from error
+        time.sleep(LOOK_SECONDS)
 
 
 def _epoch(topic: TopicMetadata) -> int:
@@ -293,8 +328,10 @@ def _await_epochs(target: Client, node: Node, before: Mapping[str, int]) -> None
     """Wait until a broker serves topics in leader epochs above those of their links."""
     until = SYSTEM_CLOCK.monotonic() + NOTICED_SECONDS
     while True:
-        known = target.metadata_of(node, before).topics
-        late = [name for name, epoch in before.items() if _epoch(known[name]) <= epoch]
+        late = list(before)
+        with suppress(RetriableError):  # the broker may just restart
+            known = target.metadata_of(node, before).topics
+            late = [name for name in before if _epoch(known[name]) <= before[name]]
         if not late:
             return
         if SYSTEM_CLOCK.monotonic() > until:
@@ -319,12 +356,14 @@ def promote(
     reason for each group whose offsets were not copied.
 
     Raises:
-        LinkImpossible: a topic is not linked.
+        LinkImpossible: a topic is not linked, or cannot follow its source.
         LinkBehind: records are still missing after the time; the links stay.
     """
     linked_topics(target, topics)
     failed: dict[str, str] = {}
     if source is not None:
+        if reasons := problems(source, target, topics):
+            raise LinkImpossible("; ".join(reasons.values()))
         wait_until_copied(source, target, topics, timeout_seconds=timeout_seconds)
         failed = copy_groups(source, target, topics)
     end_links(target, topics)

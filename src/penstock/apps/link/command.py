@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from msgspec.structs import asdict
@@ -19,6 +19,7 @@ from penstock.apps.client.session import (
     say,
     show,
 )
+from penstock.apps.log.replicas import check_factor, give_replicas
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -27,10 +28,22 @@ if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.link.source import Origin
 
+REPLICAS_SECONDS: Final = 3600.0
+"""Time in which the added replicas of promoted topics must have the logs."""
+
 source_config_option = path_option(
     "--source-config",
     "Properties file with the client options of the source, for this command. Default: no"
     " security.",
+)
+
+factor_option = click.option(
+    "--replication-factor",
+    "factor",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Replicas of the promoted topics. The command waits until the added ones have the logs.",
 )
 
 
@@ -112,10 +125,14 @@ def create(
     They get the source's number of partitions and its topics' own settings, and one replica.
     Committed offsets of the source's groups are copied every few seconds.
     """
-    from penstock.link.source import Origin
+    from penstock.link.rights import CREATED, FOLLOWED, check_rights, on_topics
+    from penstock.link.source import Origin, options_of
     from penstock.link.topics import create as create_links
 
     with source_client(source, source_config) as origin, state.client() as target:
+        options = options_of(str(source_config or ""))
+        check_rights("source", origin, options, on_topics(topics, FOLLOWED))
+        check_rights("target", target, state.security(), on_topics(topics, CREATED))
         notes = create_links(origin, target, topics, Origin(source, broker_config))
     for name, left in notes.items():
         for setting, reason in left.items():
@@ -136,25 +153,36 @@ def create(
 def status(state: State, topics: tuple[str, ...], source_config: Path | None, verify: bool) -> None:
     """Show how far linked topics are behind their sources, by partition.
 
-    `lag_ms` is the age of the oldest record that is not copied. With `--verify`, the columns
-    `source crc` and `target crc` are CRC-32C values over the CRC fields of all batches that both
-    sides have.
+    `lag_ms` is the age of the oldest record that is not copied. If a topic was deleted or created
+    again at the source, cause and remedy are written to stderr, and the exit status is 1. With
+    `--verify`, the columns `source crc` and `target crc` are CRC-32C values over the CRC fields of
+    all batches that both sides have.
     """
-    from penstock.link.topics import compare, lag_of, linked_topics
+    from penstock.link.rights import FOLLOWED, check_rights, on_topics
+    from penstock.link.source import options_of
+    from penstock.link.topics import compare, lag_of, linked_topics, problems
 
     rows: list[dict[str, Any]] = []
+    troubled: list[dict[str, Any]] = []
     with state.client() as target:
         by_origin: dict[Origin, list[str]] = {}
         for name, origin in linked_topics(target, topics).items():
             by_origin.setdefault(origin, []).append(name)
         for origin, names in by_origin.items():
             with source_client(origin.bootstrap, source_config) as source:
+                reasons = problems(source, target, names)
+                names = [name for name in names if name not in reasons]
+                options = options_of(str(source_config or ""))
+                check_rights("source", source, options, on_topics(names, FOLLOWED))
                 lags = lag_of(source, target, names, now_ms=SYSTEM_CLOCK.now_ms())
                 sums = {
                     (found.topic, found.partition): found
                     for name in (names if verify else ())
                     for found in compare(source, target, name)
                 }
+            for name, reason in reasons.items():
+                troubled.append({"topic": name, "source": origin.bootstrap, "problem": reason})
+                state.notice(f"penstock: {reason}")
             for lag in lags:
                 row = {**asdict(lag), "lag": lag.records, "source": origin.bootstrap}
                 if verify:
@@ -167,14 +195,15 @@ def status(state: State, topics: tuple[str, ...], source_config: Path | None, ve
                 rows.append(row)
     columns = ["topic", "partition", "source", "source_end", "target_end", "lag", "lag ms=lag_ms"]
     columns += ["source_crc", "target_crc", "equal"] if verify else []
-    show(state, rows, columns, things="linked topics")
-    if not all(row.get("equal", True) for row in rows):
+    show(state, rows, columns, things="linked topics with a source", all_as_json=[*rows, *troubled])
+    if troubled or not all(row.get("equal", True) for row in rows):
         raise SystemExit(STATUS_PROBLEMS)
 
 
 @link.command("promote")
 @click.argument("topics", nargs=-1, required=True)
 @source_config_option
+@factor_option
 @click.option(
     "--timeout-seconds",
     type=click.FloatRange(0),
@@ -194,22 +223,32 @@ def promote(
     source_config: Path | None,
     timeout_seconds: float,
     source_lost: bool,
+    factor: int,
 ) -> None:
     """End links, so that topics accept producers.
 
     Stop the producers of the source first. The command waits until all records are copied, copies
     the groups' offsets, and ends the links. Idempotent producers continue with their sequences.
-    Open transactions are aborted. A link that has ended cannot be resumed.
+    Open transactions are aborted. A link that has ended cannot be resumed. Producers may write
+    while the added replicas copy the logs.
     """
+    from penstock.link.rights import CHANGED, check_rights, on_topics
     from penstock.link.topics import promote as promote_topics
 
     with state.client() as target:
         names, origin = one_origin(target, topics)
+        check_factor(target, factor)
+        needs = on_topics(names, CHANGED, moves=factor > 1)
+        check_rights("target", target, state.security(), needs)
         reach = nullcontext() if source_lost else source_client(origin.bootstrap, source_config)
         with reach as source:
             failed = promote_topics(source, target, names, timeout_seconds=timeout_seconds)
-    report_groups(state, failed)
-    say(state, f"{counted(len(names), 'topic')} promoted", topics=names, groups_failed=failed)
+        report_groups(state, failed)
+        done = f"{counted(len(names), 'topic')} promoted"
+        if factor > 1:
+            state.notice(f"penstock: {done}, and open for producers")
+        give_replicas(state, target, names, factor, REPLICAS_SECONDS)
+    say(state, done, topics=names, groups_failed=failed)
 
 
 @link.command("reverse")
@@ -225,18 +264,28 @@ def reverse(
 
     Run it with -b of the former source, which must be Penstock, and --source of the cluster whose
     topics were promoted. Records above the offset at which the logs diverge are removed; the
-    command lists them, and requires --yes to remove any.
+    command lists them, and requires --yes to remove any. Of several replicas, the first stays, and
+    min.insync.replicas becomes 1; `penstock link promote --replication-factor` adds replicas again.
     """
+    from penstock.link.rights import CHANGED, check_rights, on_topics
     from penstock.link.source import Origin
     from penstock.link.topics import reverse as reverse_topics
     from penstock.link.topics import surplus
 
     origin = Origin(source, broker_config)
     with state.client() as follower:
+        moves = any(
+            len(row.replicas) > 1
+            for name in topics
+            for row in follower.describe_topic(name).partitions
+        )
+        needs = on_topics(topics, CHANGED, moves=moves)
+        check_rights("former source", follower, state.security(), needs)
         lost = surplus(follower, origin, topics)
         if lost and not yes:
             show(state, [asdict(part) for part in lost])
             raise BadInput("the records above are only on this cluster. Remove them with --yes.")
+        give_replicas(state, follower, topics, 1, REPLICAS_SECONDS)
         reverse_topics(follower, origin, topics)
     removed = sum(part.records for part in lost)
     say(

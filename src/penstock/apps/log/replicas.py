@@ -37,6 +37,7 @@ ORDERED_AT_ONCE: Final = 1_000
 TOLD_MAX: Final = 5
 PLAN_BYTES_MAX: Final = 64 << 20
 DISKLESS: Final = "diskless.enable"
+MIN_INSYNC: Final = "min.insync.replicas"
 
 
 class Refused(InvalidError):
@@ -104,6 +105,47 @@ def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | Non
         }
         refused += map(str, client.reassign(part).values())
     _check_all_moved(refused, len(target), "rejected")
+
+
+def check_factor(client: Client, factor: int) -> None:
+    """Raise Refused if there are fewer brokers that may hold replicas than `factor`."""
+    found = sites(client.metadata(()), client.unplaceable_brokers()) if factor > 1 else ()
+    if factor > max(1, len(found)):
+        raise Refused(
+            f"replication factor {factor} is above the number of eligible brokers, {len(found)}."
+            " Start more brokers, or give a lower factor"
+        )
+
+
+def give_replicas(
+    state: State, client: Client, topics: Sequence[str], factor: int, limit: float
+) -> None:
+    """Change the replication factor of topics; wait until the added replicas have the logs.
+
+    A min.insync.replicas above the factor is lowered to the factor.
+
+    Raises:
+        Refused: the cluster rejected the request for a partition.
+        TimedOut: replicas are missing after `limit` seconds; the brokers continue.
+    """
+    moved = {
+        topic: [entry for entry in topic.partitions if len(entry.replicas) != factor]
+        for topic in map(client.describe_topic, topics)
+    }
+    if not any(moved.values()):
+        return
+    state.notice(f"penstock: changing the replicas of {counted(len(moved), 'topic')}")
+    brokers = sites(client.metadata(()), client.unplaceable_brokers())
+    target: dict[TopicAndPartition, Sequence[int] | None] = {}
+    for topic, entries in moved.items():
+        configs = {item.name: item.value for item in client.describe_configs("topic", topic.name)}
+        if entries and int(configs[MIN_INSYNC] or 1) > factor:
+            client.alter_configs("topic", topic.name, {MIN_INSYNC: str(factor)})
+            state.notice(f"penstock: {topic.name}: {MIN_INSYNC} = {factor}, the number of replicas")
+        for entry in entries:
+            target[topic.name, entry.index] = again(brokers, topic, entry, None, factor)
+    order(client, target)
+    client.await_reassigned(target, limit, progress(state))
 
 
 def _check_all_moved(refused: Sequence[str], count: int, what: str) -> None:

@@ -19,12 +19,15 @@ from penstock.apps.client.session import (
     show,
 )
 from penstock.apps.link.command import (
+    REPLICAS_SECONDS,
     broker_config_option,
+    factor_option,
     report_groups,
     source_client,
     source_config_option,
     source_option,
 )
+from penstock.apps.log.replicas import check_factor, give_replicas
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -149,6 +152,7 @@ def _show_lag(
 @default_option(
     "--timeout-seconds", 30.0, "Time in which the rest must be copied.", click.FloatRange(0)
 )
+@factor_option
 @client_options
 def cut_over(
     state: State,
@@ -159,6 +163,7 @@ def cut_over(
     deny_writes: bool,
     writers_stopped: bool,
     timeout_seconds: float,
+    factor: int,
 ) -> None:
     """Compare both clusters, stop writes to the source, copy the rest, and promote all topics.
 
@@ -168,12 +173,16 @@ def cut_over(
     """
     from penstock.link.migration import cut_over as cut_over_topics
     from penstock.link.migration import encode
+    from penstock.link.rights import CHANGED, check_rights, on_topics
     from penstock.link.topics import linked_topics
 
     if record.exists():
         raise BadInput(f"{record} exists: it is the record of another cut-over. Name a new file.")
     with source_client(source, source_config) as origin, state.client() as target:
         names = sorted(linked_topics(target, topics))
+        check_factor(target, factor)
+        needs = on_topics(names, CHANGED, moves=factor > 1)
+        check_rights("target", target, state.security(), needs)
 
         def stop_writers() -> None:
             if not (deny_writes or writers_stopped):
@@ -183,12 +192,18 @@ def cut_over(
             origin, target, names, stop_writers=stop_writers, deny_writes=deny_writes,
             timeout_seconds=timeout_seconds,
         )  # fmt: skip
-    record.write_bytes(encode(done))
-    report_groups(state, failed)
+        record.write_bytes(encode(done))
+        report_groups(state, failed)
+        text = (
+            f"{counted(len(names), 'topic')} promoted, {done.pause_ms} ms after the producers were"
+            f" stopped; {record} has the offsets"
+        )
+        if factor > 1:
+            state.notice(f"penstock: {text}. Start the clients")
+        give_replicas(state, target, names, factor, REPLICAS_SECONDS)
     say(
         state,
-        f"{counted(len(names), 'topic')} promoted, {done.pause_ms} ms after the producers were"
-        f" stopped; {record} has the offsets",
+        text,
         topics=names,
         pause_ms=done.pause_ms,
         groups_failed=failed,

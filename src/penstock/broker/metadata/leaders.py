@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.broker.net.errors import FencedLeaderEpoch, InvalidConfig, UnknownLeaderEpoch
 from penstock.control import Partition as PartitionRow
 from penstock.control.rules.diskless import DISKLESS_CONFIG
-from penstock.control.rules.epochs import may_have_epochs
 from penstock.control.rules.metadata import (
     LINK_CLIENT,
     LINK_CONFIGS,
     LINK_EPOCH,
-    LINK_SOURCE,
+    LINK_TOPIC_ID,
     is_linked,
     link_epoch,
 )
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from penstock.storage.files.settings import LogConfig
 
 
+PROMOTION_EPOCHS: Final = 1_000
+"""Leader epochs that a promotion skips: more than the elections of a former source until then."""
 RACK_IN_CLIENT_ID: Final = re.compile(r"(?:^|[,;\s])diskless_az=([^,;\s]+)")
 
 
@@ -100,34 +102,45 @@ def _linked(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> d
     """Return a changed topic's configurations with its link epoch.
 
     The end of a link raises the epoch, so that clients refresh their metadata, and the log begins a
-    leader epoch above those of the source.
+    leader epoch above those of the source. It is so much higher that elections of a former source
+    do not reach it: a reversal compares the logs by epochs. A later link may have another source.
     """
     replicas = [row.replicas for row in topic.partitions]
-    check_linkable(topic.name, effective, replicas, link_epoch(topic))
-    if effective.link_source and may_have_epochs(topic):
-        raise InvalidConfig(
-            f"topic {topic.name!r} cannot have {LINK_SOURCE}: it was replicated or moved, so its"
-            " leader epochs are those of this cluster. Delete it, and link a new topic"
-        )
-    epoch = link_epoch(topic) + (is_linked(topic) and not effective.link_source)
-    return {**configs, LINK_EPOCH: str(epoch)} if epoch else dict(configs)
+    check_linkable(topic.name, effective, replicas, topic.configs)
+    epoch = link_epoch(topic)
+    if is_linked(topic) and not effective.link_source:
+        epoch += PROMOTION_EPOCHS
+    elif effective.link_source and not is_linked(topic):
+        epoch = max([epoch, *[row.leader_epoch for row in topic.partitions]])
+    kept_id = {
+        name: configs[name] for name in configs if effective.link_source or name != LINK_TOPIC_ID
+    }
+    return {**kept_id, LINK_EPOCH: str(epoch)} if epoch else kept_id
 
 
 def check_linkable(
-    name: str, config: LogConfig, replicas: Sequence[Sequence[int]], epoch: int = 0
+    name: str,
+    config: LogConfig,
+    replicas: Sequence[Sequence[int]],
+    stored: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check the link of a topic, whose link epoch is `epoch`; raises InvalidConfig.
+    """Check the link of a topic, which has the configurations `stored`; raises InvalidConfig.
 
     Batches of a linked topic keep the leader epochs of the source. Partitions with several
     replicas have leader epochs of this cluster.
     """
     most = max(map(len, replicas), default=0)
-    client = config.link_client_config
+    client, source_id = config.link_client_config, config.link_source_topic_id
+    epoch = int(stored.get(LINK_EPOCH, 0))
     linked = bool(config.link_source) or epoch > 0
     for reason, found in (
         (f"{LINK_EPOCH} = {config.link_epoch}: only brokers change it", config.link_epoch != epoch),
+        (f"{LINK_TOPIC_ID} = {source_id}: only brokers change it",
+         source_id != stored.get(LINK_TOPIC_ID, "")),
         (f"{LINK_CLIENT} = {client!r} must be an absolute path", client[:1] not in ("", "/")),
-        (f"a linked topic must have 1 replica, not {most}", linked and most > 1),
+        (f"a linked topic must have 1 replica until its promotion, not {most}: run `penstock topic"
+         " reassign --factor 1` first",
+         bool(config.link_source) and most > 1),
         (f"a topic that is or was linked cannot have {DISKLESS_CONFIG} = true",
          linked and config.diskless_enable),
         (f"a topic that is or was linked cannot have {REMOTE_CONFIG} = true",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
 from penstock.broker.metadata.leaders import is_diskless, serving_epoch
 from penstock.broker.net.errors import NoObjectStore, NotLeader, UnknownTopicOrPartition
 from penstock.control.rules.metadata import is_linked, link_epoch
@@ -309,6 +310,7 @@ class PartitionRegistry:
         return served
 
     def _over(self, topic: Topic, log: PartitionLog) -> LocalPartition:
+        log.state.committed_offset = LONG_MAX  # also if it was a replica before
         if not is_linked(topic):
             return LocalPartition(log, self._commits)
         from penstock.partitions.linked import LinkedPartition

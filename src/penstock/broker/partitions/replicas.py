@@ -34,8 +34,10 @@ from penstock.base.pause import pause
 from penstock.broker.metadata.leaders import is_diskless
 from penstock.broker.net.listeners import REPLICATION, replication_address
 from penstock.broker.partitions.leadership import CutOff, InSync, LeaderBalance, Moves
+from penstock.control.rules.metadata import link_epoch
 from penstock.control.values.epochs import FIRST_EPOCH, EpochClaim, EpochOpening, PartitionChain
 from penstock.replication.chain import Chain, Link
+from penstock.replication.copies import disk_of
 from penstock.replication.epoch import Claim, Terms, quorum_of
 from penstock.replication.link_transport import LinkTransport
 from penstock.replication.links import Links
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from penstock.control import Partition as PartitionRow
     from penstock.partitions import GroupCommits
     from penstock.security.sasl.peers import PeerSecret
-    from penstock.storage import PartitionLog
+    from penstock.storage import PartitionLog, StorageError
 
 
 logger = logging.getLogger(__name__)
@@ -347,10 +349,14 @@ class Replicas:
     # -- epochs, as `replication.register.Register`
 
     async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
+        histories = await self._histories(keys)
         asked = [
-            EpochClaim(UUID(bytes=key.topic_id), key.partition, self.replication.known_epoch(key))
+            EpochClaim(
+                UUID(bytes=key.topic_id), key.partition, self.replication.known_epoch(key),
+                histories.get(key, ()),
+            )
             for key in keys
-        ]
+        ]  # fmt: skip
         answer = await self._control.claim_epochs(
             asked, broker_id=self._node_id, incarnation=self._incarnation
         )
@@ -360,6 +366,41 @@ class Replicas:
             else self._claim_of(key, answer.chains[epoch.key])
             for key, epoch in zip(keys, asked, strict=True)
         ]
+
+    async def _histories(self, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, Chain]:
+        """Return the epochs of logs from promoted links, of partitions that never had replicas.
+
+        The last one is the link epoch, with which producers have written since the promotion. All
+        epochs begin in durable records: otherwise a crash could leave a log that ends below them.
+
+        Raises:
+            StorageError: the logs cannot be synced.
+        """
+        epochs = {key: epoch for key in keys if (epoch := self._copied_epoch(key)) > 0}
+        if not epochs:
+            return {}
+        synced: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+        self._commits.flush_then(synced.set_result)
+        if (error := await synced) is not None:
+            raise error
+        found: dict[PartitionKey, Chain] = {}
+        for key, epoch in epochs.items():
+            if key in self.replication.logs:
+                disk = disk_of(self.replication.logs[key].log)
+                runs = disk.history
+                if not runs or runs[-1].epoch < epoch:
+                    runs = (*runs, Link(epoch, disk.end))
+                found[key] = (Link(runs[0].epoch, 0), *runs[1:])
+        return found
+
+    def _copied_epoch(self, key: PartitionKey) -> int:
+        """Return the link epoch of a partition that gets its first replicas after a promotion."""
+        row = self._row(key)
+        topic = None if self._image is None else self._image.topic_by_id(UUID(bytes=key.topic_id))
+        if row is None or topic is None or row.leader != self._node_id:
+            return 0
+        new = row.leader_epoch == FIRST_EPOCH and len(row.replicas) == 1
+        return link_epoch(topic) if new else 0
 
     def _claim_of(self, key: PartitionKey, chain: PartitionChain) -> Claim | PenstockError:
         row, log, last = self._row(key), self.replication.logs.get(key), chain.epochs[-1]

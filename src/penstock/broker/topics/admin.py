@@ -125,7 +125,7 @@ class TopicAdmin:
         schema_checks: SchemaChecks,
         tiered: bool = False,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._cluster = cluster
         self._control = control
         self._randomness = randomness
@@ -136,9 +136,9 @@ class TopicAdmin:
     def levels(self) -> Levels:
         dynamic = self._cluster.image.broker_configs
         return Levels(
-            file=(self._settings,),
+            file=(self.settings,),
             cluster=dynamic.get("", {}),
-            broker=dynamic.get(str(self._settings.node_id), {}),
+            broker=dynamic.get(str(self.settings.node_id), {}),
         )
 
     def plan(self, specs: Sequence[TopicSpec]) -> list[TopicPlan | PenstockError]:
@@ -150,7 +150,7 @@ class TopicAdmin:
             try:
                 topic_id = self._randomness.uuid()
                 plan = plan_topic(
-                    spec, topic_id, image=image, settings=self._settings, levels=levels
+                    spec, topic_id, image=image, settings=self.settings, levels=levels
                 )
                 if not self._diskless:
                     check_local(spec.name, plan.configs)

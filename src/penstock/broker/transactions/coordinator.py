@@ -463,10 +463,12 @@ _GAP_BITS: Final = 60
 class ProducerIds:
     """Allocator of producer ids from reserved blocks. Belongs to the event loop."""
 
-    __slots__ = ("_ahead", "_block", "_control", "_reserving", "_taking")
+    __slots__ = ("_ahead", "_block", "_control", "_gap", "_reserving", "_taking")
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
+        self._gap = 0
+        """Number of ids to skip if the next ones are low; 0 if low ids are allowed."""
         self._block: Iterator[int] = iter(())
         self._ahead: range | None = None
         self._taking = asyncio.Lock()
@@ -488,21 +490,14 @@ class ProducerIds:
         if self._reserving is None or self._reserving.done():
             self._reserving = asyncio.get_running_loop().create_task(self._reserve())
 
-    async def leave_low(self, randomness: Randomness) -> None:
+    def leave_low(self, randomness: Randomness) -> None:
         """Continue with ids from `LOW_PRODUCER_IDS` on, after a random gap.
 
         Logs of linked topics have producers of other clusters. Their ids must differ from those
         that this cluster allocates; otherwise a new producer would get the sequences of another.
-
-        Raises:
-            PenstockError: the control plane is unavailable.
         """
-        async with self._taking:
-            first = (await self._control.allocate_producer_ids(1)).start
-            if first < LOW_PRODUCER_IDS:
-                gap = LOW_PRODUCER_IDS + randomness.bits(_GAP_BITS)
-                await self._control.skip_producer_ids(gap)
-            self._block, self._ahead = iter(()), None
+        self._gap = LOW_PRODUCER_IDS + randomness.bits(_GAP_BITS)
+        self._block, self._ahead = iter(()), None
         self.reserve()
 
     async def stop(self) -> None:
@@ -513,7 +508,11 @@ class ProducerIds:
     async def _take(self) -> None:
         async with self._taking:
             if self._ahead is None:
-                self._ahead = await self._control.allocate_producer_ids(PRODUCER_ID_BLOCK)
+                block = await self._control.allocate_producer_ids(PRODUCER_ID_BLOCK)
+                if self._gap and block.start < LOW_PRODUCER_IDS:
+                    await self._control.skip_producer_ids(self._gap)
+                    block = await self._control.allocate_producer_ids(PRODUCER_ID_BLOCK)
+                self._ahead = block
 
     async def _reserve(self) -> None:
         failed = False

@@ -29,7 +29,12 @@ from penstock.control.operations.images import (
     read_incarnation,
 )
 from penstock.control.rules import epochs as rules
-from penstock.control.rules.metadata import check_incarnation, check_registered, link_epoch
+from penstock.control.rules.metadata import (
+    check_incarnation,
+    check_registered,
+    is_linked,
+    link_epoch,
+)
 from penstock.control.values.diskless import PartitionKey
 from penstock.control.values.epochs import (
     AssignedEpoch,
@@ -92,6 +97,7 @@ class ReplicatedPartitions(OverImages):
         found = yield from reservations(keys, lock=True)
         chains = yield from _epochs(keys, below=_ANY_EPOCH, limit=CHAIN_EPOCHS_MAX)
         granted: dict[PartitionKey, PartitionChain] = {}
+        yield from _adopt(claims, found, chains, broker_id)
         refused: dict[PartitionKey, PenstockError] = {}
         reserved: list[tuple[UUID, int, int]] = []
         for asked in claims:
@@ -184,16 +190,17 @@ class ReplicatedPartitions(OverImages):
                 refused[reassignment.key] = NotReplicated(*reassignment.key)
                 continue
             got = rules.reassign(reassignment, row, known.image.version + 1)
-            if not isinstance(got, PenstockError) and got.get("move") and link_epoch(topic):
+            if not isinstance(got, PenstockError) and got.get("move") and is_linked(topic):
                 got = InvalidReplicas(
-                    f"topic {topic.name!r} is or was linked: its log has leader epochs of another"
-                    " cluster, and its replicas cannot be moved. Copy it to a new topic instead"
+                    f"topic {topic.name!r} is linked and has one replica until its promotion: run"
+                    " `penstock link promote --replication-factor` for more"
                 )
             if isinstance(got, PenstockError):
                 refused[reassignment.key] = got
                 continue
             moved[reassignment.key] = got
-            if got.get("move") and reassignment.key not in found:
+            copied = link_epoch(topic) > 0  # its leader's claim has the first epochs
+            if got.get("move") and reassignment.key not in found and not copied:
                 first[reassignment.key] = rules.first_epoch(known.image, row, min_insync_replicas=1)
         yield from add_first(first)
         return refused, (yield from self._images.store(known, _moved(known, moved)))
@@ -326,6 +333,44 @@ def add_first(made: Mapping[PartitionKey, PartitionEpoch]) -> Operation[None]:
         [(*key, epoch.epoch, epoch.leader, epoch.incarnation) for key, epoch in made.items()]
     )
     yield images.add_epochs([images.epoch_row(key, epoch) for key, epoch in made.items()])
+
+
+def _adopt(
+    claims: Sequence[EpochClaim],
+    found: dict[PartitionKey, Reservation],
+    chains: dict[PartitionKey, tuple[PartitionEpoch, ...]],
+    broker_id: int,
+) -> Operation[None]:
+    """Store the epochs of logs of other clusters as first epochs; update `found` and `chains`.
+
+    A partition without a leader so far may have epochs of an earlier claim, from before a cancelled
+    reassignment. They are replaced.
+    """
+    made = {
+        claim.key: rules.adopted(claim, broker_id)
+        for claim in claims
+        if claim.history and all(epoch.incarnation is None for epoch in chains.get(claim.key, ()))
+    }
+    if not made:
+        return
+    yield images.forget_epochs(list(made))
+    yield images.forget_partitions(list(made))
+    for depth in range(max(map(len, made.values()))):
+        level = [(key, epochs[depth]) for key, epochs in made.items() if depth < len(epochs)]
+        yield images.add_epochs([images.epoch_row(key, epoch) for key, epoch in level])
+        ended = [
+            (*key, epoch.epoch, end)
+            for key, epoch in level
+            if (end := epoch.end_offset) is not None
+        ]
+        yield images.seal(ended)
+    for claim in claims:
+        if (epochs := made.get(claim.key)) is not None:
+            before = found[claim.key].reserved if claim.key in found else 0
+            reserved = max(before, claim.above, epochs[-1].epoch)
+            found[claim.key] = Reservation(reserved, broker_id, None, epochs[-1].epoch)
+            chains[claim.key] = epochs[-CHAIN_EPOCHS_MAX:]
+    yield images.add_partitions([(*key, found[key].reserved, broker_id, None) for key in made])
 
 
 def _epochs(

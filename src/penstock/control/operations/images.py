@@ -34,6 +34,7 @@ from penstock.control.drivers.statements import (
     value,
 )
 from penstock.control.rules.epochs import is_diskless, may_have_epochs
+from penstock.control.rules.metadata import is_linked
 from penstock.control.values.diskless import PartitionKey
 from penstock.control.values.epochs import AssignedEpoch, PartitionEpoch, PartitionLoss, Reservation
 from penstock.control.values.topics import Broker, EntityConfigs, MetadataImage, Partition, Topic
@@ -364,6 +365,19 @@ delete_epochs = Each("changed", "DELETE FROM partition_epochs WHERE topic_id = A
 delete_partition_epochs = Each(
     "changed", "DELETE FROM replicated_partitions WHERE topic_id = ANY($1::uuid[])"
 )
+_FORGET: Final = "WHERE (topic_id, number) IN (SELECT * FROM unnest($1::uuid[], $2::int[]))"
+_FORGET_SQLITE: Final = "WHERE topic_id = $1 AND number = $2"
+forget_epochs = Each(
+    "changed",
+    f"DELETE FROM partition_epochs {_FORGET}",  # noqa: S608
+    sqlite=f"DELETE FROM partition_epochs {_FORGET_SQLITE}",  # noqa: S608
+)
+"""Takes rows of (topic id, partition)."""
+forget_partitions = Each(
+    "changed",
+    f"DELETE FROM replicated_partitions {_FORGET}",  # noqa: S608
+    sqlite=f"DELETE FROM replicated_partitions {_FORGET_SQLITE}",  # noqa: S608
+)
 
 
 def reservation_of(found: Any) -> Reservation:
@@ -629,7 +643,10 @@ def _changed_names(known: MetadataImage, image: MetadataImage) -> Collection[str
 
 
 def _ends(known: Topic | None, topic: Topic | None) -> bool:
-    return known is not None and may_have_epochs(known) and (topic is None or is_diskless(topic))
+    """Return whether a topic loses its leader epochs: deleted, diskless from now on, or linked."""
+    if known is None or not may_have_epochs(known):
+        return False
+    return topic is None or is_diskless(topic) or is_linked(topic)
 
 
 def _new_partitions(known: Topic | None, topic: Topic) -> list[Partition]:

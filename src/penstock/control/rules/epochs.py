@@ -30,7 +30,8 @@ Older epochs are SEALED: such an epoch has an end, at which the next one starts.
 Epochs begin at 0, as Kafka's leader epochs do; -1 means none. The first epoch is open when the
 topic is created. The process of the leader that was registered then leads it, and must claim a new
 one after a restart. Partitions with one replica, and partitions of diskless topics, have no rows
-here.
+here. The partition of a promoted topic begins with the epochs of its log, which another cluster has
+written; they come with the first claim (`docs/decisions/0076`).
 
 Source: fencing and quorums of BookKeeper's ledger recovery; Kafka's leader epochs (KIP-101).
 """
@@ -109,6 +110,17 @@ def first_epoch(
         ack_quorum=ack_quorum(len(partition.replicas), min_insync_replicas),
         leader=partition.leader,
         incarnation=None if leader is None else leader.incarnation,
+    )
+
+
+def adopted(claim: EpochClaim, broker_id: int) -> tuple[PartitionEpoch, ...]:
+    """Return the epochs of a claimant's log as epochs of the partition; the last one is open."""
+    ends = [*[start for _, start in claim.history[1:]], None]
+    return tuple(
+        [
+            PartitionEpoch(epoch, start, end, (broker_id,), 1, broker_id, None)
+            for (epoch, start), end in zip(claim.history, ends, strict=True)
+        ]
     )
 
 

@@ -32,7 +32,8 @@ from penstock.control.values.topics import ROLES, Broker, MetadataImage, Partiti
 LINK_SOURCE: Final = "link.source"
 LINK_CLIENT: Final = "link.client.config"
 LINK_EPOCH: Final = "link.epoch"
-LINK_CONFIGS: Final = (LINK_SOURCE, LINK_CLIENT, LINK_EPOCH)
+LINK_TOPIC_ID: Final = "link.source.topic.id"
+LINK_CONFIGS: Final = (LINK_SOURCE, LINK_CLIENT, LINK_EPOCH, LINK_TOPIC_ID)
 """Settings of a topic that follows a topic of another cluster."""
 
 PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000
@@ -202,11 +203,21 @@ def set_topic_configs(
     configs: Mapping[str, str],
     expected: Mapping[str, str] | None,
 ) -> tuple[MetadataImage, Topic]:
-    """Replace a topic's configs; raises UnknownTopic or StaleTopic."""
+    """Replace a topic's configs; raises UnknownTopic or StaleTopic.
+
+    A topic that becomes linked loses the leader epochs of this cluster, because its log gets those
+    of the source. It must have one replica.
+    """
     topic = _topic(image, topic_id)
     if expected is not None and dict(expected) != dict(topic.configs):
         raise StaleTopic(topic.name, "the config", dict(expected), dict(topic.configs))
     changed = replace(topic, configs=dict(configs))
+    if is_linked(changed) and not is_linked(topic):
+        for row in topic.partitions:
+            if len(row.replicas) > 1 or row.move:
+                raise StaleTopic(topic.name, "the replicas", row.replicas[:1], row.copies)
+        rows = tuple([replace(row, leader_epoch=0) for row in topic.partitions])
+        changed = replace(changed, partitions=rows)
     return with_topics(image, [changed]), changed
 
 

@@ -72,11 +72,15 @@ class EpochClaim(NamedTuple):
 
     `above` is the highest epoch of the partition that the claimant knows: from an earlier claim of
     its own, a promise, or the image. A repeated claim has the same value.
+
+    `history` has the epochs of the claimant's log with their start offsets, if another cluster has
+    written the log. They become the partition's first epochs, unless it was led here before.
     """
 
     topic_id: UUID
     partition: int
     above: int
+    history: tuple[tuple[int, int], ...] = ()
 
     @property
     def key(self) -> PartitionKey:

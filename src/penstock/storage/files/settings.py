@@ -171,6 +171,10 @@ class LogConfig:
         " follows: it has the same batches at the same offsets, and rejects producers. Empty for a"
         " topic without a link; deleting this setting promotes the topic.",
     )  # fmt: skip
+    link_source_topic_id: str = setting(
+        "", "Id of the topic that a linked topic follows, which differs if the source's topic is"
+        " deleted and created again. The brokers set it; a request cannot change it.",
+    )  # fmt: skip
     local_retention_bytes: int = setting(
         -2, "Bytes of a tiered partition to keep on local disk; -2 means retention.bytes.", -2,
         LONG_MAX,
@@ -201,7 +205,7 @@ class LogConfig:
         0, "Minimum age of a record before compaction may remove it.", 0, LONG_MAX
     )
     min_insync_replicas: int = setting(
-        1, "Replicas that must hold a batch before acks=all is answered.", 1, INT_MAX
+        1, "Replicas that must hold a batch before acks=all is answered; at most all.", 1, INT_MAX
     )
     preallocate: bool = setting(
         False, "Reserve the space of a segment when it is created.", no_effect=NO_RESERVE
