@@ -30,11 +30,15 @@ HERE = Path(__file__).resolve().parent
 ALLOWED = HERE / "allowed.toml"
 OWN = {
     "test_compacted",
+    "test_connect_cluster",
     "test_debezium",
     "test_diskless",
     "test_history",
+    "test_karapace",
     "test_log_files",
     "test_mirroring",
+    "test_monitors",
+    "test_mirrormaker",
     "test_registry",
     "test_registry_values",
     "test_schema_validation",

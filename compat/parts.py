@@ -207,6 +207,21 @@ def kcat() -> str:
     return found
 
 
+def program(name: str, version: str) -> str:
+    """Return the path of a program that the suite does not fetch, from the PATH.
+
+    Args:
+        version: the version that was tried; others may work.
+
+    Raises:
+        PartMissing: the PATH has no such program.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise PartMissing(f"{name} is not on the PATH; version {version} was tried")
+    return str(Path(found).resolve())
+
+
 def debian(package: str) -> Path:
     """The root of an unpacked Debian package and of what it needs that is not installed here.
 

@@ -189,6 +189,16 @@ def test_more_partitions() -> None:
     assert grow(3, [(2, 1)]) == ((2, 1),)
 
 
+def test_more_partitions_have_as_many_replicas_as_a_reassignment_will_make() -> None:
+    old = topic("orders", factor=1)
+    moved = replace(old, partitions=(replace(old.partitions[0], target=(1, 2), move=1),))
+    more = plan_partitions(
+        moved, total_count=2, assignments=[(2, 1)], image=image(moved), settings=SETTINGS,
+        levels=LEVELS,
+    )  # fmt: skip
+    assert more == ((2, 1),)
+
+
 @pytest.mark.parametrize(
     ("total", "assignments", "code"),
     [

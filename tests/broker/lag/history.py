@@ -6,6 +6,7 @@ moves by ten seconds. Partition 1 has no commits.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -60,6 +61,18 @@ async def play(scene: Scene, committed: Committed, produced: Produced) -> int:
                 await scene.commit(group, offset, step_ms=0)
                 await committed(group, offset, at_ms)
     return start_ms
+
+
+def offset_commit(
+    group: str, topic: str, partition: int, offset: int, at_ms: int
+) -> tuple[bytes, bytes]:
+    """Return key and value of a commit in Kafka's topic `__consumer_offsets`."""
+    key = struct.pack(">h", 1) + _text(group) + _text(topic) + struct.pack(">i", partition)
+    return key, struct.pack(">hq", 1, offset) + _text("") + struct.pack(">qq", at_ms, at_ms)
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
 
 
 def comparable(answer: Any, *, start_ms: int, cluster: str) -> Any:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import struct
 import subprocess
 import urllib.error
 import urllib.request
@@ -20,10 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compat.conftest import missing
+from compat.parts import PartMissing, program
 
-from tests.broker.lag.history import FALSE_ALARMS, OFFSETS, STATES, comparable, paths, play
+from tests.broker.lag.history import (
+    FALSE_ALARMS,
+    OFFSETS,
+    STATES,
+    comparable,
+    offset_commit,
+    paths,
+    play,
+)
 from tests.broker.lag.scene import TOPIC, Scene
-from tests.machine import lacking
 from tests.ports import free_port
 
 RECORDED = Path(__file__).parent / "burrow_answers.json"
@@ -124,15 +131,16 @@ async def test_other_answers_have_burrows_shape(scene: Scene) -> None:
 @asynccontextmanager
 async def burrow(scene: Scene, directory: Path) -> AsyncIterator[str]:
     """Run Burrow against the broker, and yield its address once it knows the topic's offsets."""
-    program = shutil.which("Burrow")
-    if program is None:
-        lacking("Burrow is not on the PATH (go install github.com/linkedin/Burrow@latest)")
+    try:
+        executable = program("Burrow", "1.9.5")
+    except PartMissing as error:
+        missing(error)
     port = free_port()
     config = CONFIG.format(bootstrap=scene.bootstrap, port=port, commits=COMMITS)
     (directory / "burrow.toml").write_text(config)
     with (directory / "burrow.out").open("wb") as log:
         process = subprocess.Popen(
-            [program, "--config-dir", str(directory)], cwd=directory, stdout=log, stderr=log
+            [executable, "--config-dir", str(directory)], cwd=directory, stdout=log, stderr=log
         )
     address = f"http://127.0.0.1:{port}"
     try:
@@ -175,10 +183,6 @@ async def _burrows_answers(address: str, start_ms: int) -> dict[str, Any]:
     }
 
 
-def _text(value: str) -> bytes:
-    return struct.pack(">h", len(value)) + value.encode()
-
-
 @pytest.mark.long
 async def test_the_real_burrow_agrees(scene: Scene, tmp_path: Path) -> None:
     await scene.create(partitions=2)
@@ -186,9 +190,7 @@ async def test_the_real_burrow_agrees(scene: Scene, tmp_path: Path) -> None:
     async with burrow(scene, tmp_path) as address:
 
         async def committed(group: str, offset: int, at_ms: int) -> None:
-            key = struct.pack(">h", 1) + _text(group) + _text(TOPIC) + struct.pack(">i", 0)
-            value = struct.pack(">hq", 1, offset) + _text("") + struct.pack(">qq", at_ms, at_ms)
-            await scene.write(COMMITS, key, value)
+            await scene.write(COMMITS, *offset_commit(group, TOPIC, 0, offset, at_ms))
 
         async def produced(end: int) -> None:
             await _until_end(address, end)

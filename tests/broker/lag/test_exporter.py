@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator
@@ -11,11 +10,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from compat.conftest import missing
+from compat.parts import PartMissing, program
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.broker.lag.scene import TOPIC, Scene
-from tests.machine import lacking
 from tests.ports import free_port
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -128,15 +128,17 @@ async def test_the_list_of_groups_begins_with_the_worst(scene: Scene) -> None:
 
 @pytest.mark.long
 async def test_the_real_exporter_agrees(scene: Scene, tmp_path: Path) -> None:
-    program = shutil.which("kafka_exporter")
-    if program is None:
-        lacking(
-            "kafka_exporter is not on the PATH (go install github.com/danielqsj/kafka_exporter"
-            "@latest)"
-        )
+    try:
+        executable = program("kafka_exporter", "1.9.0")
+    except PartMissing as error:
+        missing(error)
     address = f"127.0.0.1:{free_port()}"
     async with populated(scene):
-        command = [program, f"--kafka.server={scene.bootstrap}", f"--web.listen-address={address}"]
+        command = [
+            executable,
+            f"--kafka.server={scene.bootstrap}",
+            f"--web.listen-address={address}",
+        ]
         with (tmp_path / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         ours = await own_series(scene)

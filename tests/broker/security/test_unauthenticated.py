@@ -19,6 +19,7 @@ from penstock.control.access import change_credentials
 from penstock.security import AclAuthoriser, jwks
 from penstock.security.audit import AuditEvent
 from penstock.security.credentials import SCRAM_SHA_256, derive
+from penstock.security.sasl import ClientExchange
 from penstock.security.sasl.oauthbearer import OAuthBearerClient
 from penstock.security.sasl.peers import PeerSecret
 from penstock.security.tokens import JWKS_BYTES_MAX
@@ -61,6 +62,52 @@ async def until(condition: Any) -> None:
 async def gone(server: BrokerServer) -> None:
     await until(lambda: not server._connections)
     assert server.security_service.limits.waiting == 0
+
+
+async def raw_tokens(client: WireClient, mechanism: str, own: ClientExchange) -> None:
+    """Authenticate by SaslHandshake version 0 and tokens without headers."""
+    agreed = await client.call("SaslHandshake", 0, {"mechanism": mechanism})
+    assert agreed.error_code == 0
+    challenge = b""
+    for _ in range(1 if mechanism == "PLAIN" else 2):
+        token = own.respond(challenge)
+        client.writer.write(len(token).to_bytes(4, "big") + token)
+        challenge = await client.receive()
+    if mechanism == "PLAIN":
+        assert challenge == b""
+    else:
+        own.respond(challenge)  # checks the server's signature
+    assert own.done
+
+
+@pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
+async def test_clients_may_send_raw_tokens(
+    start_broker: StartBroker, tmp_path: Path, mechanism: str
+) -> None:
+    server = await secured(start_broker, tmp_path)
+    client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
+    await raw_tokens(client, mechanism, exchange(mechanism))
+    assert principal(server) == "User:alice"
+    await client.create("orders")
+    again = await client.call("SaslHandshake", 0, {"mechanism": mechanism})
+    assert again.error_code == ILLEGAL_STATE
+    await client.close()
+    await gone(server)
+
+
+async def test_a_rejected_raw_token_ends_the_connection(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    server = await secured(start_broker, tmp_path)
+    for message in (b"\0a\0b", bytes(40), b""):
+        client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
+        await client.call("SaslHandshake", 0, {"mechanism": "PLAIN"})
+        client.writer.write(len(message).to_bytes(4, "big") + message)
+        assert await client.closed_by_server()
+        await client.close()
+    await gone(server)
+    counts = server.security_service._metrics.authentications
+    assert counts["SASL_PLAINTEXT", "PLAIN", "failure"] == 2  # the empty frame is none
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])

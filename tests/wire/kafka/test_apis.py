@@ -27,9 +27,8 @@ def test_the_range_is_as_wide_as_the_schemas(api: Api) -> None:
     if api.name != "InitProducerId":
         with pytest.raises(UnsupportedVersion):
             load_struct(api.name, api.maximum + 1, "request")
-    if api.name != "SaslHandshake":  # whose version 0 is a request like the next one
-        with pytest.raises(UnsupportedVersion):
-            load_struct(api.name, api.served_from - 1, "request")
+    with pytest.raises(UnsupportedVersion):
+        load_struct(api.name, api.served_from - 1, "request")
 
 
 def test_keys_are_unique_and_never_flexible_means_never() -> None:
@@ -43,12 +42,6 @@ def test_produce_is_advertised_from_zero_and_served_from_three() -> None:
     assert APIS[0].minimum == 0
     assert not APIS[0].serves(2)
     assert APIS[0].serves(3)
-
-
-def test_sasl_is_seen_by_clients_that_look_for_version_zero() -> None:
-    handshake = BY_NAME["SaslHandshake"]
-    assert handshake.minimum == 0
-    assert not handshake.serves(0)
 
 
 def test_no_version_is_advertised_for_transactions_in_two_phases() -> None:

@@ -78,7 +78,9 @@ class Security(Struct, frozen=True, kw_only=True):
 
     def sasl_handshake(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
         """Begin an authentication with the client's mechanism; raises IllegalState."""
-        return self.security_service.handshake(context.connection, request.mechanism)
+        return self.security_service.handshake(
+            context.connection, request.mechanism, raw=context.version == 0
+        )
 
     async def sasl_authenticate(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
         """Handle one message of the client's SASL exchange; raises IllegalState."""

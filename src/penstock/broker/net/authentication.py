@@ -1,14 +1,15 @@
 """SASL state of one connection, which determines the requests that it may send.
 
     BEGIN     before a handshake: ApiVersions, SaslHandshake
-    EXCHANGE  a mechanism was agreed on: SaslAuthenticate
+    EXCHANGE  a mechanism was agreed on: SaslAuthenticate, or raw tokens
     DONE      all requests; SaslHandshake starts reauthentication (KIP-368)
     FAILED    no requests
 
-After its session has ended, a connection may only reauthenticate, as the same principal by the same
-mechanism.
+After SaslHandshake version 0 the client sends raw tokens: frames without a header, which only the
+end of the connection rejects. aiokafka up to version 0.12 begins so. After its session has ended, a
+connection may only reauthenticate, as the same principal by the same mechanism.
 
-Source: Kafka's `SaslServerAuthenticator`; KIP-152, KIP-368.
+Source: Kafka's `SaslServerAuthenticator`; KIP-43, KIP-152, KIP-368.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Authentication:
         self._brokers_only = brokers_only
         self.mechanism = ""
         self.principal: Principal | None = None
+        self.raw = False
+        """Whether the client sends raw tokens until it has authenticated."""
         self.by_token = False
         """Whether the client authenticated with a delegation token."""
         self.expires = float("inf")
@@ -103,9 +106,11 @@ class Authentication:
         if not allowed:
             raise NotAuthenticated(f"a request with API key {key} before authentication")
 
-    def handshake(self, mechanism: str, now: float) -> None:
+    def handshake(self, mechanism: str, now: float, *, raw: bool = False) -> None:
         """Begin an exchange by a mechanism; raises UnsupportedMechanism, IllegalState."""
         again = self._step is Step.DONE
+        if again and raw:
+            raise IllegalState("SaslHandshake version 0 cannot begin a reauthentication")
         if self._step not in (Step.BEGIN, Step.DONE) or (
             again and now - self._since < AGAIN_SECONDS
         ):
@@ -124,6 +129,7 @@ class Authentication:
         self.mechanism = mechanism
         self._exchange = self._begin(mechanism)
         self._step = Step.EXCHANGE
+        self.raw = raw
 
     def step(self, message: bytes) -> Outcome | Later:
         """Handle the client's next message; raises AuthenticationFailed, IllegalState."""
@@ -160,6 +166,7 @@ class Authentication:
         self.principal = principal
         self.by_token = accepted.by_token
         self._exchange = None
+        self.raw = False
         self._step = Step.DONE
         self._since = now
         lifetime_ms = min(bounds, default=0)

@@ -31,7 +31,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.base.buffers import POOLED_BUFFER_BYTES, Lease, ReceivePool
 from penstock.security import ANONYMOUS, EVERYTHING, refusal
 from penstock.wire.kafka.apis import BY_NAME, Api
-from penstock.wire.kafka.framing import MalformedRequest, UntrustworthyFrame, check_length
+from penstock.wire.kafka.framing import (
+    HEADER_BYTES_MIN,
+    MalformedRequest,
+    UntrustworthyFrame,
+    check_length,
+)
 
 if TYPE_CHECKING:
     from penstock.broker.net.authentication import Authentication
@@ -267,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             (length,) = _LENGTH.unpack_from(data, position)
             if not 10 <= length <= owner.frame_bytes_max:
-                check_length(length, owner.frame_bytes_max)
+                self._check_length(length)
             start, end = position + 4, position + 4 + length
             if end > size:
                 self._begin(length, data[start:])
@@ -296,9 +301,15 @@ class Connection(asyncio.BufferedProtocol):
         elif self._must_wait():
             self._pause()
 
+    def _check_length(self, length: int) -> None:
+        """Raise UntrustworthyFrame for a length that neither requests nor raw SASL tokens have."""
+        raw = self.authentication is not None and self.authentication.raw
+        if not (raw and 0 < length < HEADER_BYTES_MIN):
+            check_length(length, self._owner.frame_bytes_max)
+
     def _begin(self, length: int, received: memoryview | bytes) -> None:
         owner = self._owner
-        check_length(length, owner.frame_bytes_max)
+        self._check_length(length)
         self._filled = len(received)
         self._frame_deadline = (
             owner.now() + FRAME_GRACE_SECONDS + length / FRAME_BYTES_PER_SECOND_MIN

@@ -23,6 +23,7 @@ from penstock.base.errors import BugError, InvalidSetting, PenstockError
 from penstock.base.metrics import Metrics, Sample, counters, gauge
 from penstock.base.pause import pause
 from penstock.broker.net.authentication import Authentication, IllegalState, NotAuthenticated
+from penstock.broker.net.connection import RequestContext
 from penstock.broker.net.errors import error_of
 from penstock.broker.net.listeners import Listener, between_brokers
 from penstock.client.security import NO_SECURITY, ClientSecurity
@@ -49,6 +50,7 @@ from penstock.security.sasl import (
     new_nonce,
 )
 from penstock.security.sasl.peers import USER, PeerSecret
+from penstock.wire.kafka.apis import BY_NAME
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
@@ -194,6 +196,7 @@ class Authenticator(Protocol):
     """Part of `SecurityService` that owners of connections call when one arrives or ends."""
 
     def arrived(self, connection: Connection) -> bool: ...
+    def token(self, connection: Connection, token: bytes) -> None: ...
     def gone(self, connection: Connection) -> None: ...
 
 
@@ -244,6 +247,9 @@ class _Shared:
         authentication = connection.authentication
         if authentication is None:
             raise NotAuthenticated("a request on a connection without authentication state")
+        if authentication.raw:
+            self._authenticator.token(connection, bytes(frame))
+            return None
         authentication.check(int.from_bytes(frame[:2], "big", signed=True), self.now())
         return self._owner.request(connection, frame, lease)
 
@@ -452,13 +458,18 @@ class SecurityService:
 
     # Requests (`handlers/security.py`)
 
-    def handshake(self, connection: Connection, mechanism: str) -> Mapping[str, Any]:
-        """Return the response to SaslHandshake; raises IllegalState."""
+    def handshake(
+        self, connection: Connection, mechanism: str, *, raw: bool = False
+    ) -> Mapping[str, Any]:
+        """Return the response to SaslHandshake; raises IllegalState.
+
+        With `raw`, the client sends raw tokens, instead of requests, until it has authenticated.
+        """
         authentication = connection.authentication
         if authentication is None:
             authentication = self._authentication_of_brokers(connection, mechanism)
         try:
-            authentication.handshake(mechanism, self._owner.now())
+            authentication.handshake(mechanism, self._owner.now(), raw=raw)
         except IllegalState:
             raise
         except PenstockError as error:
@@ -478,6 +489,26 @@ class SecurityService:
         connection.enter(self._sessions)
         self._wait(connection, authentication)
         return authentication
+
+    def token(self, connection: Connection, token: bytes) -> None:
+        """Respond to a raw token with a raw token, or close the connection."""
+        context = RequestContext(
+            api=BY_NAME["SaslAuthenticate"], version=0, correlation_id=0, client_id=None,
+            connection=connection, started=self._owner.now(),
+        )  # fmt: skip
+        connection.opened(context)
+        exchange = self._respond(context, token)
+        connection.waits_for(asyncio.get_running_loop().create_task(exchange))
+
+    async def _respond(self, context: RequestContext, token: bytes) -> None:
+        try:
+            answer = await self.authenticate(context.connection, token, context.started)
+        except IllegalState as error:
+            context.connection.close(str(error))
+            return
+        if not answer["error_code"]:  # after an error, `_refuse` closes the connection
+            data = answer["auth_bytes"]
+            context.reply([len(data).to_bytes(4, "big") + data])
 
     async def authenticate(
         self, connection: Connection, message: bytes, started: float

@@ -177,6 +177,8 @@ def plan_partitions(
 ) -> tuple[Replicas, ...]:
     """Return the replicas of the partitions that must be added to reach `total_count`.
 
+    Their number is that of partition 0, or of its target during a reassignment.
+
     Raises:
         InvalidPartitions: `total_count` is not more than now, or above the limit.
         InvalidReplicaAssignment, InvalidReplicationFactor: replicas cannot be placed.
@@ -188,7 +190,8 @@ def plan_partitions(
             f"topic {topic.name!r} has {current} partition(s): {total_count} is not an increase"
         )
     new = total_count - current
-    factor = len(topic.partitions[0].replicas)
+    first = topic.partitions[0]
+    factor = len(first.target or first.replicas)
     if assignments is None:
         _check_count(topic.name, total_count, image, settings, already=current)
         return _place(

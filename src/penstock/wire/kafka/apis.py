@@ -5,10 +5,8 @@ ranges are those of Apache Kafka 4.4, except for InitProducerId version 6 (two-p
 KIP-939), which Apache Kafka does not advertise either. Some fields need an explanation:
 
 - `minimum` is the first version that ApiVersions advertises, `served_from` the first that is
-  served. They differ for two APIs. Produce is advertised from version 0, because librdkafka
-  otherwise turns compression off; versions 0 to 2 (older message formats) return an error.
-  SaslHandshake is advertised from version 0, because librdkafka 2.0 detects SASL by it; librdkafka
-  then sends version 1.
+  served. They differ for Produce, which is advertised from version 0, because librdkafka otherwise
+  turns compression off; versions 0 to 2 (older message formats) return an error.
 - `flexible_from` is the first version with tagged fields (KIP-482). It is needed to read request
   headers before any schema is loaded. A test compares it with kio.
 
@@ -51,8 +49,7 @@ an element describe."""
 Scope = Literal["whole", "each", "listed", "asked"]
 
 PRODUCE: Final = 0
-SASL_HANDSHAKE: Final = 17
-_SERVED_FROM: Final = {PRODUCE: 3, SASL_HANDSHAKE: 1}
+_SERVED_FROM: Final = {PRODUCE: 3}
 """First version that is served, for APIs of which it is not the first advertised one."""
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
