@@ -343,7 +343,7 @@ def test_a_poller_killed_at_any_step_publishes_each_event_once(
 ) -> None:
     names: list[str] = []
     for step in range(1, 500):
-        folder = tmp_path / f"kill-{step}"
+        folder = tmp_path / f"kill-{order}-{step}"
         folder.mkdir()
         name = kill_at(shop, log, folder, step, order)
         if not name:
