@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import re
 import signal
 import subprocess
@@ -294,14 +295,51 @@ def server() -> Iterator[Server]:
         yield Server(name="other", bootstrap=wanted)
 
 
-class Killable(Addressed, Protocol):
-    """A broker that can be killed and started again in its place."""
+class Restartable(Protocol):
+    """A process that can be killed and started again in its place."""
 
     def start(self) -> object:
         """Start, or start again."""
 
     def kill(self) -> None:
         """End at once."""
+
+
+class Killable(Addressed, Restartable, Protocol):
+    """A broker that can be killed and started again."""
+
+
+def killed_in_turn(
+    processes: Sequence[Restartable], seconds: float, seed: int
+) -> Iterator[Restartable]:
+    """Kill each process and start it again, in an order from the seed; yield it after its start.
+
+    Begin again until `seconds` have passed and each process was killed.
+    """
+    order = random.Random(seed).sample(processes, len(processes))
+    until = time.monotonic() + seconds
+    for number, process in enumerate(itertools.cycle(order)):
+        if number >= len(order) and time.monotonic() > until:
+            return
+        process.kill()
+        process.start()
+        yield process
+
+
+class AnyOf:
+    """Brokers of one cluster, of which one at a time is killed and started again."""
+
+    def __init__(self, brokers: Sequence[PenstockProcess]) -> None:
+        self.bootstrap = bootstrap_of(brokers)
+        self._next = itertools.cycle(brokers)
+        self._killed = brokers[0]
+
+    def kill(self) -> None:
+        self._killed = next(self._next)
+        self._killed.kill()
+
+    def start(self) -> None:
+        self._killed.start()
 
 
 @contextmanager

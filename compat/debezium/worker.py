@@ -31,6 +31,17 @@ _CONNECTOR: Final = {
 }
 
 
+def connector_settings(url: str, name: str) -> dict[str, str]:
+    """Return the settings of a connector; its name is that of the slot, and the topics' prefix."""
+    place = urlsplit(url)
+    return {
+        **_CONNECTOR, "topic.prefix": name, "slot.name": name,
+        "database.hostname": place.hostname or "", "database.port": str(place.port),
+        "database.user": place.username or "", "database.password": "none",
+        "database.dbname": place.path.removeprefix("/"),
+    }  # fmt: skip
+
+
 class Debezium:
     """Process with connectors; each name is that of a slot, and the prefix of topics."""
 
@@ -54,25 +65,14 @@ class Debezium:
         """
         self._log = directory / "debezium.log"
         self._names = tuple(connectors)
-        place = urlsplit(url)
-        database = {
-            "database.hostname": place.hostname or "", "database.port": str(place.port),
-            "database.user": place.username or "", "database.password": "none",
-            "database.dbname": place.path.removeprefix("/"),
-        }  # fmt: skip
         files = [_written(directory / "worker.properties", {
             **_WORKER, "bootstrap.servers": bootstrap,
             "offset.storage.file.filename": str(directory / "debezium.offsets"),
             "listeners": f"http://127.0.0.1:{free_port()}", **(worker or {}),
         })]  # fmt: skip
         for name, settings in connectors.items():
-            named = {"name": name, "topic.prefix": name, "slot.name": name}
-            files.append(
-                _written(
-                    directory / f"{name}.properties",
-                    {**_CONNECTOR, **database, **named, **settings},
-                )
-            )
+            made = {"name": name, **connector_settings(url, name), **settings}
+            files.append(_written(directory / f"{name}.properties", made))
         command = [
             "java", "-XX:TieredStopAtLevel=4", "-cp", debezium(),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",

@@ -50,7 +50,10 @@ async def partition(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
             "num_partitions": 1,
             "replication_factor": 1,
             "assignments": [],
-            "configs": [{"name": "diskless.enable", "value": diskless}],
+            "configs": [
+                {"name": "diskless.enable", "value": diskless},
+                {"name": "min.insync.replicas", "value": "2"},  # the only replica is enough
+            ],
         }
         await client.call("CreateTopics", 7, {"topics": [topic], "timeout": 5000})
         yield broker.partitions.partition("t", 0)

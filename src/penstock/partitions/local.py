@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.records import OffsetOutOfRange
@@ -85,12 +85,9 @@ if TYPE_CHECKING:
 
 
 class NotEnoughReplicas(RetriableError):
-    """Append to a partition with fewer in-sync replicas than `min.insync.replicas` demands."""
+    """Append that the partition cannot take now; producers retry it."""
 
     code: ClassVar[str] = "not_enough_replicas"
-
-
-_ALL: Final = -1
 
 
 class LocalPartition(ReplicaState):
@@ -163,13 +160,10 @@ class LocalPartition(ReplicaState):
         """Append as `Partition.append`; durable after the sync of this turn of the loop.
 
         Raises:
-            NotEnoughReplicas: `acks` is -1 (all), and `min.insync.replicas` is above 1.
             PenstockError: see `PartitionLog.append`.
         """
         log = self.log
         config = log.state.config
-        if acks == _ALL and config.min_insync_replicas > 1:
-            self.check_in_sync()
         result = log.append(
             batches, now_ms=now_ms, lease=lease, config=config, single=True, guard=guard,
             opening=opening, ids=ids,
@@ -190,10 +184,8 @@ class LocalPartition(ReplicaState):
         """Write a marker as `Partition.write_marker`; durable after the sync of this turn.
 
         Raises:
-            NotEnoughReplicas: `min.insync.replicas` is above 1.
             PenstockError: see `Transactions.append_marker`.
         """
-        self.check_in_sync()
         result = self.log.transactions.append_marker(marker, now_ms=now_ms)
         self._commits.appends.append((done, result))
         self._commits.schedule()
@@ -207,13 +199,11 @@ class LocalPartition(ReplicaState):
         return self.log.transactions.aborted(start, end)
 
     def check_in_sync(self) -> None:
-        """Raise NotEnoughReplicas if `min.insync.replicas` demands more than one replica."""
-        needed = self.log.config.min_insync_replicas
-        if needed > 1:
-            raise NotEnoughReplicas(
-                f"{self.log.topic_partition} has 1 in-sync replica, but min.insync.replicas ="
-                f" {needed}"
-            )
+        """Raise an error if too few replicas can acknowledge an append.
+
+        The only replica of a partition is enough, whatever `min.insync.replicas` is, as in Apache
+        Kafka.
+        """
 
     def fence(self, error: PenstockError) -> int:
         """Reject appends and deletions with `error` until `unfence`; return the leader epoch.
