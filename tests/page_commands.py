@@ -103,9 +103,15 @@ class Run:
     Args:
         directory: where files are written and commands run.
         replaced: further texts of the page, such as addresses, and their replacements.
+        programs: directory of programs that the page expects on the path.
     """
 
-    def __init__(self, directory: Path, replaced: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        replaced: Mapping[str, str] | None = None,
+        programs: Path = Path(sys.executable).parent,
+    ) -> None:
         self.directory = directory
         self.replaced = {port: str(free_port()) for port in PORTS} | dict(replaced or {})
         self.outputs: list[str] = []
@@ -115,7 +121,9 @@ class Run:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "KAFKA_"))}
         here = self.replaced
         self._env = kept | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(
+                [str(Path(sys.executable).parent), str(programs), os.environ["PATH"]]
+            ),
             "PENSTOCK_BOOTSTRAP": f"127.0.0.1:{here['9092']}",
             "PENSTOCK_ADMIN_URL": f"http://127.0.0.1:{here['9644']}",
             "PENSTOCK_REGISTRY": f"http://127.0.0.1:{here['8081']}",
@@ -166,9 +174,13 @@ class Run:
         pattern = rf"(?<!\d)(?:{names})(?!\d)"
         return re.sub(pattern, lambda match: self.replaced[match[0]], text)
 
+    def close(self, title: str) -> None:
+        """End the command of a terminal."""
+        self._terminals.pop(title).stop()
+
     def _open(self, title: str, text: str) -> None:
         if title in self._terminals:
-            self._terminals.pop(title).stop()
+            self.close(title)
         env = self._env if "--config" in text else self._env | self._defaults
         output = self.directory / f".{title.replace(' ', '-').lower()}"
         self._last = Terminal(text, self.directory, env, output)

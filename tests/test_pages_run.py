@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing import Broker
 from tests.page_commands import DOCS, INSTALL, Block, Run, blocks, performed
+from tests.ports import free_port
 
 DATABASE = "postgresql://penstock:secret@127.0.0.1/penstock"
 BROKER = (
@@ -119,6 +121,115 @@ def test_moving_from_apache_kafka_and_back(tmp_path: Path) -> None:
             if block.title == "before.py":
                 run.perform(Block("sh", "", "python before.py\n"))
         assert "100 records copied" in "".join(run.outputs)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_guide_on_mirroring(tmp_path: Path) -> None:
+    with Broker(process=True) as target:
+        replaced = {
+            "127.0.0.1:9192": target.bootstrap,
+            "http://127.0.0.1:9645": target.admin_url,
+            "/mnt/kafka-1": str(tmp_path / "data"),
+            "/mnt/kafka-2": str(tmp_path / "data"),
+            "9450": str(free_port()),
+        }
+        with Run(tmp_path, replaced) as run:
+            for block in BROKER:
+                run.perform(block)
+            prepare = "penstock topic create orders -p 3\nseq 1 100 | penstock produce orders\n"
+            run.perform(Block("sh", "", prepare))
+            run.page(DOCS / "guides" / "mirroring.md")
+            run.perform(Block("sh", "", "penstock -b 127.0.0.1:9192 consume orders -e -q | wc -l"))
+            assert run.outputs[-1].strip() == "100"
+            metrics = "curl -s --retry 60 --retry-connrefused http://127.0.0.1:9450/metrics\n"
+            run.perform(Block("sh", "", metrics))
+            assert "penstock_mirror_lag_offsets" in run.outputs[-1]
+
+
+ONE_BROKER = {"--replication-factor 3": "--replication-factor 1"}
+"""Replacement in commands of guides, whose clusters have one broker each in these tests."""
+
+
+def commands(name: str) -> dict[str, Block]:
+    """Return the commands of a guide's overview, each by its subcommand."""
+    lines = blocks(DOCS / "guides" / f"{name}.md")[0].text.splitlines()
+    return {line.split()[2]: Block("sh", "", f"{line}\n") for line in lines}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_guide_on_disaster_recovery(tmp_path: Path) -> None:
+    with Broker() as first, Broker() as second:
+        addresses = {"first:9092": first.bootstrap, "second:9092": second.bootstrap}
+        with Run(tmp_path, addresses | ONE_BROKER) as run:
+            link = commands("disaster-recovery")
+            for topic in ("orders", "payments"):
+                first.create_topic(topic, 2)
+                write = f"seq 1 100 | penstock -b first:9092 produce {topic}\n"
+                run.perform(Block("sh", "", write))
+            for name in ("create", "delete"):
+                run.perform(link[name])
+            run.perform(Block("sh", "", link["create"].text.replace("payments", "")))
+            for name in ("status", "promote", "reverse"):
+                run.perform(link[name])
+            read = "penstock -b second:9092 consume orders -e -q | wc -l\n"
+            run.perform(Block("sh", "", read + link["status"].text.replace("second", "first")))
+            assert run.outputs[-1].startswith("100\n")
+            assert "payments" in run.outputs[-1]
+
+
+@pytest.mark.long
+@pytest.mark.interop
+@pytest.mark.timeout(600)
+def test_the_guide_on_migrations(tmp_path: Path) -> None:
+    from benchmarks.peers.apache_kafka import ApacheKafka
+
+    with ApacheKafka() as old, Broker() as new:
+        addresses = {"old-kafka:9092": old.bootstrap, "new:9092": new.bootstrap}
+        with Run(tmp_path, addresses | ONE_BROKER) as run:
+            create = "penstock -b old-kafka:9092 topic create orders -p 3\n"
+            write = "seq 1 100 | penstock -b {} produce orders\n"
+            run.perform(Block("sh", "", create + write.format("old-kafka:9092")))
+            migrate = commands("moving-from-apache-kafka")
+            for name in ("plan", "run", "status"):
+                run.perform(migrate[name])
+            run.perform(Block("sh", "", f"echo y | {migrate['cut-over'].text}"))
+            run.perform(Block("sh", "", write.format("new:9092")))
+            run.perform(Block("sh", "", f"echo y | {migrate['back'].text}"))
+            read = "penstock -b old-kafka:9092 consume orders -e -q | wc -l\n"
+            run.perform(Block("sh", "", read))
+            assert run.outputs[-1] == "200\n"
+
+
+@pytest.mark.long
+@pytest.mark.interop
+@pytest.mark.timeout(600)
+def test_the_guide_on_moving_out(tmp_path: Path) -> None:
+    from benchmarks.peers.apache_kafka import ApacheKafka
+    from compat.parts import class_path, jars, mirror_java
+
+    programs = tmp_path / "kafka" / "bin"
+    programs.mkdir(parents=True)
+    for name, classes, main in (
+        ("kafka-dump-log.sh", class_path(jars("tools")), "kafka.tools.DumpLogSegments"),
+        ("connect-mirror-maker.sh", mirror_java(), "kafka.connect.mirror.MirrorMaker"),
+    ):
+        java = f'#!/bin/sh\nexec java -Xmx512m -cp {classes} org.apache.{main} "$@"\n'
+        (programs / name).write_text(java)
+        (programs / name).chmod(0o755)
+    with (
+        ApacheKafka() as kafka,
+        Run(tmp_path, {"new-kafka:9092": kafka.bootstrap}, programs) as run,
+    ):
+        for block in BROKER:
+            run.perform(block)
+        for block in blocks(DOCS / "guides" / "moving-out.md"):
+            if "kafka-dump-log.sh" in block.text:
+                run.close(BROKER[0].title)
+            run.perform(block)
+        assert [output for output in run.outputs if output.startswith("100\n100\n")]
 
 
 @pytest.mark.long

@@ -26,6 +26,7 @@ class Proxy:
         self._limits = list(cut_after or [])
         self._passing = threading.Event()
         self._passing.set()
+        self._broken = False
         self._cut_answers = cut_answers
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: set[socket.socket] = set()
@@ -50,6 +51,15 @@ class Proxy:
     def resume(self) -> None:
         """Pass on what was held, and what comes from now on."""
         self._passing.set()
+
+    def cut(self) -> None:
+        """End all connections, and each new one, until `mend`."""
+        self._broken = True
+        for item in list(self._sockets):
+            _end(item)
+
+    def mend(self) -> None:
+        self._broken = False
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -77,6 +87,9 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._broken:
+                client.close()
+                continue
             try:
                 broker = socket.create_connection(self.target)
             except OSError:
@@ -85,8 +98,19 @@ class Proxy:
             self._sockets |= {client, broker}
             limit = self._limits.pop(0) if self._limits else None
             forward, back = (None, limit) if self._cut_answers else (limit, None)
-            self._start(self._pump, client, broker, forward)
-            self._start(self._pump, broker, client, back)
+            self._start(self._pass, client, broker, forward, back)
+
+    def _pass(
+        self, client: socket.socket, broker: socket.socket, forward: int | None, back: int | None
+    ) -> None:
+        answers = threading.Thread(target=self._pump, args=(broker, client, back), daemon=True)
+        answers.start()
+        self._pump(client, broker, forward)
+        answers.join()
+        self._sockets -= {client, broker}
+        client.close()
+        broker.close()
+        self._threads.remove(threading.current_thread())
 
     def _pump(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
         left = limit

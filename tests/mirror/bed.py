@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.client import Client
 from penstock.connect.running import Stop
@@ -21,6 +23,13 @@ COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 class Cluster(Protocol):
     """Broker with an address."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class Address(NamedTuple):
+    """Address of a broker."""
 
     bootstrap: str
 
@@ -39,13 +48,41 @@ def mirror_file(
     return file
 
 
-def mirror(file: Path, *, once: bool = True) -> Any:
-    """Run a mirror in this process; return its last status."""
+def mirror(file: Path, report: Callable[[str], None] = print) -> Any:
+    """Run a mirror with `once` in this process; return its last status."""
     spec = load(file)
     status = StatusFile(spec.name, "mirror", spec.state)
     with Watch(spec, status) as watch:
-        run(MirrorRun(spec=spec, watch=watch, stop=Stop(), once=once))
+        run(MirrorRun(spec=spec, watch=watch, stop=Stop(), once=True, report=report))
     return status.status
+
+
+@contextmanager
+def running(file: Path) -> Iterator[Watch]:
+    """Run a mirror in a thread of this process; yield what watches it.
+
+    Raises:
+        Exception: the mirror has failed.
+    """
+    spec, stop = load(file), Stop()
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            run(MirrorRun(spec=spec, watch=watch, stop=stop))
+        except Exception as error:
+            failures.append(error)
+
+    with Watch(spec, StatusFile(spec.name, "mirror", spec.state)) as watch:
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield watch
+        finally:
+            stop.set()
+            thread.join()
+    for error in failures:
+        raise error
 
 
 def wait_for(found: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -59,6 +96,14 @@ def wait_for(found: Callable[[], bool], seconds: float = 60.0) -> None:
         if time.monotonic() > until:
             raise TimeoutError(f"not within {seconds} s")
         time.sleep(0.02)
+
+
+def run_command(verb: str, file: Path, status: int, *options: str) -> str:
+    """Run a command of `penstock mirror` in a process; return its output after its status."""
+    words = [sys.executable, "-m", "penstock", "mirror", verb, str(file), *options]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == status, ran.stderr
+    return ran.stdout + ran.stderr
 
 
 class Mirroring:

@@ -429,8 +429,8 @@ class TransactionCalls:
         self._transactional(transactional_id, "InitProducerId", body)
         return self.describe_transaction(transactional_id)
 
-    def abort_open(self, topic: str) -> int:
-        """Abort all open transactions in a topic by markers, and return their number.
+    def abort_open(self, topic: str) -> None:
+        """Abort all open transactions in a topic by markers.
 
         Use this only for transactions that no coordinator of the cluster knows. A producer that is
         still running is not fenced: its later writes are not part of a transaction.
@@ -440,7 +440,6 @@ class TransactionCalls:
         """
         session = self._session
         partitions = [row.index for row in session.topic(topic).partitions]
-        count = 0
         for node_id, led in session.leaders_of(topic, partitions).items():
             body = {"topics": [{"name": topic, "partition_indexes": led}]}
             answer = session.call_node(node_id, "DescribeProducers", body)
@@ -469,8 +468,6 @@ class TransactionCalls:
                         if item.error_code:
                             where = f"abort marker of producer {marker.producer_id} in {topic}"
                             raise broker_error(int(item.error_code), where)
-                count += len(markers)
-        return count
 
     def _transactional(self, transactional_id: str, name: str, body: Mapping[str, Any]) -> Any:
         text("transactional id", transactional_id)

@@ -11,13 +11,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from penstock.base.errors import CorruptError
 from penstock.client import Client
 from penstock.records.extents import READ_COMMITTED
 
-CONFIGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
+CONFIGS: Final = {
+    "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1",
+    "segment.bytes": str(16 << 20),
+}  # fmt: skip
+"""The segment that is written is not compacted, and is read whole when a connector starts."""
 POSITIONS_MAX: Final = 1_000_000
 """Most positions of a source. Their topic has more records, because compaction lags behind."""
 
@@ -59,14 +64,20 @@ def read(client: Client, connector: str, found: dict[str, Any], start: int = 0) 
     for rows in client.iter_arrow(
         topic, columns=("key", "value"), start={0: start}, end={0: end}, isolation="read_committed"
     ):
-        for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
+        if rows["key"].null_count:
+            raise CorruptError(f"topic {topic}: a record without a key is not a position")
+        keys = rows["key"].dictionary_encode()
+        last = np.zeros(len(keys.dictionary), np.int64)
+        last[keys.indices] = np.arange(len(keys))
+        newest = rows.take(last)
+        for key, value in zip(newest["key"].to_pylist(), newest["value"].to_pylist(), strict=True):
             try:
                 name = key.decode()
                 if value is None:
                     found.pop(name, None)
                 else:
                     found[name] = msgspec.json.decode(value)
-            except (AttributeError, ValueError) as error:
+            except ValueError as error:
                 raise CorruptError(f"topic {topic}: record {key!r} is not a position") from error
         if len(found) > POSITIONS_MAX:
             raise CorruptError(f"topic {topic} has more than {POSITIONS_MAX:,} positions")

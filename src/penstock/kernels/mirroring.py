@@ -132,12 +132,12 @@ def _ended(cuts: Any, found: Any, count: Any, size: Any, base: Any, largest: Any
 
 
 @kernel(
-    f"int64({READ}, int64[:, ::1], int64, int64, int64, {READ}, {READ}, {READ}, int64, int64,"
-    " uint8[::1], int64[:, ::1], int64[::1])"
+    f"int64({READ}, int64[:, ::1], int64, {READ}, {READ}, {READ}, int64, int64, uint8[::1],"
+    " int64[:, ::1], int64[::1])"
 )
 def copy_records(
-    data: Any, table: Any, low: Any, high: Any, start: Any, header: Any, name: Any, home: Any,
-    room: Any, records_max: Any, target: Any, cuts: Any, state: Any,
+    data: Any, table: Any, start: Any, header: Any, name: Any, home: Any, room: Any,
+    records_max: Any, target: Any, cuts: Any, state: Any,
 ) -> Any:  # fmt: skip
     """Copy records from the offset `start` on; return the number of batches, or a negative problem.
 
@@ -150,7 +150,7 @@ def copy_records(
         IndexError: `target` or `cuts` is too small.
     """
     found, at, begin, count, base, largest = 0, 0, 0, 0, 0, 0
-    for batch in range(low, high):
+    for batch in range(table.shape[0]):
         position, end = table[batch, BEGIN], table[batch, END]
         for record in range(table[batch, COUNT]):
             fields = read_fields(data, position, end)

@@ -87,15 +87,19 @@ class Converter:
         self._frames = Frames()
 
     def batches(
-        self, topic: str, run: Run, identity: ProducerIdentity, to: str, firsts: Firsts
-    ) -> Iterator[Batch]:
+        self, topic: str, run: Run, identity: ProducerIdentity, to: str, firsts: Firsts,
+        until: int = LONG_MAX,
+    ) -> Iterator[Batch]:  # fmt: skip
         """Yield the records of a run as batches of the topic `to`, and add them to `firsts`.
+
+        They are transactional if the identity is idempotent. Batches that begin at the offset
+        `until` or above are left out.
 
         Raises:
             CorruptBatch: a stored batch is damaged, or is larger than the limits of a reader.
         """
         try:
-            yield from self._converted(run, identity, to, firsts)
+            yield from self._converted(run, identity, to, firsts, until)
         except (CorruptBatch, RecordTooLarge) as error:
             raise CorruptBatch(
                 f"{topic}-{run.partition}: offsets from {run.start_offset} to"
@@ -103,9 +107,9 @@ class Converter:
             ) from error
 
     def _converted(
-        self, run: Run, identity: ProducerIdentity, to: str, firsts: Firsts
+        self, run: Run, identity: ProducerIdentity, to: str, firsts: Firsts, until: int
     ) -> Iterator[Batch]:
-        table = find_batches(run.data, run.start_offset, LONG_MAX, False)
+        table = find_batches(run.data, run.start_offset, until, False)
         if run.aborted and len(table):
             table = table[~aborted_batches(run.data, table, run.aborted)]
         if not len(table):
@@ -136,7 +140,7 @@ class Converter:
         state = np.zeros(records.STATE_FIELDS, np.int64)
         target = self._frames.take(total + HEADER_BYTES * cuts_max)
         found = mirroring.copy_records(
-            data, table, 0, len(table), start, header, name, home, BATCH_BYTES, BATCH_RECORDS_MAX,
+            data, table, start, header, name, home, BATCH_BYTES, BATCH_RECORDS_MAX,
             np.frombuffer(target, np.uint8), cuts, state,
         )  # fmt: skip
         if found < 0:
@@ -167,7 +171,7 @@ def _sealed(
         partition_leader_epoch=-1,
         magic=MAGIC,
         crc=0,
-        attributes=codec | TRANSACTIONAL_FLAG,
+        attributes=codec | (TRANSACTIONAL_FLAG if identity.idempotent else 0),
         last_offset_delta=count - 1,
         base_timestamp=cut[record_writing.BASE_TIMESTAMP],
         max_timestamp=cut[record_writing.MAX_TIMESTAMP],

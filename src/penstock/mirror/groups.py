@@ -7,7 +7,8 @@ group's offset there. So a group that moved to the target is never set back.
 If another mirror transfers the same topics in the opposite direction, the target also has records
 that the group reads in the source only after that mirror has transferred them. The translated
 offset is then limited to the target's records that were in the source before the group's offset.
-This mirror learns of the other one from its positions, so not before the other one has started.
+This mirror learns of the other one from its positions. While there is no other mirror, the offset
+is limited to the first local record of the target (`LocalRecords`).
 
 A checkpoint has the format of MirrorMaker's `Checkpoint`, so `RemoteClusterUtils.translateOffsets`
 returns the same offsets:
@@ -30,11 +31,12 @@ from penstock.client import Client
 from penstock.client.groups import Committed
 from penstock.client.protocol import TopicAndPartition
 from penstock.connect import positions
+from penstock.mirror.local_records import LocalRecords
 from penstock.mirror.mirror_file import OWNER, MirrorSpec
 from penstock.mirror.syncs import Syncs, partition_bytes, text_bytes
 from penstock.mirror.topics import DIRECTION, Clusters
 
-CONFIGS: Final = {"cleanup.policy": "compact"}
+CONFIGS: Final = positions.CONFIGS
 _OFFSETS: Final = struct.Struct(">hqq")
 _VERSION: Final = 0
 _BEFORE, _AFTER = positions.positions_topic(f"{OWNER}\0").split("\0")
@@ -52,13 +54,15 @@ class Groups:
     """Transfer of the groups of one mirror, and the checkpoints that were written last."""
 
     def __init__(
-        self, spec: MirrorSpec, source: Client, target: Client, clusters: Clusters, syncs: Syncs
-    ) -> None:
+        self, spec: MirrorSpec, source: Client, target: Client, clusters: Clusters, syncs: Syncs,
+        local: LocalRecords | None,
+    ) -> None:  # fmt: skip
         self._spec = spec
         self._source = source
         self._target = target
         self._clusters = clusters
         self._syncs = syncs
+        self._local = local
         self._written: Checkpoints = {}
         self._others: dict[str, tuple[dict[str, Any], int]] = {}
         """Positions of mirrors that write to the source, and the offset after them."""
@@ -83,6 +87,7 @@ class Groups:
             return
         returning = self._returning_topics()
         changed: Checkpoints = {}
+        ends: dict[str, dict[int, int]] = {}
         self.active = []
         for group in names:
             offsets = self._translated(group, returning)
@@ -91,7 +96,7 @@ class Groups:
                 for place, entry in offsets.items()
                 if self._written.get((group, place)) != entry
             }
-            self._commit(group, offsets)
+            self._commit(group, offsets, ends)
         if changed:
             self._target.write_arrow(self._spec.checkpoints_topic, checkpoint_rows(changed))
             self._written |= changed
@@ -108,6 +113,8 @@ class Groups:
             offset = self._syncs.downstream(place, committed.offset)
             if offset is not None and (topic in returning or self._back.knows(place)):
                 offset = min(offset, self._back.upstream(place, committed.offset))
+            elif offset is not None and self._local is not None:
+                offset = min(offset, self._local.free(place))
             if offset is not None:
                 found[self._spec.renamed(topic), partition] = (committed, offset)
         return found
@@ -132,12 +139,19 @@ class Groups:
         return frozenset(found)
 
     def _commit(
-        self, group: str, offsets: Mapping[TopicAndPartition, tuple[Committed, int]]
-    ) -> None:
+        self, group: str, offsets: Mapping[TopicAndPartition, tuple[Committed, int]],
+        ends: dict[str, dict[int, int]],
+    ) -> None:  # fmt: skip
         there = self._target.committed(group)
         higher = {
             place: offset for place, (_, offset) in offsets.items()
             if place not in there or offset > there[place].offset
+        }  # fmt: skip
+        for topic in {topic for topic, _ in higher} - ends.keys():
+            ends[topic] = self._target.list_offsets(topic)
+        higher = {
+            (topic, partition): offset for (topic, partition), offset in higher.items()
+            if offset <= ends[topic][partition]  # higher if the topic was created again
         }  # fmt: skip
         if not higher:
             return

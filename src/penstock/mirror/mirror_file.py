@@ -25,7 +25,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.settings import setting
 from penstock.client import Client
 from penstock.client.errors import InvalidArgument
-from penstock.client.security import ClientSecurity, read_properties, read_security
+from penstock.client.security import environment_options, read_properties, read_security
 from penstock.client.session import parse_bootstrap
 from penstock.connect.connector_file import Parser
 from penstock.connect.plugins import ConnectorSettings
@@ -55,6 +55,7 @@ class SourceOptions(ConnectorSettings):
     )
     alias: str = setting("source", "Name of the source in prefixes and internal topics.")
     client_config: str = setting("", "Properties file with security options for the source.")
+    registry: str = setting("", "URL of the source's schema registry, whose schemas are mirrored.")
 
 
 class TargetOptions(ConnectorSettings):
@@ -72,6 +73,7 @@ class TargetOptions(ConnectorSettings):
         -1, "Replication factor of topics that are created; -1 means the brokers' default.", -1, 100
     )
     client_config: str = setting("", "Properties file with security options for the target.")
+    registry: str = setting("", "URL of the schema registry into which schemas are imported.")
 
 
 class MirrorOptions(ConnectorSettings):
@@ -140,6 +142,11 @@ class MirrorSpec:
         return f"{OWNER}{self.name}"
 
     @property
+    def transactional_id(self) -> str:
+        """Transactional id of the mirror's producer, and client id of its clients."""
+        return f"penstock-mirror-{self.name}"
+
+    @property
     def syncs_topic(self) -> str:
         """MirrorMaker's topic of offset pairs, in the target."""
         return f"mm2-offset-syncs.{self.source.alias}.internal"
@@ -159,6 +166,16 @@ class MirrorSpec:
             return False
         return not (self.prefixed and self.target.alias in topic.split(".")[:-1])
 
+    @property
+    def source_security(self) -> dict[str, str]:
+        """Security options of the source, by their names in properties files."""
+        return _security(self.document, self.source)
+
+    @property
+    def target_security(self) -> dict[str, str]:
+        """Security options of the target, by their names in properties files."""
+        return _security(self.document, self.target)
+
     def source_client(self, **options: Any) -> Client:
         return self._client(self.source, options)
 
@@ -166,14 +183,15 @@ class MirrorSpec:
         return self._client(self.target, options)
 
     def _client(self, side: SourceOptions | TargetOptions, options: dict[str, Any]) -> Client:
-        name, security = f"penstock-mirror-{self.name}", _security(self.document, side)
+        security = read_security(_security(self.document, side))
+        name = self.transactional_id
         return Client(side.bootstrap, client_id=name, security=security, **options)
 
 
-def _security(document: Document, side: SourceOptions | TargetOptions) -> ClientSecurity:
+def _security(document: Document, side: SourceOptions | TargetOptions) -> dict[str, str]:
     """Return the security options of a cluster, by default those of `PENSTOCK_CLIENT_CONFIG`."""
     file = side.client_config
-    return read_security(read_properties(str(document.path(file))) if file else None)
+    return read_properties(str(document.path(file))) if file else environment_options()
 
 
 def load(path: Path, *, bootstrap: str | None = None, state: Path | None = None) -> MirrorSpec:
@@ -209,6 +227,9 @@ def _spec(parser: Parser, state: Path | None) -> MirrorSpec | None:
         return None
     for section, side in (("source", source), ("target", target)):
         _check_side(parser, section, side)
+    if bool(source.registry) != bool(target.registry):
+        missing = "target" if source.registry else "source"
+        parser.refuse((missing, "registry"), "is missing", "set both registries, or none")
     if target.policy == "prefix" and source.alias == target.alias:
         parser.refuse(
             ("target", "alias"), f"is {target.alias!r}, as is source.alias", "choose another"
@@ -242,6 +263,6 @@ def _check_side(parser: Parser, section: str, side: SourceOptions | TargetOption
     parser.topic((section, "alias"), side.alias)
     if side.client_config:
         try:
-            _security(parser.document, side)
+            read_security(_security(parser.document, side))
         except PenstockError as error:
             parser.refuse((section, "client_config"), str(error))

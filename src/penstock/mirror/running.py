@@ -11,14 +11,20 @@ the target are skipped, so two mirrors in opposite directions do not return reco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
-from penstock.base.errors import PenstockError, RetriableError, UnavailableError
+from penstock.base.errors import (
+    CorruptError,
+    InvalidError,
+    PenstockError,
+    RetriableError,
+    UnavailableError,
+)
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.client import Client, TransactionalProducer
@@ -31,8 +37,10 @@ from penstock.connect import positions
 from penstock.connect.running import Stop
 from penstock.mirror import groups, syncs
 from penstock.mirror.batches import Converter, Firsts, Origin
+from penstock.mirror.local_records import LocalRecords, stored_key
 from penstock.mirror.mirror_file import MirrorSpec
 from penstock.mirror.reading import Fetched, Reading
+from penstock.mirror.rights import check_rights
 from penstock.mirror.syncs import Pair
 from penstock.mirror.topics import (
     DIRECTION,
@@ -55,6 +63,10 @@ CALL_MS: Final = 8_000
 LINGER_SECONDS: Final = 0.05
 """Time for which a transaction waits for more batches."""
 TICK_SECONDS: Final = 0.25
+REJECTED_SECONDS: Final = 30.0
+"""Time after which a topic that the target rejected is tried again."""
+HISTORY: Final = "history"
+"""Position with the state of a history job that has not finished (`mirror/history.py`)."""
 STEADY_SECONDS: Final = 30.0
 """Time without a failure after which the pauses between attempts start from the beginning."""
 BACKOFF: Final = Backoff(first_ms=100.0, ceiling_ms=5_000.0, steady=0.5)
@@ -78,6 +90,18 @@ class MirrorRun:
     report: Callable[[str], None] = logger.info
     ends: dict[str, dict[int, int]] = field(default_factory=dict)
     """End offsets of the source's topics at the start of a run with `once`."""
+    rejected: dict[str, _Rejection] = field(default_factory=dict)
+    """Topics that are not mirrored for now."""
+
+
+class _Rejection(Exception):
+    """Write to a topic that the target rejected, or whose records cannot be converted."""
+
+    def __init__(self, topic: str, cause: PenstockError) -> None:
+        super().__init__(str(cause))
+        self.topic = topic
+        self.cause = cause
+        self.until = SYSTEM_CLOCK.monotonic() + REJECTED_SECONDS
 
 
 def run(run: MirrorRun) -> None:
@@ -95,6 +119,9 @@ def run(run: MirrorRun) -> None:
             if _attempt(run):
                 break
             failures = 0
+        except _Rejection as rejection:
+            run.rejected[rejection.topic] = rejection
+            logger.warning("mirror %s: %s", run.spec.name, rejection)
         except (RetriableError, UnavailableError, OffsetOutOfRange, UnknownTopic) as error:
             now = SYSTEM_CLOCK.monotonic()
             if not failures or now - began > STEADY_SECONDS:
@@ -111,44 +138,95 @@ def run(run: MirrorRun) -> None:
             cause = f"another run of mirror {run.spec.name} has replaced this one"
             watch.enter("FAILED", cause if fenced else str(error))
             raise
+    if run.once and run.rejected:
+        watch.enter("FAILED", "; ".join(map(str, run.rejected.values())))
+        raise next(iter(run.rejected.values())).cause
     watch.enter("STOPPED")
 
 
 def _attempt(run: MirrorRun) -> bool:
-    """Mirror until the run ends; return False if the topics of the source have changed."""
+    """Mirror until the run ends; return False if another attempt has to follow.
+
+    It follows if the topics of the source have changed, or if a rejected topic is tried again.
+    """
     spec = run.spec
     with ExitStack() as opened:
         source = opened.enter_context(spec.source_client(api_timeout_ms=CALL_MS))
         target = opened.enter_context(spec.target_client(api_timeout_ms=CALL_MS))
         clusters = clusters_of(source, target)
-        producer = target.transactional(
-            f"penstock-mirror-{spec.name}", timeout_ms=TRANSACTION_TIMEOUT_MS
-        )
-        producer.begin()  # fences earlier runs and ends their transaction
-        producer.abort()
-        factor = spec.target.replication_factor
-        stored = positions.load(target, spec.position_owner, factor)
-        check_direction(spec, clusters, stored)
-        for topic, configs in (
-            (spec.syncs_topic, syncs.CONFIGS), (spec.checkpoints_topic, groups.CONFIGS)
-        ):  # fmt: skip
-            target.create_topic(topic, 1, configs, replication_factor=factor, exist_ok=True)
         topics = source_topics(spec, source)
+        if not run.rejected and not run.watch.status.status.batches:
+            check_rights(spec, source, target, topics)
+        producer, stored = claim(spec, target, clusters)
+        if HISTORY in stored:
+            raise MirrorRefused(
+                f"a history job of mirror {spec.name} has not finished. Run `penstock mirror"
+                " history` with the same file until it ends"
+            )
         transfer = _Transfer(run, source, target, producer, clusters, topics, stored)
         transfer.follow_topics()
-        transfer.syncs.load(target, spec.syncs_topic)
-        starts = _starts(run, source, topics, stored)
-        ends = _ends(run, source, topics) if run.once else None
+        transfer.load_pairs()
+        now, rejected = SYSTEM_CLOCK.monotonic(), run.rejected
+        for topic in [name for name, rejection in rejected.items() if rejection.until <= now]:
+            del rejected[topic]
+        mirrored = topics.keys() - rejected.keys()
+        starts = _starts(run, source, mirrored, stored)
+        ends = _ends(run, source, mirrored) if run.once else None
         reader = spec.source_client()
         with closing(Reading(reader, starts, ends)) as reading:
             places = {(t, p): offset for t, found in starts.items() for p, offset in found.items()}
             opened.callback(run.watch.ended)
-            run.watch.began(places, (reader, target))
+            stopped = {
+                (topic, partition): f"rejected: {rejection}"
+                for topic, rejection in rejected.items()
+                for partition in range(topics.get(topic, 0))
+            }
+            run.watch.began(places, (reader, target), stopped)
             return transfer.run(reading, places)
 
 
+def claim(
+    spec: MirrorSpec, target: Client, clusters: Clusters
+) -> tuple[TransactionalProducer, dict[str, Any]]:
+    """Return the mirror's producer, which fences earlier runs, and the stored positions.
+
+    Raises:
+        MirrorRefused: the positions belong to other clusters.
+        PenstockError: the target does not respond, or rejects a request.
+    """
+    producer = target.transactional(spec.transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS)
+    producer.begin()  # ends an open transaction of an earlier run
+    producer.abort()
+    factor = spec.target.replication_factor
+    stored = positions.load(target, spec.position_owner, factor)
+    check_direction(spec, clusters, stored)
+    for topic, configs in (
+        (spec.syncs_topic, syncs.CONFIGS), (spec.checkpoints_topic, groups.CONFIGS)
+    ):  # fmt: skip
+        target.create_topic(topic, 1, configs, replication_factor=factor, exist_ok=True)
+    return producer, stored
+
+
+def follow_topics(
+    spec: MirrorSpec, source: Client, target: Client, clusters: Clusters,
+    topics: Mapping[str, int], stored: dict[str, Any], report: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Bring topics, settings and ACLs of the target in line with the source; update `stored`."""
+    facts = direction(spec, clusters, topics)
+    changed = {} if stored.get(DIRECTION) == facts else {DIRECTION: facts}
+    for step in steps(spec, source, target, topics, stored):
+        step.act()
+        if step.text:
+            report(step.text)
+        changed |= step.stored
+    if changed:
+        topic = positions.positions_topic(spec.position_owner)
+        target.write_arrow(topic, positions.rows_of(changed))
+        stored |= changed
+
+
 def _starts(
-    run: MirrorRun, source: Client, topics: Mapping[str, int], stored: Mapping[str, Any]
+    run: MirrorRun, source: Client, topics: Iterable[str], stored: Mapping[str, Any]
 ) -> dict[str, dict[int, int]]:
     """Return the next offset of each partition.
 
@@ -160,7 +238,7 @@ def _starts(
         first = source.list_offsets(topic, "earliest")
         after = source.list_offsets(topic)
         for partition, offset in first.items():
-            known = stored.get(_key(topic, partition), offset)
+            known = stored.get(position_key(topic, partition), offset)
             if known < offset:
                 logger.warning(
                     "mirror %s: %s-%d: offsets %d to %d were deleted from the source before they"
@@ -177,15 +255,20 @@ def _starts(
     return starts
 
 
-def _ends(run: MirrorRun, source: Client, topics: Mapping[str, int]) -> dict[str, dict[int, int]]:
+def _ends(run: MirrorRun, source: Client, topics: Collection[str]) -> dict[str, dict[int, int]]:
     for topic in topics:
         if topic not in run.ends:
             run.ends[topic] = source.list_offsets(topic, isolation=READ_COMMITTED)
     return {topic: run.ends[topic] for topic in topics}
 
 
-def _key(topic: str, partition: int) -> str:
+def position_key(topic: str, partition: int) -> str:
+    """Return the name of the position of a source partition."""
     return f"at/{topic}/{partition}"
+
+
+def _records(firsts: Firsts, partition: int) -> int:
+    return sum(count for _, count in firsts.get(partition, []))
 
 
 class _Transfer:
@@ -195,7 +278,7 @@ class _Transfer:
         self, run: MirrorRun, source: Client, target: Client, producer: TransactionalProducer,
         clusters: Clusters, topics: dict[str, int], stored: dict[str, Any],
     ) -> None:  # fmt: skip
-        self.syncs = syncs.Syncs()
+        self._syncs = syncs.Syncs()
         self._run = run
         self._spec = run.spec
         self._source = source
@@ -207,27 +290,28 @@ class _Transfer:
         self._positions: dict[TopicAndPartition, int] = {}
         origin = None if run.spec.prefixed else Origin(clusters.source, clusters.target)
         self._converter = Converter(origin)
-        self._groups = groups.Groups(run.spec, source, target, clusters, self.syncs)
+        self._local = None if run.spec.prefixed else LocalRecords(target, clusters.source)
+        self._groups = groups.Groups(run.spec, source, target, clusters, self._syncs, self._local)
         now = SYSTEM_CLOCK.monotonic()
         self._groups_at = now
         self._topics_at = now + run.spec.options.topics_seconds
 
+    def load_pairs(self) -> None:
+        """Load the offset pairs, and the offsets below which the target has no local records."""
+        self._syncs.load(self._target, self._spec.syncs_topic)
+        for place, (_, downs) in self._syncs.pairs.items():
+            if self._local is not None:
+                self._local.start(place, self._stored.get(stored_key(place), downs[-1]))
+
     def follow_topics(self) -> None:
         """Bring topics, settings and ACLs of the target in line with the source."""
-        facts = direction(self._spec, self._clusters, self._topics)
-        changed = {} if self._stored.get(DIRECTION) == facts else {DIRECTION: facts}
-        for step in steps(self._spec, self._source, self._target, self._topics, self._stored):
-            step.act()
-            if step.text:
-                self._run.report(step.text)
-            changed |= step.stored
-        if changed:
-            topic = positions.positions_topic(self._spec.position_owner)
-            self._target.write_arrow(topic, positions.rows_of(changed))
-            self._stored |= changed
+        follow_topics(
+            self._spec, self._source, self._target, self._clusters, self._topics, self._stored,
+            self._run.report,
+        )  # fmt: skip
 
     def run(self, reading: Reading, places: Mapping[TopicAndPartition, int]) -> bool:
-        """Transfer batches until the run ends; return False if the topics have changed."""
+        """Transfer batches until the run ends; return False if another attempt has to follow."""
         self._positions = dict(places)
         stop = self._run.stop
         while not stop.requested:
@@ -238,6 +322,8 @@ class _Transfer:
                 self._transfer_groups()
                 return True
             now = SYSTEM_CLOCK.monotonic()
+            if any(rejection.until <= now for rejection in self._run.rejected.values()):
+                return False
             if now >= self._groups_at:
                 self._transfer_groups()
                 self._groups_at = SYSTEM_CLOCK.monotonic() + self._spec.options.groups_seconds
@@ -246,7 +332,7 @@ class _Transfer:
                     return False
                 self.follow_topics()
                 self._topics_at = SYSTEM_CLOCK.monotonic() + self._spec.options.topics_seconds
-            if not self._topics:
+            if reading.done:  # no topics, or all are rejected
                 stop.pause(TICK_SECONDS)
         return True
 
@@ -269,25 +355,33 @@ class _Transfer:
             by_topic.setdefault(topic, []).append(run)
         after: dict[TopicAndPartition, int] = {}
         pairs: list[tuple[TopicAndPartition, Pair]] = []
+        local: dict[str, int | None] = {}
         records = 0
         with self._producer.transaction() as transaction:
             for topic, runs in by_topic.items():
                 to = self._spec.renamed(topic)
                 firsts: Firsts = {}
                 batches = partial(self._batches, topic, runs, to, firsts)
-                report = transaction.write_batches(to, batches)
+                try:
+                    report = transaction.write_batches(to, batches)
+                except (OffsetOutOfRange, UnknownTopic):
+                    raise
+                except (InvalidError, CorruptError) as error:
+                    raise _Rejection(topic, error) from error
                 records += report.records
                 ends = {run.partition: run.behind.offset for run in runs}
                 after |= {(topic, partition): offset for partition, offset in ends.items()}
-                pairs += self._pairs(topic, ends, firsts, report.offsets)
-            stored = {_key(*place): offset for place, offset in after.items()}
+                offsets = self._written(topic, ends, report.offsets)
+                pairs += self._pairs(topic, ends, firsts, offsets)
+                local |= self._local_offsets(topic, firsts, offsets)
+            stored = {position_key(*place): offset for place, offset in after.items()} | local
             transaction.write_arrow(
                 positions.positions_topic(self._spec.position_owner), positions.rows_of(stored)
             )
             if pairs:
                 transaction.write_arrow(self._spec.syncs_topic, syncs.rows_of(pairs))
         for place, pair in pairs:
-            self.syncs.add(place, pair)
+            self._syncs.add(place, pair)
         self._positions |= after
         self._stored |= stored
         self._run.watch.committed(records, after)
@@ -298,6 +392,33 @@ class _Transfer:
         for run in runs:
             yield self._converter.batches(topic, run, identity, to, firsts)
 
+    def _written(
+        self, topic: str, ends: Mapping[int, int], offsets: Mapping[int, tuple[int, int]]
+    ) -> dict[int, tuple[int, int]]:
+        """Return the first and last offsets that were written, by partition; -1 if unknown.
+
+        If all records of a partition came from the target, they are the target's end, and one less.
+        """
+        skipped = [partition for partition in ends if partition not in offsets]
+        if not skipped:
+            return dict(offsets)
+        there = self._target.list_offsets(self._spec.renamed(topic), partitions=skipped)
+        return dict(offsets) | {p: (end, end - 1) for p, end in there.items()}
+
+    def _local_offsets(
+        self, topic: str, firsts: Firsts, offsets: Mapping[int, tuple[int, int]]
+    ) -> dict[str, int | None]:
+        """Return the changed positions that have an offset of `LocalRecords`."""
+        found: dict[str, int | None] = {}
+        for partition, (first, last) in offsets.items():
+            if self._local is not None and first >= 0:
+                place = (topic, partition)
+                whole = last - first + 1 == _records(firsts, partition)
+                free = self._local.written(place, first if whole else last + 1, last)
+                if free != self._stored.get(stored_key(place)):
+                    found[stored_key(place)] = free
+        return found
+
     def _pairs(
         self, topic: str, ends: Mapping[int, int], firsts: Firsts,
         offsets: Mapping[int, tuple[int, int]],
@@ -307,22 +428,18 @@ class _Transfer:
         Args:
             ends: new positions in the source.
             firsts: batches that were written.
-            offsets: first and last offsets that were written; -1 if unknown.
+            offsets: result of `_written`.
         """
         found: list[tuple[TopicAndPartition, Pair]] = []
-        skipped = [partition for partition in ends if partition not in offsets]
-        if skipped:  # all their records came from the target
-            there = self._target.list_offsets(self._spec.renamed(topic), partitions=skipped)
-            offsets = dict(offsets) | {p: (end, end - 1) for p, end in there.items()}
         for partition, end in ends.items():
             place = (topic, partition)
             first, last = offsets[partition]
             if first < 0:
                 continue
-            if not self.syncs.knows(place):
+            if not self._syncs.knows(place):
                 found.append((place, Pair(self._positions[place], first)))
             batches = firsts.get(partition, [])
-            if last - first + 1 == sum(count for _, count in batches):
+            if last - first + 1 == _records(firsts, partition):
                 downs = accumulate((count for _, count in batches), initial=first)
                 found += [
                     (place, Pair(up, down)) for (up, _), down in zip(batches, downs, strict=False)

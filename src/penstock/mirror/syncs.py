@@ -76,28 +76,32 @@ class Syncs:
     """Pairs of all partitions, in the order of their offsets."""
 
     def __init__(self) -> None:
-        self._pairs: dict[TopicAndPartition, tuple[list[int], list[int]]] = {}
+        self.pairs: dict[TopicAndPartition, tuple[list[int], list[int]]] = {}
+        """Source offsets and target offsets of the pairs, by partition."""
         self._next: dict[str, int] = {}
         """Offset after the last pair that was loaded, by topic."""
 
     def add(self, place: TopicAndPartition, pair: Pair) -> None:
-        ups, downs = self._pairs.setdefault(place, ([], []))
+        ups, downs = self.pairs.setdefault(place, ([], []))
         if ups and pair.upstream <= ups[-1]:
             return
+        if downs and pair.downstream < downs[-1]:  # the target's topic was created again
+            ups.clear()
+            downs.clear()
         ups.append(pair.upstream)
         downs.append(pair.downstream)
         if len(ups) > PAIRS_MAX:
             del ups[: PAIRS_MAX // 2], downs[: PAIRS_MAX // 2]
 
     def knows(self, place: TopicAndPartition) -> bool:
-        return place in self._pairs
+        return place in self.pairs
 
     def downstream(self, place: TopicAndPartition, upstream: int) -> int | None:
         """Return the target's offset for an offset of the source, at most one batch lower.
 
         None if the offset is below all pairs.
         """
-        ups, downs = self._pairs.get(place, ([], []))
+        ups, downs = self.pairs.get(place, ([], []))
         at = bisect_right(ups, upstream)
         return downs[at - 1] if at else None
 
@@ -106,7 +110,7 @@ class Syncs:
 
         0 if there is no such pair.
         """
-        ups, downs = self._pairs.get(place, ([], []))
+        ups, downs = self.pairs.get(place, ([], []))
         at = bisect_right(downs, downstream)
         return ups[at - 1] if at else 0
 

@@ -4,13 +4,16 @@ A topic's settings are those that were set for it. A setting is applied when the
 and when it has changed in the source since the mirror last looked. So two mirrors in opposite
 directions do not undo each other's changes. Some settings are left out (`EXCLUDED`):
 those of the cluster that a topic is on, and those by which the target would change or reject the
-timestamps of mirrored records. ACLs are added, and never removed.
+timestamps of mirrored records.
+
+In the same way, an ACL is added or removed when it has appeared in the source, or disappeared from
+it, since the mirror last looked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +26,7 @@ from penstock.client.errors import BrokerRefused
 from penstock.connect.positions import positions_topic
 from penstock.control.rules.metadata import LINK_CONFIGS
 from penstock.mirror.mirror_file import MirrorSpec
-from penstock.security.acls import AclBinding
+from penstock.security.acls import AclBinding, AclFilter, binding_of
 
 EXCLUDED: Final = frozenset({
     "follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
@@ -36,6 +39,11 @@ _ANY_TIME: Final = {
     "message.timestamp.before.max.ms": str(LONG_MAX),
     "message.timestamp.after.max.ms": str(LONG_MAX),
 }
+AGAIN: Final = (
+    "; it was deleted from the target, and records that were mirrored before are not copied again"
+)
+ACLS: Final = "acls"
+"""Position with the source's ACLs that were mirrored."""
 DIRECTION: Final = "direction"
 """Position with the facts of a mirror that a mirror in the opposite direction reads."""
 _CHANGES: Final = frozenset({"write", "all", "create", "delete", "alter", "alter_configs"})
@@ -135,7 +143,8 @@ def steps(
         }
         seen = {f"configs/{name}": configs}
         if to not in there:
-            found.append(_creation(spec, target, to, partitions, configs, seen))
+            again = AGAIN if f"configs/{name}" in stored else ""
+            found.append(_creation(spec, target, to, partitions, configs, seen, again))
             continue
         if there[to] < partitions:
             text = f"raise the partitions of topic {to} from {there[to]} to {partitions}"
@@ -143,7 +152,7 @@ def steps(
         before = stored.get(f"configs/{name}", {})
         if spec.options.configs and before != configs:
             found += _settings(target, to, before, configs, seen)
-    return found + (_acl_steps(spec, source, target, topics) if spec.options.acls else [])
+    return found + (_acl_steps(spec, source, target, topics, stored) if spec.options.acls else [])
 
 
 def _known_settings(spec: MirrorSpec, target: Client, there: Mapping[str, int]) -> set[str]:
@@ -156,14 +165,14 @@ def _known_settings(spec: MirrorSpec, target: Client, there: Mapping[str, int]) 
 
 def _creation(
     spec: MirrorSpec, target: Client, to: str, partitions: int, configs: dict[str, str],
-    seen: dict[str, Any],
+    seen: dict[str, Any], again: str,
 ) -> Step:  # fmt: skip
     given = (configs if spec.options.configs else {}) | _ANY_TIME
     act = partial(
         target.create_topic, to, partitions, given,
         replication_factor=spec.target.replication_factor, exist_ok=True,
     )  # fmt: skip
-    return Step(f"create topic {to} with {partitions} partitions", act, seen)
+    return Step(f"create topic {to} with {partitions} partitions{again}", act, seen)
 
 
 def _settings(
@@ -182,19 +191,33 @@ def _settings(
 
 
 def _acl_steps(
-    spec: MirrorSpec, source: Client, target: Client, topics: Mapping[str, int]
-) -> list[Step]:
+    spec: MirrorSpec, source: Client, target: Client, topics: Mapping[str, int],
+    stored: Mapping[str, Any],
+) -> list[Step]:  # fmt: skip
+    """Return the steps for ACLs that have appeared in the source, or disappeared from it."""
     try:
         bindings = source.list_acls()
         there = set(target.list_acls())
-    except BrokerRefused:  # one of them has no authorizer
-        return []
-    wanted = [mirrored for entry in bindings if (mirrored := _mirrored(spec, entry, topics))]
-    return [
-        Step(f"add ACL: {binding}", partial(target.create_acls, [binding]))
-        for binding in wanted
-        if binding not in there
+    except BrokerRefused as error:
+        if error.code == "security_disabled":  # one of them has no authorizer
+            return []
+        raise
+    now = {entry.text(): to for entry in bindings if (to := _mirrored(spec, entry, topics))}
+    before = set(stored.get(ACLS, ()))
+    steps = [
+        Step(f"add ACL: {to}", partial(target.create_acls, [to]))
+        for text, to in now.items()
+        if text not in before and to not in there
     ]
+    for text in sorted(before - {entry.text() for entry in bindings}):
+        entry = binding_of(text)
+        to = replace(entry, name=spec.renamed(entry.name))
+        if to in there and to not in now.values():
+            act = partial(target.delete_acls, AclFilter(**asdict(to)))
+            steps.append(Step(f"remove ACL: {to}", act))
+    if now.keys() != before:
+        steps.append(Step("", lambda: None, {ACLS: sorted(now)}))
+    return steps
 
 
 def _mirrored(spec: MirrorSpec, entry: AclBinding, topics: Mapping[str, int]) -> AclBinding | None:

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.base.http_page import HttpPage
 from penstock.host import HostClient
 from penstock.outbox import Outbox, OutboxSettings
-from penstock.spark.pipeline.admin import AdminPage, Run, build_app
+from penstock.spark.pipeline.admin import Run, build_app
 from penstock.spark.pipeline.state import QueryState
 from penstock.testing import Agent, Broker
 
@@ -82,7 +83,7 @@ QUERIES: Final = (
 def other_processes() -> Iterator[dict[str, Any]]:
     """Run the other processes; yield the settings of a broker that name them."""
     root = tempfile.mkdtemp(prefix="penstock-outbox-")
-    page = AdminPage(build_app(RUN, lambda: QUERIES), ("127.0.0.1", 0))
+    page = HttpPage(build_app(RUN, lambda: QUERIES), ("127.0.0.1", 0))
     try:
         host, port = page.start()
         with Agent(http=True) as agent, agent.client(client_name="till-7") as producer:

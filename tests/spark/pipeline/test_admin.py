@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.admin import AdminPage, PageUnavailable, Run, build_app
+from penstock.base.http_page import HttpPage, PageUnavailable
+from penstock.spark.pipeline.admin import Run, build_app
 from penstock.spark.pipeline.progress import States, described
 from tests.spark.pipeline.test_progress import ORDERS, WINDOWS, Script
 
@@ -32,7 +33,7 @@ TIMEOUT_SECONDS = 30
 class Page:
     def __init__(self) -> None:
         self.script = Script()
-        self.page = AdminPage(build_app(RUN, self.script.states), ("127.0.0.1", 0))
+        self.page = HttpPage(build_app(RUN, self.script.states), ("127.0.0.1", 0))
         host, port = self.page.start()
         self.url = f"http://{host}:{port}"
 
@@ -112,7 +113,7 @@ def test_other_paths(page: Page) -> None:
 def test_an_address_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        page = AdminPage(build_app(RUN, Script().states), ("127.0.0.1", port))
+        page = HttpPage(build_app(RUN, Script().states), ("127.0.0.1", port))
         with pytest.raises(PageUnavailable, match=f"127.0.0.1:{port}: .*--listen"):
             page.start()
         page.stop()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 
-from penstock.spark.pipeline.admin import AdminPage, Run, build_app
+from penstock.base.http_page import HttpPage
+from penstock.spark.pipeline.admin import Run, build_app
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.spec import ErrorPolicy, PipelineSpec, RunOptions
 from penstock.spark.pipeline.state import PipelinePaths
@@ -48,7 +49,7 @@ def run(spec: PipelineSpec) -> Run:
 
 @pytest.fixture
 def admin(run: Run) -> Iterator[str]:
-    page = AdminPage(build_app(run, Script(ORDERS).states), ("127.0.0.1", 0))
+    page = HttpPage(build_app(run, Script(ORDERS).states), ("127.0.0.1", 0))
     host, port = page.start()
     yield f"http://{host}:{port}"
     page.stop()

@@ -6,9 +6,11 @@ status is then 1. A mirror that fails ends its command with status 1 and one lin
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,8 +21,10 @@ from penstock.apps.client.session import (
     FilePlace,
     LazyGroup,
     State,
+    default_option,
     on_file,
     say,
+    show,
     show_problems,
 )
 from penstock.apps.connect.command import BROKER_TIMEOUT_MS, STATE_DOC, show_status
@@ -30,10 +34,13 @@ from penstock.base.extras import check_installed
 
 if TYPE_CHECKING:
     from penstock.client import Client
+    from penstock.connect.running import Stop
     from penstock.mirror.mirror_file import MirrorSpec
+    from penstock.mirror.watching import Watch
 
 _COMMANDS: Final = {
     "run": ("mirror.command", "run", "Run a mirror."),
+    "history": ("mirror.command", "history", "Copy history with Spark, before a mirror runs."),
     "validate": ("mirror.command", "validate", "Check a mirror's file."),
     "plan": ("mirror.command", "plan", "Show what a mirror would change."),
     "status": ("mirror.command", "status", "Show the state of a mirror."),
@@ -70,7 +77,11 @@ def load(place: FilePlace) -> MirrorSpec:
 @click.option(
     "--once", is_flag=True, help="Stop when all records that were there at the start are mirrored."
 )
-def run(state: State, where: FilePlace, once: bool) -> None:
+@click.option(
+    "--listen", metavar="HOST:PORT",
+    help="Address of /metrics, /status and /livez, without authentication. Default: none.",
+)  # fmt: skip
+def run(state: State, where: FilePlace, once: bool, listen: str | None) -> None:
     """Mirror until SIGINT or SIGTERM, or with --once to the end of the available records.
 
     Topics, settings and ACLs that are changed in the target are reported on stderr. A run continues
@@ -81,16 +92,124 @@ def run(state: State, where: FilePlace, once: bool) -> None:
     from penstock.mirror.watching import Watch
 
     spec = load(where)
-    with started(state, spec, "mirror") as (stop, status), Watch(spec, status) as watch:
-        running.run(
-            running.MirrorRun(
-                spec=spec, watch=watch, stop=stop, once=once,
-                report=lambda line: click.echo(f"{spec.name}: {line}", err=True),
-            )
-        )  # fmt: skip
+
+    def report(line: str) -> None:
+        click.echo(f"{spec.name}: {line}", err=True)
+
+    with (
+        started(state, spec, "mirror") as (stop, status),
+        Watch(spec, status) as watch,
+        _page(watch, listen),
+        _schemas(spec, watch, stop, report),
+    ):
+        running.run(running.MirrorRun(spec=spec, watch=watch, stop=stop, once=once, report=report))
     found = status.status
     text = f"{spec.name}: {found.records:,} records in {found.batches:,} transactions"
     say(state, text, mirror=spec.name, records=found.records, transactions=found.batches)
+
+
+def _schemas(
+    spec: MirrorSpec, watch: Watch, stop: Stop, report: Callable[[str], None]
+) -> AbstractContextManager[None]:
+    """Return a context in which schemas are mirrored, if the file names registries."""
+    if not spec.source.registry:
+        return nullcontext()
+    from penstock.apps.mirror.schemas import following
+
+    return following(spec, watch, stop, report)
+
+
+@contextmanager
+def _page(watch: Watch, listen: str | None) -> Iterator[None]:
+    """Serve the page of a mirror, if it has an address."""
+    if listen is None:
+        yield
+        return
+    from penstock.base.http_listener import parse_address
+    from penstock.base.http_page import HttpPage
+    from penstock.mirror.page import build_app
+
+    page = HttpPage(build_app(watch), parse_address(listen, setting="--listen"))
+    page.start()
+    try:
+        yield
+    finally:
+        page.stop()
+
+
+@click.command("history", short_help="Copy history with Spark, before a mirror runs.")
+@on_file(STATE_DOC)
+@click.option(
+    "--log-dir", "directories", multiple=True, metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Log directory (log.dirs) of a broker of the source, or a copy. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--source-admin", metavar="URL,…",
+    help="Instead of --log-dir: admin addresses of the source, if it is Penstock.",
+)  # fmt: skip
+@click.option(
+    "--admin", required=True, envvar="PENSTOCK_ADMIN_URL", metavar="URL,…",
+    help="Admin addresses of the target, which must be Penstock (PENSTOCK_ADMIN_URL).",
+)  # fmt: skip
+@click.option(
+    "--master", metavar="URL",
+    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="spark.KEY=VALUE",
+    help="Setting of the Spark session. May be repeated.",
+)  # fmt: skip
+@default_option(
+    "--round-bytes", "1g", "Bytes of the source that one commit copies; k, m and g are suffixes."
+)
+def history(
+    state: State, where: FilePlace, directories: tuple[Path, ...], source_admin: str | None,
+    admin: str, master: str | None, settings: tuple[str, ...], round_bytes: str,
+) -> None:  # fmt: skip
+    """Copy closed segments of the source's log directories, or files and objects of a Penstock
+    source, with a Spark job.
+
+    The target gets the records that `penstock mirror run` would write, each once. The mirror then
+    continues at the offsets that the job reached. If the job ends early, run it again. SIGINT and
+    SIGTERM end it after its current round.
+    """
+    from penstock.apps.outbox.care import parse_size
+    from penstock.apps.pipeline.spark import job_session, parse_settings
+    from penstock.apps.process.daemon import handled, set_up
+    from penstock.connect.running import Stop
+    from penstock.mirror.history import HistoryRun, Origins
+    from penstock.mirror.history import run as copy_history
+    from penstock.mirror.log_directories import LogDirectories
+    from penstock.spark.sessions.workers import slots
+
+    if bool(directories) == bool(source_admin):
+        raise click.UsageError("give either --log-dir or --source-admin")
+    spec = load(where)
+    set_up("text", "warning")
+    files = LogDirectories(directories, lambda at: spec.mirrors(at.topic)) if directories else None
+    stop = Stop()
+    name = f"penstock mirror history {spec.name}"
+    with (
+        job_session(name, master=master, settings=parse_settings(settings)) as spark,
+        handled(lambda *_: stop.set(), (signal.SIGINT, signal.SIGTERM)),
+    ):
+        copied = copy_history(
+            HistoryRun(
+                spec=spec, spark=spark, slots=slots(spark), stop=stop, admin_url=admin,
+                origins=Origins(files, source_admin or ""),
+                round_bytes=parse_size(round_bytes, "--round-bytes"),
+                report=lambda line: click.echo(f"{spec.name}: {line}", err=True),
+            )
+        )  # fmt: skip
+    rows = [
+        {"topic": at.topic, "partition": at.partition, "next_offset": offset}
+        for at, offset in sorted(copied.ends.items())
+    ]
+    facts = {"mirror": spec.name, "records": copied.records, "next_offsets": rows}
+    show(state, rows, things="partitions with history", all_as_json=facts)
+    if not state.json:
+        click.echo(f"{copied.records:,} records copied. Continue: penstock mirror run {where.file}")
 
 
 @click.command("validate", short_help="Check a mirror's file.")
@@ -117,6 +236,7 @@ def _problems(where: FilePlace, *, static: bool) -> tuple[Problem, ...]:
 
 def _cluster_problems(spec: MirrorSpec, source: Client, target: Client) -> list[Problem]:
     from penstock.connect import positions
+    from penstock.mirror.rights import missing_rights
     from penstock.mirror.topics import check_direction, clusters_of, source_topics
 
     found: list[Problem] = []
@@ -137,7 +257,11 @@ def _cluster_problems(spec: MirrorSpec, source: Client, target: Client) -> list[
         check_direction(spec, clusters_of(source, target), stored)
     except PenstockError as error:
         add("source.bootstrap", str(error))
-    if not source_topics(spec, source):
+    topics = source_topics(spec, source)
+    if rights := missing_rights(spec, source, target, topics):
+        for message, fix in rights.items():
+            add("rights", message, fix)
+    elif not topics:
         add("source.topics", "matches no topic of the source", "correct the names or expressions")
     return found
 

@@ -182,13 +182,14 @@ def _run(
     json_lines: bool,
     master: str | None,
 ) -> None:
-    from penstock.spark.pipeline.admin import AdminPage, build_app
+    from penstock.base.http_page import HttpPage
+    from penstock.spark.pipeline.admin import build_app
     from penstock.spark.pipeline.progress import Watcher
     from penstock.spark.pipeline.runner import PipelineRunner
 
     facts = _facts(spec, master)
     runner = PipelineRunner(spec, spark)
-    page = AdminPage(build_app(facts, runner.states), address)
+    page = HttpPage(build_app(facts, runner.states), address)
     host, port = page.start()
     admin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     try:

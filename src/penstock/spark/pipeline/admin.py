@@ -6,20 +6,15 @@
     GET /readyz    200 when every query has started; 503 while a query is starting or restarting,
                    or after it has failed
 
-The listener runs on an event loop in its own thread, because Spark's calls block the main thread.
 By default it listens on loopback. It has no authentication.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from penstock.base.errors import InvalidError, UnavailableError
-from penstock.base.http_listener import HttpListener
 from penstock.base.metrics import Metrics, Sample, counter, counters, gauge, gauges, render
 from penstock.spark.pipeline.progress import States, counts_of, described
 from penstock.spark.pipeline.state import (
@@ -105,16 +100,7 @@ def samples(pipeline: str, states: Iterable[QueryState]) -> Iterator[Sample]:
         yield from metrics.samples(pipeline, state.query)
 
 
-CONNECTIONS_MAX: Final = 32
-START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 15.0
 NOT_READY: Final[frozenset[Phase]] = frozenset({"starting", "restarting", "failed"})
-
-
-class PageUnavailable(InvalidError):
-    """Failure of the admin page to listen on its address."""
-
-    code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,60 +160,3 @@ def build_app(run: Run, states: Callable[[], States]) -> Starlette:
             Route("/readyz", probe(NOT_READY, at_least=1)),
         ]
     )
-
-
-class AdminPage:
-    """HTTP listener of the admin page, with an event loop in its own thread."""
-
-    def __init__(self, app: Starlette, address: tuple[str, int]) -> None:
-        self._app = app
-        self._asked = address
-        self._thread = threading.Thread(target=self._run, name="penstock-admin", daemon=True)
-        self._started = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._address: tuple[str, int] | None = None
-        self._error: OSError | None = None
-
-    def start(self) -> tuple[str, int]:
-        """Start the thread and listen; return the bound address with its actual port.
-
-        Raises:
-            PageUnavailable: the address cannot be bound.
-            UnavailableError: the thread did not start within `START_SECONDS`.
-        """
-        self._thread.start()
-        self._started.wait(START_SECONDS)
-        if self._error is not None:
-            host, port = self._asked
-            raise PageUnavailable(
-                f"cannot listen on {host}:{port}: {self._error.strerror or self._error}; "
-                "choose another with --listen HOST:PORT (port 0: any)"
-            )
-        if self._address is None:
-            raise UnavailableError(f"the admin page did not start in {START_SECONDS:.0f} s")
-        return self._address
-
-    def stop(self) -> None:
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(STOP_SECONDS)
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except OSError as error:
-            self._error = error
-        finally:
-            self._started.set()
-
-    async def _serve(self) -> None:
-        listener = HttpListener()
-        self._address = await listener.start(
-            self._app, self._asked, connections_max=CONNECTIONS_MAX
-        )
-        # Set only now: if listening fails, the loop is closed and accepts no calls.
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._started.set()
-        await self._stop.wait()
-        await listener.stop()

@@ -128,12 +128,19 @@ class TaskReader:
         """Yield a task's records in batches of at most `BATCH_ROWS_MAX`; each slice in offset
         order.
         """
-        slices = self._with_urls(task.slices)
+        for item, chunk in self.chunks(task.slices):
+            yield from self._shape(item, chunk)
+
+    def chunks(self, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Chunk]]:
+        """Yield the stored batches of slices; each slice in offset order.
+
+        A chunk may also have batches that end before its slice begins, or begin after its end.
+        """
+        slices = self._with_urls(slices)
         kinds = itertools.groupby(slices, key=lambda item: (item.store, item.signed is None))
         try:
             for (store, _), items in kinds:
-                for item, chunk in self._chunks(store, list(items)):
-                    yield from self._shape(item, chunk)
+                yield from self._chunks(store, list(items))
         finally:
             if self._fetcher is not None:
                 self._fetcher.close()
