@@ -59,7 +59,6 @@ ALL = (
     "field_protection",
     "transforms",
     "mirror",
-    "link",
     "change_capture",
     "connect_sql",
     "connect_files",

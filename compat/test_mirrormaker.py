@@ -253,8 +253,8 @@ def check_topics(left: Client, right: Client) -> None:
     [
         ("penstock", ("left", "right")),
         ("penstock", ()),
-        # See compat/FINDINGS.md: a task that writes to Apache Kafka in transactions can stop after a
-        # kill of that broker.
+        # A task that writes to Apache Kafka in transactions can stop after a kill of that broker:
+        # compat/FINDINGS.md.
         ("apache", ("right",)),
         ("replicated", ("left", "right")),
     ],

@@ -56,8 +56,9 @@ def samples(watch: Watch, now_ms: int) -> Iterator[Sample]:
     metrics.last_commit_age_seconds = (
         None if found.last_commit_ms is None else max(now_ms - found.last_commit_ms, 0) / 1000
     )
-    stopped = dict.fromkeys(watch.lags, 0) | dict.fromkeys(watch.stopped, 1)
-    metrics.lag = {(topic, str(index)): lag for (topic, index), lag in watch.lags.items()}
+    lags = watch.lags.copy()  # the watch's thread adds partitions
+    stopped = dict.fromkeys(lags, 0) | dict.fromkeys(watch.stopped, 1)
+    metrics.lag = {(topic, str(index)): lag for (topic, index), lag in lags.items()}
     metrics.stopped = {(topic, str(index)): count for (topic, index), count in stopped.items()}
     metrics.state = {state: state == found.state for state in STATES}
     return metrics.samples(found.connector)
