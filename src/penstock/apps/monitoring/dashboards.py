@@ -109,8 +109,9 @@ BOARDS: Final = (
     Board("pipelines", "Spark pipelines", (
         Row("Pipelines", ("penstock_pipeline_",)),
     )),
-    Board("connectors", "Connectors", (
+    Board("connectors", "Connectors and mirrors", (
         Row("Connectors", ("penstock_connect_",)),
+        Row("Mirrors", ("penstock_mirror_",)),
     )),
 )  # fmt: skip
 
