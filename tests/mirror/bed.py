@@ -59,7 +59,7 @@ def mirror(file: Path, report: Callable[[str], None] = print) -> Any:
 
 @contextmanager
 def running(file: Path) -> Iterator[Watch]:
-    """Run a mirror in a thread of this process; yield what watches it.
+    """Run a mirror in a thread of this process; yield its `Watch`.
 
     Raises:
         Exception: the mirror has failed.

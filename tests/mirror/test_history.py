@@ -15,7 +15,9 @@ from penstock.mirror.log_directories import LogDirectories
 from penstock.mirror.topics import MirrorRefused
 from penstock.records.columnar import decode_batches
 from penstock.records.extents import READ_COMMITTED
+from penstock.records.header import decode_header
 from penstock.spark.reads.chunks import Slice, file_chunks
+from penstock.spark.reads.planning import slices_of
 from penstock.storage.files.producers import SnapshotEntry, encode_snapshot
 from penstock.testing import Broker
 from tests.apps.test_tiers import SETTINGS
@@ -96,12 +98,12 @@ def test_slices_end_before_open_transactions(
         checked += 1
         part = directories.parts[WHERE]
         assert part.end == end
-        slices = directories.slices(WHERE, 0, part.end)
+        slices = slices_of(WHERE, 0, part.end, directories)
         assert [item.end for item in slices[:-1]] == [item.start for item in slices[1:]]
         assert (slices[0].start, slices[-1].end) == (0, part.end)
         assert decoded(slices) == committed(log, part.end)
         middle = part.end // 2
-        assert decoded(directories.slices(WHERE, middle, part.end)) == [
+        assert decoded(slices_of(WHERE, middle, part.end, directories)) == [
             offset for offset in committed(log, part.end) if offset >= middle
         ]
     assert checked > 5
@@ -122,14 +124,40 @@ def test_offsets_that_files_lack_get_slices_without_files(
     part = directories.parts[WHERE]
     assert part.start == known[1]
     (folder / f"{known[3]:020d}.log").unlink()  # deleted since it was listed
-    slices = directories.slices(WHERE, 0, part.end)
+    slices = slices_of(WHERE, 0, part.end, directories)
     without = [(item.start, item.end) for item in slices if not item.extents]
     assert without == [(0, known[1]), (known[3], known[4])]
     assert [item.end for item in slices[:-1]] == [item.start for item in slices[1:]]
+    start = known[4] + 1  # records below it were deleted, but are in the file
+    (root / "log-start-offset-checkpoint").write_text(f"0\n1\norders 0 {start}\n")
+    directories = LogDirectories([root], lambda at: True)
+    assert directories.parts[WHERE].start == start
+    found = slices_of(WHERE, 0, part.end, directories)
+    assert all(item.start >= start for item in found if item.extents)
+    assert [item.end for item in found[:-1]] == [item.start for item in found[1:]]
     (folder / f"{known[1]:020d}.log.swap").touch()
     assert not LogDirectories([root], lambda at: True).parts  # compaction was under way
     with pytest.raises(MirrorRefused, match=f"{tmp_path / 'a'}, {tmp_path / 'b'}: "):
         LogDirectories([tmp_path / "a", root, tmp_path / "b"], lambda at: True)
+
+
+def test_offsets_that_compaction_removed_are_not_fetched(
+    log: Transactional, tmp_path: Path
+) -> None:
+    root = tmp_path / "log"
+    folder = root / "orders-0"
+    known = bases(folder)
+    snapshot(log, folder, known[-1])
+    first, empty = (folder / f"{base:020d}.log" for base in known[1:3])
+    header = decode_header(first.read_bytes())
+    first.write_bytes(first.read_bytes()[header.size_bytes :])
+    empty.write_bytes(b"")
+    directories = LogDirectories([root], lambda at: True)
+    slices = slices_of(WHERE, 0, directories.parts[WHERE].end, directories)
+    assert all(item.extents for item in slices)
+    removed = {*range(known[1], header.next_offset), *range(known[2], known[3])}
+    kept = [at for at in committed(log, directories.parts[WHERE].end) if at not in removed]
+    assert decoded(slices) == kept
 
 
 def history(file: Path, target: Broker, *options: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -120,8 +120,7 @@ def test_a_partition_without_its_leader_is_named_and_others_are_mirrored(
                     )
                 wait_for(lambda: len(values(target, "orders")) == 2)
                 brokers[1].kill()
-                named: Callable[[], bool] = lambda: shown(watch, dead, "", caplog)  # noqa: E731
-                wait_for(named, WITHIN_SECONDS)
+                wait_for(lambda: shown(watch, dead, "", caplog), WITHIN_SECONDS)
                 assert [place[1] for place in watch.stopped] == [dead]
                 left.write_arrow("orders", pa.table({"value": [b"after"]}), partition=1 - dead)
                 began = time.monotonic()

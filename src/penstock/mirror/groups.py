@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ from penstock.connect import positions
 from penstock.mirror.local_records import LocalRecords
 from penstock.mirror.mirror_file import OWNER, MirrorSpec
 from penstock.mirror.syncs import Syncs, partition_bytes, text_bytes
-from penstock.mirror.topics import DIRECTION, Clusters
+from penstock.mirror.topics import DIRECTION, Clusters, source_groups
 
 CONFIGS: Final = positions.CONFIGS
 _OFFSETS: Final = struct.Struct(">hqq")
@@ -44,6 +43,8 @@ _BEFORE, _AFTER = positions.positions_topic(f"{OWNER}\0").split("\0")
 _FREE: Final = frozenset({"Empty", "Dead"})
 """States of groups without members."""
 
+Translated = dict[TopicAndPartition, tuple[Committed, int]]
+"""Committed offset of a group and its translation, by partition of the target."""
 Checkpoints = dict[tuple[str, TopicAndPartition], tuple[Committed, int]]
 """Committed offset and its translation, by group and partition of the target."""
 
@@ -76,19 +77,13 @@ class Groups:
         Raises:
             PenstockError: a cluster does not respond, or rejects a request.
         """
-        wanted = self._spec.groups
-        if not wanted.plain and not wanted.patterns:
-            return
-        names = [
-            group.group_id for group in self._source.list_groups()
-            if wanted.match(group.group_id)
-        ]  # fmt: skip
+        self.active = []
+        names = source_groups(self._spec, self._source) if self._spec.source.groups else []
         if not names:
             return
         returning = self._returning_topics()
         changed: Checkpoints = {}
         ends: dict[str, dict[int, int]] = {}
-        self.active = []
         for group in names:
             offsets = self._translated(group, returning)
             changed |= {
@@ -101,22 +96,18 @@ class Groups:
             self._target.write_arrow(self._spec.checkpoints_topic, checkpoint_rows(changed))
             self._written |= changed
 
-    def _translated(
-        self, group: str, returning: frozenset[str]
-    ) -> dict[TopicAndPartition, tuple[Committed, int]]:
-        """Return the committed offsets with their translations, by the target's partition."""
-        found: dict[TopicAndPartition, tuple[Committed, int]] = {}
+    def _translated(self, group: str, returning: frozenset[str]) -> Translated:
+        found: Translated = {}
         for (topic, partition), committed in self._source.committed(group).items():
-            if not self._spec.mirrors(topic):
-                continue
             place = (topic, partition)
             offset = self._syncs.downstream(place, committed.offset)
-            if offset is not None and (topic in returning or self._back.knows(place)):
+            if offset is None or not self._spec.mirrors(topic):
+                continue
+            if topic in returning or self._back.knows(place):
                 offset = min(offset, self._back.upstream(place, committed.offset))
-            elif offset is not None and self._local is not None:
+            elif self._local is not None:
                 offset = min(offset, self._local.free(place))
-            if offset is not None:
-                found[self._spec.renamed(topic), partition] = (committed, offset)
+            found[self._spec.renamed(topic), partition] = (committed, offset)
         return found
 
     def _returning_topics(self) -> frozenset[str]:
@@ -138,10 +129,7 @@ class Groups:
                 self._back.load(self._source, other["syncs"])
         return frozenset(found)
 
-    def _commit(
-        self, group: str, offsets: Mapping[TopicAndPartition, tuple[Committed, int]],
-        ends: dict[str, dict[int, int]],
-    ) -> None:  # fmt: skip
+    def _commit(self, group: str, offsets: Translated, ends: dict[str, dict[int, int]]) -> None:
         there = self._target.committed(group)
         higher = {
             place: offset for place, (_, offset) in offsets.items()

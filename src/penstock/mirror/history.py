@@ -22,7 +22,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.base.ids import TopicPartition
@@ -41,14 +40,14 @@ from penstock.mirror.log_directories import LogDirectories
 from penstock.mirror.mirror_file import MirrorSpec
 from penstock.mirror.rights import check_rights
 from penstock.mirror.running import HISTORY, claim, follow_topics, position_key
-from penstock.mirror.syncs import Pair
+from penstock.mirror.syncs import Located, Pair
 from penstock.mirror.topics import MirrorRefused, clusters_of, source_topics
 from penstock.records.columnar import EncodedBatch
 from penstock.records.extents import READ_COMMITTED
 from penstock.records.header import decode_header
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.reads.chunks import Chunk, Slice, file_chunks
-from penstock.spark.reads.extents import HttpExtents
+from penstock.spark.reads.extents import ExtentSource, HttpExtents
 from penstock.spark.reads.planning import slices_of
 from penstock.spark.reads.reading import TaskReader
 from penstock.spark.sink.blobs import (
@@ -75,7 +74,6 @@ BLOB_BYTES: Final = 32 << 20
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 """Offsets [start, end) of source partitions."""
-Located = tuple[TopicAndPartition, Pair]
 
 
 class Extent(NamedTuple):
@@ -89,18 +87,14 @@ class Extent(NamedTuple):
 logger = logging.getLogger(__name__)
 
 
-class Origins(NamedTuple):
-    """Locations of the source's history: log directories, or admin addresses of Penstock."""
-
-    directories: LogDirectories | None = None
-    admin_url: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRun:
     """Run of a history job.
 
     Attributes:
+        directories: log directories of the source; None reads files and objects of a Penstock
+            source through `source_admin`.
+        source_admin: admin addresses of the source's brokers, separated by commas.
         admin_url: admin addresses of the target's brokers, separated by commas.
         round_bytes: bytes of source files that one commit copies.
         stop: ends the run after its current round.
@@ -110,7 +104,8 @@ class HistoryRun:
     spec: MirrorSpec
     spark: SparkSession
     slots: int
-    origins: Origins
+    directories: LogDirectories | None
+    source_admin: str
     admin_url: str
     stop: Stop
     round_bytes: int = ROUND_BYTES
@@ -139,8 +134,8 @@ def run(job: HistoryRun) -> Copied:
         target = opened.enter_context(spec.target_client())
         clusters = clusters_of(source, target)
         topics = source_topics(spec, source)
-        if job.origins.directories is not None:
-            _check_ids(source, topics, job.origins.directories)
+        if job.directories is not None:
+            _check_ids(source, topics, job.directories)
         admins = BrokerAdmins(job.admin_url, security=admin_security(spec.target_security))
         opened.callback(admins.close)
         check_rights(spec, source, target, topics)
@@ -224,7 +219,8 @@ class _History:
                 self._commits.commit(self._round, self._id, [item.blob for item in staged])
             self._round += 1
             following = rounds[number + 1 :] if not self._job.stop.requested else []
-            self._store(*self._reached(staged), following[0] if following else [])
+            changed, pairs = self._reached(staged, self._ends(self._begun))
+            self._store(changed, pairs, following[0] if following else [])
             records += sum(item.blob.records for item in staged)
             done += sum(item.size_bytes for item in slices)
             self._job.report(
@@ -244,7 +240,7 @@ class _History:
 
         A range ends at the last stable offset, or before it where the closed segments end.
         """
-        directories = self._job.origins.directories
+        directories = self._job.directories
         found: Ranges = {}
         for topic in topics:
             stable = self._source.list_offsets(topic, isolation=READ_COMMITTED)
@@ -262,16 +258,15 @@ class _History:
         return found
 
     def _slices(self, ranges: Ranges) -> list[Slice]:
-        origins = self._job.origins
-        wanted = [(at, *ranges[at]) for at in sorted(ranges) if ranges[at][0] < ranges[at][1]]
-        if origins.directories is not None:
-            parts = (origins.directories.slices(*item) for item in wanted)
-            return [item for slices in parts for item in slices]
-        security = admin_security(self._spec.source_security)
-        with closing(HttpExtents(origins.admin_url, "read_committed", security)) as extents:
-            return [
-                item for at, start, end in wanted for item in slices_of(at, start, end, extents)
-            ]
+        with ExitStack() as opened:
+            extents: ExtentSource
+            if self._job.directories is not None:
+                extents = self._job.directories
+            else:
+                security = admin_security(self._spec.source_security)
+                extents = HttpExtents(self._job.source_admin, "read_committed", security)
+                opened.callback(extents.close)
+            return [item for at in sorted(ranges) for item in slices_of(at, *ranges[at], extents)]
 
     def _stage(self, slices: Sequence[Slice]) -> list[Staged]:
         """Run the tasks of a round; return its blobs in order."""
@@ -291,15 +286,17 @@ class _History:
             admin_url=self._job.admin_url,
             security=security,
             source=spec.source.bootstrap,
-            source_admin=self._job.origins.admin_url,
+            source_admin=self._job.source_admin,
             source_security=spec.source_security,
         )
         context = self._job.spark.sparkContext
         found = context.parallelize(list(enumerate(tasks)), len(tasks)).flatMap(work).collect()
         return [Staged(blob_from_json(blob), firsts) for blob, firsts in found]
 
-    def _reached(self, staged: Sequence[Staged]) -> tuple[dict[str, Any], list[Located]]:
-        """Return the positions and offset pairs after a round.
+    def _reached(
+        self, staged: Sequence[Staged], after: Mapping[TopicPartition, int]
+    ) -> tuple[dict[str, Any], list[Located]]:
+        """Return the positions and offset pairs after a round; `after` has the target's ends.
 
         A partition gets a pair for each batch, if all records that were appended to it meanwhile
         are those of the round. Otherwise others write to it. Then it gets only a pair for its end,
@@ -312,16 +309,14 @@ class _History:
                 written.append((first, section.records))
         changed: dict[str, Any] = {}
         pairs: list[Located] = []
-        after = self._ends(self._begun)
         for at, (start, end, down) in self._begun.items():
             place = (at.topic, at.partition)
             written = batches.get((self._spec.renamed(at.topic), at.partition), [])
             known = position_key(*place) in self._stored or down == 0
             whole = after[at] - down == sum(count for _, count in written)
             if whole:
-                downs = accumulate((count for _, count in written), initial=down)
-                ups = [start, *(first for first, _ in written[1:])]
-                pairs += [(place, Pair(*pair)) for pair in zip(ups, downs, strict=False)]
+                found = (Pair(start, down), *syncs.batch_pairs(written, down))
+                pairs += [(place, pair) for pair in found]
             pairs.append((place, Pair(end, after[at])))
             changed[position_key(*place)] = end
             if self._origin is not None and not (whole and known):

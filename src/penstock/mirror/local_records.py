@@ -26,7 +26,10 @@ SEARCHED_MAX: Final = 20_000
 
 
 def stored_key(place: TopicAndPartition) -> str:
-    """Return the position that has the offset of a partition, if it is below the last write."""
+    """Return the key of the position with a partition's offset.
+
+    The position exists while the offset is below the end of the mirror's last write.
+    """
     return f"local/{place[0]}/{place[1]}"
 
 

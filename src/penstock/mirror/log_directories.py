@@ -1,4 +1,4 @@
-"""Closed segments in log directories of Apache Kafka or Penstock, as slices that Spark tasks read.
+"""Closed segments in log directories of Apache Kafka or Penstock, as a source of extents.
 
 The directories may be copies, or in use by a broker. The newest segment of a partition is still
 written, so it is left out. A partition's snapshot of its producers shows which transactions were
@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,10 +21,10 @@ from penstock.base.files import MACHINE_FILES, read_file
 from penstock.base.ids import TopicPartition
 from penstock.mirror.topics import MirrorRefused
 from penstock.records.errors import CorruptBatch
-from penstock.records.extents import file_extent
-from penstock.records.header import HEADER_BYTES, BatchHeader, decode_header
+from penstock.records.extents import Extent, file_extent
+from penstock.records.header import HEADER_BYTES, decode_header
 from penstock.records.transactions import AbortedRange
-from penstock.spark.reads.chunks import Slice, overlapping
+from penstock.spark.reads.extents import PartitionExtents
 from penstock.storage.files.index import SparseIndex
 from penstock.storage.files.values import INDEX, LOG, METADATA_FILE, SNAPSHOT, SWAP, TXN_INDEX
 from penstock.storage.inspection.directories import (
@@ -56,7 +55,7 @@ class LogDirectories:
     Args:
         directories: values of `log.dirs`, or parents of them.
         wanted: selects partitions.
-        piece_bytes: bytes of a slice; a larger segment is cut at entries of its offset index.
+        piece_bytes: bytes of an extent; a larger segment is cut at entries of its offset index.
 
     Raises:
         MirrorRefused: directories do not exist, or have no partitions.
@@ -82,45 +81,25 @@ class LogDirectories:
                 if part is not None and (known is None or part.end > known.end):
                     self.parts[files.where] = part
 
-    def slices(self, at: TopicPartition, start: int, end: int) -> list[Slice]:
-        """Return slices that cover the offsets [start, end) in order and without gaps.
+    def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
+        """Return the extents of the offsets [start, end) that are in closed segments.
 
-        Offsets below the first segment, and partitions that are not in the directories, get a
-        slice without a file. Offsets that compaction has removed belong to the slice before them.
+        Between two extents, only offsets of files that were deleted meanwhile are missing.
         """
         part = self.parts.get(at)
         if part is None:
-            return [Slice(at=at, start=start, end=end)]
-        aborted = _aborted(part.files)
-        found: list[Slice] = []
-        here = max(start, min(part.start, end))
-        if here > start:
-            found.append(Slice(at=at, start=start, end=here))
-        for piece in _pieces(part.files, here, end, self._piece_bytes):
-            high = min(piece.next_offset, end)
-            extent = file_extent(
-                piece.path, byte_offset=piece.begin, size_bytes=piece.end - piece.begin,
-                base_offset=piece.base_offset, next_offset=piece.next_offset,
-            )  # fmt: skip
-            extents = (extent,) if piece.path else ()
-            marked = overlapping(aborted, here, high)
-            found.append(Slice(at=at, start=here, end=high, extents=extents, aborted=marked))
-            here = high
-        if here < end:  # compaction has removed the last offsets
-            found.append(
-                replace(found.pop(), end=end) if found else Slice(at=at, start=here, end=end)
-            )
-        return found
-
-
-class _Piece(NamedTuple):
-    """Whole batches in the bytes [begin, end) of a segment; no path if the file does not exist."""
-
-    path: str
-    begin: int
-    end: int
-    base_offset: int
-    next_offset: int
+            return PartitionExtents(topic_id="", log_start_offset=start, extents=())
+        found = _extents(part.files, start, end, self._piece_bytes)
+        return PartitionExtents(
+            topic_id=part.topic_id,
+            log_start_offset=part.start,
+            # A file may have deleted records, which are below the part's start.
+            extents=tuple(
+                extent for extent in found
+                if start >= part.start or extent.base_offset >= part.start
+            ),
+            aborted=tuple(_aborted(part.files)),
+        )  # fmt: skip
 
 
 def _part(files: PartitionFiles, log_start: int) -> Part | None:
@@ -168,56 +147,59 @@ def _aborted(files: PartitionFiles) -> list[AbortedRange]:
     return found
 
 
-def _pieces(files: PartitionFiles, start: int, end: int, piece_bytes: int) -> Iterator[_Piece]:
-    """Yield adjacent pieces that have the offsets [start, end).
+def _extents(files: PartitionFiles, start: int, end: int, piece_bytes: int) -> Iterator[Extent]:
+    """Yield the extents of closed segments that may have offsets in [start, end).
 
-    Offsets that compaction has removed belong to the piece before them. The first piece may begin
-    above `start`, and the last one end below `end`.
+    An extent ends where the next one begins, so it includes offsets that compaction has removed. If
+    these are the first offsets of a segment, they have an extent without bytes.
     """
     first = max(0, bisect_right(files.segments, start) - 1)
-    for place in range(first, len(files.segments) - 1):
-        base, following = files.segments[place : place + 2]
+    for base, following in pairwise(files.segments[first:]):
         if base >= end:
             return
-        path = files.file(base, LOG)
         try:
-            edges = _edges(files, base, piece_bytes)
+            edges = _edges(files, base, following, piece_bytes)
         except FileNotFoundError:  # the broker has deleted or compacted it meanwhile
-            yield _Piece("", 0, 0, base, following)
             continue
-        if not edges:  # compaction has removed all batches
-            continue
-        bases = [header.base_offset for _, header in edges]
-        positions = [*(position for position, _ in edges), os.path.getsize(path)]
-        for number, offset in enumerate([*bases[1:], following]):
-            if offset > start and bases[number] < end:
-                yield _Piece(path, positions[number], positions[number + 1], bases[number], offset)
+        for (position, offset), (behind, after) in pairwise(edges):
+            if offset < after:
+                yield file_extent(
+                    files.file(base, LOG), byte_offset=position, size_bytes=behind - position,
+                    base_offset=offset, next_offset=after,
+                )  # fmt: skip
 
 
-def _edges(files: PartitionFiles, base: int, piece_bytes: int) -> list[tuple[int, BatchHeader]]:
-    """Return positions and headers of batches, about `piece_bytes` apart; the first is at byte 0.
+def _edges(
+    files: PartitionFiles, base: int, following: int, piece_bytes: int
+) -> list[tuple[int, int]]:
+    """Return positions and offsets at which a segment is cut, about `piece_bytes` apart.
 
-    An index entry that matches no batch is not used. An empty segment has no edges.
+    The first ones are the position and offset of the segment and of its first batch, the last ones
+    are the end of the file and the offset of the following segment. An index entry that matches no
+    batch is not used.
     """
     try:
         index = SparseIndex(base, read_file(MACHINE_FILES, files.file(base, INDEX)))
     except FileNotFoundError:
         index = SparseIndex(base)
+    edges = [(0, base)]
     descriptor = os.open(files.file(base, LOG), os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
-        if size < HEADER_BYTES:
-            return []
-        edges = [(0, decode_header(os.pread(descriptor, HEADER_BYTES, 0)))]
-        for wanted in range(piece_bytes, size, piece_bytes):
-            entry = index.by_position(wanted)
-            if edges[-1][0] < entry.position < size:
+        if size >= HEADER_BYTES:
+            header = decode_header(os.pread(descriptor, HEADER_BYTES, 0))
+            edges.append((0, header.base_offset))
+            for wanted in range(piece_bytes, size, piece_bytes):
+                entry = index.by_position(wanted)
+                if not edges[-1][0] < entry.position < size:
+                    continue
                 try:
-                    header = decode_header(os.pread(descriptor, HEADER_BYTES, entry.position))
+                    found = decode_header(os.pread(descriptor, HEADER_BYTES, entry.position))
                 except CorruptBatch:
                     continue
-                if edges[-1][1].next_offset <= header.base_offset <= entry.last_offset:
-                    edges.append((entry.position, header))
+                if header.next_offset <= found.base_offset <= entry.last_offset:
+                    header = found
+                    edges.append((entry.position, header.base_offset))
     finally:
         os.close(descriptor)
-    return edges
+    return [*edges, (size, following)]

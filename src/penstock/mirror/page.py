@@ -8,13 +8,11 @@ GET /livez     200 while the process responds
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, get_args
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from penstock.base.metrics import Metrics, Sample, counter, gauge, gauges, render
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.connect.status import State
+from penstock.connect.status import STATES
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from penstock.mirror.watching import Watch
-
-STATES: Final[tuple[State, ...]] = get_args(State)
 
 
 class MirrorMetrics(Metrics, prefix="penstock_mirror_", labels=("mirror",)):
@@ -53,9 +49,7 @@ def samples(watch: Watch, now_ms: int) -> Iterator[Sample]:
     found, metrics = watch.status.status, MirrorMetrics()
     metrics.records, metrics.transactions = found.records, found.batches
     metrics.retries = found.retries
-    metrics.last_commit_age_seconds = (
-        None if found.last_commit_ms is None else max(now_ms - found.last_commit_ms, 0) / 1000
-    )
+    metrics.last_commit_age_seconds = found.commit_age_seconds(now_ms)
     lags = watch.lags.copy()  # the watch's thread adds partitions
     stopped = dict.fromkeys(lags, 0) | dict.fromkeys(watch.stopped, 1)
     metrics.lag = {(topic, str(index)): lag for (topic, index), lag in lags.items()}
@@ -69,14 +63,14 @@ def build_app(watch: Watch) -> Starlette:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from penstock.base.http_routes import METRICS_TYPE
+    from penstock.base.http_routes import METRICS_TYPE, json_response
 
     async def metrics(request: Request) -> Response:
         text = render(samples(watch, SYSTEM_CLOCK.now_ms()))
         return Response(text, headers={"content-type": METRICS_TYPE})
 
     async def status(request: Request) -> Response:
-        return Response(msgspec.json.encode(watch.status.status), media_type="application/json")
+        return json_response(watch.status.status)
 
     async def livez(request: Request) -> Response:
         return Response("ok")

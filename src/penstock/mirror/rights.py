@@ -25,6 +25,7 @@ from penstock.client import Client
 from penstock.connect.positions import positions_topic
 from penstock.link.rights import MissingRights, Needs, missing
 from penstock.mirror.mirror_file import MirrorSpec, SourceOptions, TargetOptions
+from penstock.mirror.topics import source_groups
 from penstock.security.acls import CLUSTER
 
 GROUPS_MAX: Final = 200
@@ -60,9 +61,7 @@ def missing_rights(
     Raises:
         PenstockError: a cluster does not respond, or rejects a request.
     """
-    wanted = spec.groups
-    matched = [group.group_id for group in source.list_groups() if wanted.match(group.group_id)]
-    groups = sorted(wanted.plain | set(matched))[:GROUPS_MAX]
+    groups = sorted(spec.groups.plain.union(source_groups(spec, source)))[:GROUPS_MAX]
     names = sorted(topics.keys() | {name for name in spec.topics.plain if spec.mirrors(name)})
     needs = {("topic", name): _READ for name in names}
     needs |= {("group", name): frozenset({"describe"}) for name in groups}

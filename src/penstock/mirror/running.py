@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 from typing import Any, Final
 
 from penstock.base.errors import (
@@ -41,7 +40,7 @@ from penstock.mirror.local_records import LocalRecords, stored_key
 from penstock.mirror.mirror_file import MirrorSpec
 from penstock.mirror.reading import Fetched, Reading
 from penstock.mirror.rights import check_rights
-from penstock.mirror.syncs import Pair
+from penstock.mirror.syncs import Located, Pair
 from penstock.mirror.topics import (
     DIRECTION,
     Clusters,
@@ -267,10 +266,6 @@ def position_key(topic: str, partition: int) -> str:
     return f"at/{topic}/{partition}"
 
 
-def _records(firsts: Firsts, partition: int) -> int:
-    return sum(count for _, count in firsts.get(partition, []))
-
-
 class _Transfer:
     """Transfer of one attempt: its transactions, groups and topics."""
 
@@ -354,7 +349,7 @@ class _Transfer:
         for topic, run in fetched:
             by_topic.setdefault(topic, []).append(run)
         after: dict[TopicAndPartition, int] = {}
-        pairs: list[tuple[TopicAndPartition, Pair]] = []
+        pairs: list[Located] = []
         local: dict[str, int | None] = {}
         records = 0
         with self._producer.transaction() as transaction:
@@ -372,8 +367,9 @@ class _Transfer:
                 ends = {run.partition: run.behind.offset for run in runs}
                 after |= {(topic, partition): offset for partition, offset in ends.items()}
                 offsets = self._written(topic, ends, report.offsets)
-                pairs += self._pairs(topic, ends, firsts, offsets)
-                local |= self._local_offsets(topic, firsts, offsets)
+                added, changed = self._after_write(topic, ends, firsts, offsets)
+                pairs += added
+                local |= changed
             stored = {position_key(*place): offset for place, offset in after.items()} | local
             transaction.write_arrow(
                 positions.positions_topic(self._spec.position_owner), positions.rows_of(stored)
@@ -405,48 +401,35 @@ class _Transfer:
         there = self._target.list_offsets(self._spec.renamed(topic), partitions=skipped)
         return dict(offsets) | {p: (end, end - 1) for p, end in there.items()}
 
-    def _local_offsets(
-        self, topic: str, firsts: Firsts, offsets: Mapping[int, tuple[int, int]]
-    ) -> dict[str, int | None]:
-        """Return the changed positions that have an offset of `LocalRecords`."""
-        found: dict[str, int | None] = {}
-        for partition, (first, last) in offsets.items():
-            if self._local is not None and first >= 0:
-                place = (topic, partition)
-                whole = last - first + 1 == _records(firsts, partition)
-                free = self._local.written(place, first if whole else last + 1, last)
-                if free != self._stored.get(stored_key(place)):
-                    found[stored_key(place)] = free
-        return found
-
-    def _pairs(
+    def _after_write(
         self, topic: str, ends: Mapping[int, int], firsts: Firsts,
         offsets: Mapping[int, tuple[int, int]],
-    ) -> list[tuple[TopicAndPartition, Pair]]:  # fmt: skip
-        """Return the offset pairs of a topic's partitions after a write.
+    ) -> tuple[list[Located], dict[str, int | None]]:  # fmt: skip
+        """Return the offset pairs of a topic's partitions after a write, and the changed positions
+        that have an offset of `LocalRecords`.
 
         Args:
             ends: new positions in the source.
             firsts: batches that were written.
             offsets: result of `_written`.
         """
-        found: list[tuple[TopicAndPartition, Pair]] = []
-        for partition, end in ends.items():
-            place = (topic, partition)
-            first, last = offsets[partition]
+        pairs: list[Located] = []
+        local: dict[str, int | None] = {}
+        for partition, (first, last) in offsets.items():
             if first < 0:
                 continue
+            place, batches = (topic, partition), firsts.get(partition, [])
+            whole = last - first + 1 == sum(count for _, count in batches)
             if not self._syncs.knows(place):
-                found.append((place, Pair(self._positions[place], first)))
-            batches = firsts.get(partition, [])
-            if last - first + 1 == _records(firsts, partition):
-                downs = accumulate((count for _, count in batches), initial=first)
-                found += [
-                    (place, Pair(up, down)) for (up, _), down in zip(batches, downs, strict=False)
-                ]
-            if last >= first - 1:
-                found.append((place, Pair(end, last + 1)))
-        return found
+                pairs.append((place, Pair(self._positions[place], first)))
+            if whole:
+                pairs += [(place, pair) for pair in syncs.batch_pairs(batches, first)]
+            pairs.append((place, Pair(ends[partition], last + 1)))
+            if self._local is not None:
+                free = self._local.written(place, first if whole else last + 1, last)
+                if free != self._stored.get(stored_key(place)):
+                    local[stored_key(place)] = free
+        return pairs, local
 
     def _transfer_groups(self) -> None:
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -46,6 +46,21 @@ class Pair(NamedTuple):
     downstream: int
 
 
+Located = tuple[TopicAndPartition, Pair]
+
+
+def batch_pairs(batches: Iterable[tuple[int, int]], downstream: int) -> Iterator[Pair]:
+    """Yield the pair of each batch in a range of the target that has no other records.
+
+    Args:
+        batches: source offset of the first record, and number of records.
+        downstream: first offset of the range.
+    """
+    for upstream, count in batches:
+        yield Pair(upstream, downstream)
+        downstream += count
+
+
 def text_bytes(text: str) -> bytes:
     """Return a string as Kafka's type STRING."""
     encoded = text.encode()
@@ -63,7 +78,7 @@ def _partition_of(key: bytes) -> TopicAndPartition:
     return key[_SIZE.size : end].decode(), _PARTITION.unpack_from(key, end)[0]
 
 
-def rows_of(pairs: Iterable[tuple[TopicAndPartition, Pair]]) -> Any:
+def rows_of(pairs: Iterable[Located]) -> Any:
     """Return pairs as rows of their topic."""
     keys, values = [], []
     for (topic, partition), pair in pairs:

@@ -121,6 +121,12 @@ def source_topics(spec: MirrorSpec, source: Client) -> dict[str, int]:
     }
 
 
+def source_groups(spec: MirrorSpec, source: Client) -> list[str]:
+    """Return the names of the groups that are mirrored."""
+    groups = source.list_groups()
+    return [group.group_id for group in groups if spec.groups.match(group.group_id)]
+
+
 def steps(
     spec: MirrorSpec, source: Client, target: Client, topics: Mapping[str, int],
     stored: Mapping[str, Any],

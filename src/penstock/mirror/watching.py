@@ -48,7 +48,7 @@ def _cause(stopped: Stopped) -> str | None:
         more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
         words.append(f"{', '.join(found[:SHOWN_MAX])}{more}: {reason}")
     if len(words) > SHOWN_MAX:
-        words[SHOWN_MAX:] = [f"{len(words) - SHOWN_MAX} more partitions"]
+        words[SHOWN_MAX:] = [f"{len(words) - SHOWN_MAX} more causes"]
     return "; ".join(words) or None
 
 
@@ -107,6 +107,7 @@ class Watch:
                 self._positions[place] = (offset, since if before == offset else now)
             self._clients, self._failure = tuple(clients), ""
             self._rejected = rejected
+            self.status.status.positions = {_name(at): offset for at, offset in positions.items()}
             self.status.enter("RETRYING" if rejected else "RUNNING", _cause(rejected))
 
     def ended(self) -> None:
@@ -119,8 +120,9 @@ class Watch:
         now = SYSTEM_CLOCK.monotonic()
         with self._lock:
             self._positions.update({place: (offset, now) for place, offset in changed.items()})
-            positions = {_name(place): offset for place, (offset, _) in self._positions.items()}
-            self.status.committed(records, positions, {topic for topic, _ in changed})
+            known = self.status.status.positions  # of all partitions, since `began`
+            changes = {_name(place): offset for place, offset in changed.items()}
+            self.status.committed(records, known | changes, {topic for topic, _ in changed})
 
     def note(self, name: str, value: Any) -> None:
         """Set a fact of the status; None removes it."""
@@ -161,8 +163,8 @@ class Watch:
             if self._clients or self._failure:
                 cause = _cause(stopped) or self._failure or None
                 self.status.enter("RETRYING" if cause else "RUNNING", cause)
-                self.status.status.facts["stopped"] = [_name(place) for place in stopped]
-                self.status.refresh(self.status.status.facts)
+                names = [_name(place) for place in stopped]
+                self.status.refresh(self.status.status.facts | {"stopped": names})
 
     def _look(
         self, client: Client, positions: Mapping[TopicAndPartition, tuple[int, float]]

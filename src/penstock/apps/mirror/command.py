@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,13 +28,13 @@ from penstock.apps.client.session import (
     show_problems,
 )
 from penstock.apps.connect.command import BROKER_TIMEOUT_MS, STATE_DOC, show_status
+from penstock.apps.pipeline.spark import job_session, master_option, parse_settings
 from penstock.base.document import DocumentInvalid, Problem
 from penstock.base.errors import PenstockError
 from penstock.base.extras import check_installed
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.connect.running import Stop
     from penstock.mirror.mirror_file import MirrorSpec
     from penstock.mirror.watching import Watch
 
@@ -88,6 +88,7 @@ def run(state: State, where: FilePlace, once: bool, listen: str | None) -> None:
     where the previous run stopped.
     """
     from penstock.apps.connect.run import started
+    from penstock.apps.mirror.schemas import following
     from penstock.mirror import running
     from penstock.mirror.watching import Watch
 
@@ -100,23 +101,12 @@ def run(state: State, where: FilePlace, once: bool, listen: str | None) -> None:
         started(state, spec, "mirror") as (stop, status),
         Watch(spec, status) as watch,
         _page(watch, listen),
-        _schemas(spec, watch, stop, report),
+        following(spec, watch, stop, report),
     ):
         running.run(running.MirrorRun(spec=spec, watch=watch, stop=stop, once=once, report=report))
     found = status.status
     text = f"{spec.name}: {found.records:,} records in {found.batches:,} transactions"
     say(state, text, mirror=spec.name, records=found.records, transactions=found.batches)
-
-
-def _schemas(
-    spec: MirrorSpec, watch: Watch, stop: Stop, report: Callable[[str], None]
-) -> AbstractContextManager[None]:
-    """Return a context in which schemas are mirrored, if the file names registries."""
-    if not spec.source.registry:
-        return nullcontext()
-    from penstock.apps.mirror.schemas import following
-
-    return following(spec, watch, stop, report)
 
 
 @contextmanager
@@ -152,10 +142,7 @@ def _page(watch: Watch, listen: str | None) -> Iterator[None]:
     "--admin", required=True, envvar="PENSTOCK_ADMIN_URL", metavar="URL,…",
     help="Admin addresses of the target, which must be Penstock (PENSTOCK_ADMIN_URL).",
 )  # fmt: skip
-@click.option(
-    "--master", metavar="URL",
-    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
-)  # fmt: skip
+@master_option
 @click.option(
     "--set", "settings", multiple=True, metavar="spark.KEY=VALUE",
     help="Setting of the Spark session. May be repeated.",
@@ -175,10 +162,9 @@ def history(
     SIGTERM end it after its current round.
     """
     from penstock.apps.outbox.care import parse_size
-    from penstock.apps.pipeline.spark import job_session, parse_settings
     from penstock.apps.process.daemon import handled, set_up
     from penstock.connect.running import Stop
-    from penstock.mirror.history import HistoryRun, Origins
+    from penstock.mirror.history import HistoryRun
     from penstock.mirror.history import run as copy_history
     from penstock.mirror.log_directories import LogDirectories
     from penstock.spark.sessions.workers import slots
@@ -197,7 +183,7 @@ def history(
         copied = copy_history(
             HistoryRun(
                 spec=spec, spark=spark, slots=slots(spark), stop=stop, admin_url=admin,
-                origins=Origins(files, source_admin or ""),
+                directories=files, source_admin=source_admin or "",
                 round_bytes=parse_size(round_bytes, "--round-bytes"),
                 report=lambda line: click.echo(f"{spec.name}: {line}", err=True),
             )

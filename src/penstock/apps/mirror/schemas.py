@@ -57,7 +57,13 @@ def copy_schemas(spec: MirrorSpec) -> str:
 def following(
     spec: MirrorSpec, watch: Watch, stop: Stop, report: Callable[[str], None]
 ) -> Iterator[None]:
-    """Import schemas during the block, and at the end of a run with `--once`."""
+    """Import schemas during the block, and at the end of a run with `--once`.
+
+    Nothing is imported if the mirror's file names no registries.
+    """
+    if not spec.source.registry:
+        yield
+        return
     ended = threading.Event()
 
     def copy() -> None:
