@@ -90,13 +90,10 @@ def measure(*, quick: bool) -> list[Row]:
         sql(_LOAD.format(count=count))
         with _penstock(directory, sql, broker) as process:
             ours = _pace(process.pid, broker.bootstrap, "ours.public.orders", count)
-        debezium = Debezium(broker.bootstrap, sql.url, {
+        with Debezium(broker.bootstrap, sql.url, {
             "theirs": {"publication.name": "changes", "snapshot.mode": "no_data"}
-        }, directory)  # fmt: skip
-        try:
+        }, directory) as debezium:  # fmt: skip
             theirs = _pace(debezium.pid, broker.bootstrap, "theirs.public.orders", count)
-        finally:
-            debezium.close()
         with _penstock(directory, sql, broker):
             sql("INSERT INTO orders (id) VALUES (-1)")
             _wait_for(sql)

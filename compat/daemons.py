@@ -1,4 +1,4 @@
-"""Programs of others that run in the background, and what their HTTP interfaces return."""
+"""Programs of others that run in the background, with their files and HTTP interfaces."""
 
 from __future__ import annotations
 
@@ -13,25 +13,58 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.connect.worker_bed import wait_until
 
 START_SECONDS: Final = 120.0
-STOP_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 120.0
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 """Values of metrics by their names and labels."""
 
 
+def java(
+    libraries: str, main: str, *arguments: str | Path, options: Sequence[str] = ()
+) -> list[str]:
+    """Return the command of a Java program with dated log lines.
+
+    Args:
+        libraries: its class path.
+        options: options of the Java machine.
+    """
+    log = "-Dorg.slf4j.simpleLogger"
+    return [
+        "java", *options, "-cp", libraries, f"{log}.defaultLogLevel=warn",
+        f"{log}.showDateTime=true", main, *map(str, arguments),
+    ]  # fmt: skip
+
+
+def properties(file: Path, settings: Mapping[str, str]) -> Path:
+    """Write a file of Java properties, and return its path."""
+    escaped = (f"{name}={text}\n".replace("\\", "\\\\") for name, text in settings.items())
+    file.write_text("".join(escaped))
+    return file
+
+
+def series_of(text: str) -> Series:
+    """Return the metrics of a text in Prometheus' format."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
 class Daemon:
-    """Process of a program, which can be killed and started again; a context manager that ends it.
+    """Process of a program, which can be killed and started again.
+
+    As a context manager, it starts the process, and kills it in the end.
 
     Attributes:
-        url: the address of its HTTP interface.
+        url: the address of its HTTP interface; empty if it has none.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         log: Path,
-        url: str,
+        url: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.url = url
@@ -43,7 +76,12 @@ class Daemon:
         """Start the program, which appends its output to the log file."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, env=self._environment, cwd=self._log.parent, stdout=log, stderr=log
+                self._command,
+                env=self._environment,
+                cwd=self._log.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         return self
 
@@ -55,11 +93,15 @@ class Daemon:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")[-6000:]
@@ -76,7 +118,7 @@ class Daemon:
             response = requests.request(
                 method, self.url + path, json=body, headers=named, timeout=REQUEST_SECONDS
             )
-        except requests.ConnectionError:
+        except requests.RequestException:
             return 503, None
         try:
             return response.status_code, response.json()
@@ -86,14 +128,13 @@ class Daemon:
     def metrics(self) -> Series:
         """Return the values of `/metrics`; none if there is no response."""
         status, text = self.call("GET", "/metrics")
-        if status != 200:
-            return {}
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        return series_of(text) if status == 200 else {}
 
-    def wait_until(self, reached: Callable[[], bool], found: Callable[[], object] = str) -> None:
+    def wait_until(
+        self,
+        reached: Callable[[], bool],
+        found: Callable[[], object] = str,
+        seconds: float = START_SECONDS,
+    ) -> None:
         """Wait until a state is reached; the failure has what was found, and the log's end."""
-        wait_until(reached, lambda: f"{found()}\n{self.log()}", START_SECONDS)
+        wait_until(reached, lambda: f"{found()}\n{self.log()}", seconds)

@@ -38,7 +38,7 @@ class PartMissing(Exception):
 def cache() -> Path:
     """The directory that foreign parts live in, outside the repository."""
     root = Path(os.environ.get("PENSTOCK_CACHE") or Path.home() / ".cache" / "penstock")
-    directory = root / "interop"
+    directory = root.absolute() / "interop"
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -35,6 +35,7 @@ from tests.postgres import PostgresServer, postgres_server
 
 from compat.security import Security, harness, realm
 from compat.security import protocol as suites_protocol
+from penstock.testing import Broker
 
 READY = re.compile(rb"penstock ready kafka=(\S+) admin=(\S+)")
 START_TIMEOUT_SECONDS = 60
@@ -340,6 +341,21 @@ class AnyOf:
 
     def start(self) -> None:
         self._killed.start()
+
+
+@contextmanager
+def one_or_three(
+    directory: Path, count: int, configs: Mapping[str, str] = {}
+) -> Iterator[Killable]:
+    """Run one broker, or three with replicated topics, whatever the environment asks for."""
+    with ExitStack() as stack:
+        if count == 1:
+            yield stack.enter_context(Broker(configs, process=True))
+        else:
+            postgres = stack.enter_context(postgres_server())
+            replicated = {**COPIES, "min.insync.replicas": "2", **configs}
+            brokers = running_brokers(postgres, directory, count, replicated)
+            yield AnyOf(stack.enter_context(brokers))
 
 
 @contextmanager

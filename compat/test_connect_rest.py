@@ -8,9 +8,7 @@ responses differ, with reasons.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +19,8 @@ from tests.connect.worker_bed import call, wait_until, worker_of
 from tests.ports import free_port
 
 from compat.conftest import missing
+from compat.connect.standalone import MAIN, STRINGS
+from compat.daemons import Daemon, java, properties
 from compat.parts import PartMissing, kafka_connect
 from penstock.testing import Broker
 
@@ -232,37 +232,17 @@ def _sink(script: Script) -> None:
 @contextmanager
 def kafka(bootstrap: str, directory: Path) -> Iterator[str]:
     """Run Kafka Connect; yield its URL."""
-    url, string = f"http://127.0.0.1:{free_port()}", "org.apache.kafka.connect.storage"
+    url = f"http://127.0.0.1:{free_port()}"
     settings = {
         "bootstrap.servers": bootstrap, "listeners": url, "plugin.discovery": "service_load",
-        "key.converter": f"{string}.StringConverter", "offset.flush.interval.ms": "200",
-        "value.converter": f"{string}.StringConverter",
+        "key.converter": STRINGS, "value.converter": STRINGS, "offset.flush.interval.ms": "200",
         "offset.storage.file.filename": str(directory / "offsets"),
     }  # fmt: skip
-    file = directory / "worker.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    with (directory / "connect.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["java", "-XX:TieredStopAtLevel=1", "-cp", kafka_connect(),
-             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-             "org.apache.kafka.connect.cli.ConnectStandalone", str(file)],
-            stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"},
-        )  # fmt: skip
-    try:
-        wait_until(
-            lambda: _answers(url), lambda: (directory / "connect.log").read_text()[-3000:], 60.0
-        )
+    file = properties(directory / "worker.properties", settings)
+    command = java(kafka_connect(), MAIN, file, options=["-XX:TieredStopAtLevel=1"])
+    with Daemon(command, directory / "connect.log", url, {"TZ": "UTC"}) as worker:
+        worker.wait_until(lambda: worker.call("GET", "/")[0] == 200, seconds=60.0)
         yield url
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return call(url, "GET", "/")[0] == 200
-    except (OSError, ValueError):  # not JSON: it is starting
-        return False
 
 
 @pytest.mark.interop

@@ -299,7 +299,7 @@ def beds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Bed
                 made = Bed(sql, broker, tmp_path_factory.mktemp("bed"), modes)
             except PartMissing as error:
                 missing(error)
-            stack.callback(made.debezium.close)
+            stack.enter_context(made.debezium)
             made.debezium.wait_until_streaming(sql)
             return made
 

@@ -121,12 +121,12 @@ class History:
         )
         assert self.process.stderr is not None
         self.errors: IO[str] = self.process.stderr
-        self.said: list[str] = []
+        self.printed: list[str] = []
 
     def lines(self) -> Iterator[str]:
         with self.errors:
             for line in self.errors:
-                self.said.append(line)
+                self.printed.append(line)
                 yield line
 
     def kill(self) -> None:
@@ -230,8 +230,8 @@ def copied(file: Path, directory: Path, target: Broker) -> None:
     """
     first = History(file, directory, target)
     seen = rounds(first)
-    assert next(seen, None), "".join(first.said)
-    assert next(seen, None), "".join(first.said)
+    assert next(seen, None), "".join(first.printed)
+    assert next(seen, None), "".join(first.printed)
     first.kill()
     refused: Any = subprocess.run(
         [sys.executable, "-m", "penstock", "mirror", "run", str(file), "--once"],
@@ -249,7 +249,7 @@ def copied(file: Path, directory: Path, target: Broker) -> None:
     options = [f"--set=spark.{name}={value}" for name, value in settings.items()]
     second = History(file, directory, target, "--master", "local[2,4]", *options)
     seen = rounds(second)
-    assert next(seen, None), "".join(second.said)
+    assert next(seen, None), "".join(second.printed)
     killed = workers(second.process.pid)  # they are idle, or have tasks of the next round
     for worker in killed:
         worker.suspend()
@@ -257,6 +257,6 @@ def copied(file: Path, directory: Path, target: Broker) -> None:
     for worker in killed:
         worker.kill()
     assert len(list(seen)) > 1
-    assert second.process.wait(120) == 0, second.said[-20:]
+    assert second.process.wait(120) == 0, second.printed[-20:]
     log = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
     assert "Python worker exited unexpectedly" in log

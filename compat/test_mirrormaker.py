@@ -13,7 +13,7 @@ import os
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,14 +24,12 @@ from confluent_kafka import Consumer
 from tests.connect.worker_bed import wait_until
 from tests.mirror.bed import wait_for
 from tests.mirror.test_two_ways import PARTITIONS, Writer
-from tests.postgres import postgres_server
 
 from compat.conftest import missing
 from compat.mirroring.maker import OFFSET_LAG_MAX, MirrorMaker
 from compat.parts import PartMissing, mirror_java
-from compat.servers import COPIES, AnyOf, Killable, killed_in_turn, running_brokers
+from compat.servers import Killable, killed_in_turn, one_or_three
 from penstock.client import Client
-from penstock.testing import Broker
 
 MINUTES: Final = float(os.environ.get("PENSTOCK_MIRRORMAKER_MINUTES", "3"))
 WAIT_SECONDS: Final = 180.0
@@ -47,23 +45,6 @@ class Cluster(NamedTuple):
 
     def client(self) -> Client:
         return Client(self.server.bootstrap)
-
-
-@contextmanager
-def cluster(kind: str, folder: Path) -> Iterator[Killable]:
-    """Run one broker of Penstock or Apache Kafka, or three of Penstock with replicated topics.
-
-    MirrorMaker's own topics have one replica, as in the file that it comes with.
-    """
-    with ExitStack() as stack:
-        if kind == "penstock":
-            yield stack.enter_context(Broker(process=True))
-        elif kind == "apache":
-            yield stack.enter_context(ApacheKafka())
-        else:
-            postgres = stack.enter_context(postgres_server())
-            settings = {**COPIES, "min.insync.replicas": "2"}
-            yield AnyOf(stack.enter_context(running_brokers(postgres, folder, 3, settings)))
 
 
 def records(client: Client, topic: str, tail: int | None = None) -> Records:
@@ -249,27 +230,33 @@ def check_topics(left: Client, right: Client) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(60 * MINUTES + 900)
 @pytest.mark.parametrize(
-    ("source", "exactly_once"),
+    ("brokers", "exactly_once"),
     [
-        ("penstock", ("left", "right")),
-        ("penstock", ()),
+        (1, ("left", "right")),
+        (1, ()),
         # A task that writes to Apache Kafka in transactions can stop after a kill of that broker:
         # compat/FINDINGS.md.
-        ("apache", ("right",)),
-        ("replicated", ("left", "right")),
+        (0, ("right",)),
+        (3, ("left", "right")),
     ],
     ids=["exactly once", "at least once", "from Apache Kafka", "replicated"],
 )
 def test_mirrormaker_under_kills(
-    tmp_path: Path, source: str, exactly_once: Collection[str]
+    tmp_path: Path, brokers: int, exactly_once: Collection[str]
 ) -> None:
+    """Mirror from one broker or three, or from Apache Kafka (0), to one broker, and back.
+
+    MirrorMaker's own topics have one replica, as in the file that it comes with.
+    """
     try:
         classes = mirror_java()
     except PartMissing as error:
         missing(error)
     with ExitStack() as stack:
-        left = stack.enter_context(cluster(source, tmp_path))
-        right = stack.enter_context(cluster("penstock", tmp_path))
+        left: Killable = stack.enter_context(
+            one_or_three(tmp_path, brokers) if brokers else ApacheKafka()
+        )
+        right = stack.enter_context(one_or_three(tmp_path, 1))
         for server in (left, right):
             with Client(server.bootstrap) as client:
                 client.create_topic("orders", PARTITIONS, {"retention.ms": "86400000"})

@@ -46,6 +46,10 @@ COMMITTED: Final[dict[Where, int]] = {
 ENDS: Final = {
     ("orders", 0): 100, ("orders", 1): 110, ("orders", 2): 120, ("bills", 0): 9,
 }  # fmt: skip
+OF_EXPORTER: Final = ("consumergroup", "topic", "partition")
+OF_KMINION: Final = ("group_id", "topic_name", "partition_id")
+"""Labels of a group, a topic and a partition."""
+KMINIONS_LAG: Final = "kminion_kafka_consumer_group_topic_partition_lag"
 LAGS: Final = {where: ENDS[where[1:]] - offset for where, offset in COMMITTED.items()}
 
 RIGHTS: Final = {
@@ -202,19 +206,17 @@ def without_probe(found: Values) -> Values:
 
 def check_monitors(exported: Daemon, mini: Daemon) -> None:
     """Wait until both monitors have the right lag, and check their offsets."""
-    of_exporter = ("consumergroup", "topic", "partition")
     lag = "kafka_consumergroup_lag"
     exported.wait_until(
-        lambda: by_place(exported.metrics(), lag, of_exporter) == LAGS, exported.metrics
+        lambda: by_place(exported.metrics(), lag, OF_EXPORTER) == LAGS, exported.metrics
     )
     found = exported.metrics()
-    assert by_place(found, "kafka_consumergroup_current_offset", of_exporter) == COMMITTED
+    assert by_place(found, "kafka_consumergroup_current_offset", OF_EXPORTER) == COMMITTED
     ends = by_place(found, "kafka_topic_partition_current_offset", ("topic", "partition"))
     assert without_probe(ends) == ENDS
-    of_kminion = ("group_id", "topic_name", "partition_id")
-    lag = "kminion_kafka_consumer_group_topic_partition_lag"
     mini.wait_until(
-        lambda: without_probe(by_place(mini.metrics(), lag, of_kminion)) == LAGS, mini.metrics
+        lambda: without_probe(by_place(mini.metrics(), KMINIONS_LAG, OF_KMINION)) == LAGS,
+        mini.metrics,
     )
     found = mini.metrics()
     name = "kminion_kafka_topic_partition_high_water_mark"
@@ -305,9 +307,6 @@ def test_kminion_reads_commits_from_a_topic(tmp_path: Path) -> None:
         keys, values = (list(column) for column in zip(*pairs, strict=True))
         client.write_arrow(OFFSETS, pa.table({"key": keys, "value": values}))
         with kminion(broker.bootstrap, tmp_path, "offsetsTopic") as mini:
-            of_kminion = ("group_id", "topic_name", "partition_id")
-            lag = "kminion_kafka_consumer_group_topic_partition_lag"
             mini.wait_until(
-                lambda: by_place(mini.metrics(), lag, of_kminion) == LAGS,
-                lambda: by_place(mini.metrics(), lag, of_kminion),
+                lambda: by_place(mini.metrics(), KMINIONS_LAG, OF_KMINION) == LAGS, mini.metrics
             )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat.conftest import missing
+from compat.daemons import Daemon, java
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.drivers.port import Record
@@ -44,7 +44,6 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "4"))
 WAIT_SECONDS = 120.0
 SEED = 7
 SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 STREAMS_GROUPS = {
     "group.streams.min.session.timeout.ms": "1000",
@@ -65,46 +64,19 @@ NEEDS = (
 )
 
 
-class WordCount:
-    """The program, in a process that can be killed and started again on the same state."""
+class WordCount(Daemon):
+    """The program, on the same state after each start; it works some seconds later."""
 
     def __init__(self, bootstrap: str, directory: Path, protocol: str, name: str) -> None:
         try:
-            self._classes = java_program("WordCount", "streams")
+            classes = java_program("WordCount", "streams")
         except PartMissing as error:
             missing(error)
-        self._arguments = [bootstrap, "lines", "counts", str(directory / f"state-{name}")]
-        self._protocol = protocol
         grant(bootstrap, "streams", NEEDS)
-        self._said = directory / f"streams-{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the program; it works some seconds later."""
-        command = ["java", "-cp", self._classes, *SMALL, QUIET, "WordCount", *self._arguments]
-        with self._said.open("ab") as said:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    **java_environment(security_of("streams")),
-                    "GROUP_PROTOCOL": self._protocol,
-                },
-            )
-
-    def kill(self) -> None:
-        """kill -9."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    @property
-    def said(self) -> str:
-        """The end of what it has said."""
-        return self._said.read_text(errors="replace")[-4000:]
+        arguments = (bootstrap, "lines", "counts", directory / f"state-{name}")
+        command = java(classes, "WordCount", *arguments, options=SMALL)
+        environment = {**java_environment(security_of("streams")), "GROUP_PROTOCOL": protocol}
+        super().__init__(command, directory / f"streams-{name}.log", environment=environment)
 
 
 class Counts:
@@ -136,7 +108,7 @@ class Counts:
         """Wait until so many counts have been told in all."""
         eventually(
             lambda: self.poll() >= count,
-            lambda: f"{self.poll()} counts of {count}: {[p.said for p in programs]}",
+            lambda: f"{self.poll()} counts of {count}: {[p.log() for p in programs]}",
             seconds=WAIT_SECONDS,
         )
 

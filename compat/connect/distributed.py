@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
-from tests.connect.worker_bed import call, wait_until
 from tests.ports import free_port
 
 from compat.connect.standalone import JSON
+from compat.daemons import Daemon, java, properties
 
 START_SECONDS: Final = 180.0
 TOPICS: Final = ("config", "offset", "status")
@@ -24,71 +23,41 @@ _WORKER: Final = {
 }  # fmt: skip
 
 
-class Worker:
-    """Process of a distributed worker; a context manager that ends it."""
+class Worker(Daemon):
+    """Distributed worker, and the connectors that it is asked to run."""
 
     def __init__(
         self, bootstrap: str, folder: Path, name: str, libraries: str, more: Mapping[str, str]
     ) -> None:
-        """Write the worker's file and start the process.
+        """Write the worker's file.
 
         Args:
             folder: the folder of the file and the log.
             libraries: the class path of Kafka Connect with its connectors.
             more: more settings of the worker.
         """
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self._log = folder / f"{name}.log"
-        file = folder / f"{name}.properties"
-        settings = {**_WORKER, "bootstrap.servers": bootstrap, "listeners": self.url, **more}
-        file.write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
-        self._command = [
-            "java", "-Xmx512m", "-cp", libraries, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "org.apache.kafka.connect.cli.ConnectDistributed", str(file),
-        ]  # fmt: skip
-        self.start()
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")[-6000:]
+        url = f"http://127.0.0.1:{free_port()}"
+        settings = {**_WORKER, "bootstrap.servers": bootstrap, "listeners": url, **more}
+        file = properties(folder / f"{name}.properties", settings)
+        main = "org.apache.kafka.connect.cli.ConnectDistributed"
+        command = java(libraries, main, file, options=["-Xmx512m"])
+        super().__init__(command, folder / f"{name}.log", url)
 
     def put(self, connector: str, config: Mapping[str, str]) -> None:
         """Create a connector or change it, when the worker accepts requests."""
-        wait_until(
-            lambda: self._call("PUT", f"/connectors/{connector}/config", config) in (200, 201),
-            self.log, START_SECONDS,
-        )  # fmt: skip
+        path = f"/connectors/{connector}/config"
+        self.wait_until(
+            lambda: self.call("PUT", path, config)[0] in (200, 201), seconds=START_SECONDS
+        )
 
     def wait_until_running(self, connector: str) -> None:
         """Wait until the connector and all its tasks run."""
-        wait_until(lambda: self._running(connector), self.log, START_SECONDS)
+        self.wait_until(lambda: self._running(connector), seconds=START_SECONDS)
 
     def _running(self, connector: str) -> bool:
-        path = f"/connectors/{connector}/status"
-        if self._call("GET", path) != 200:
+        status, found = self.call("GET", f"/connectors/{connector}/status")
+        if status != 200:
             return False
-        found = call(self.url, "GET", path)[1]
         states = {part["state"] for part in (found["connector"], *found["tasks"])}
         assert "FAILED" not in states, found
         return bool(found["tasks"]) and states == {"RUNNING"}
-
-    def _call(self, method: str, path: str, body: Any = None) -> int:
-        """Return the status of a request; 503 if the worker does not respond yet."""
-        try:
-            return call(self.url, method, path, body)[0]
-        except (OSError, ValueError):
-            return 503
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import psutil
 from tests.ports import free_port
+
+from compat.daemons import Daemon, java, properties
 
 WAIT_SECONDS: Final = 240.0
 POLL_SECONDS: Final = 0.05
 STRINGS: Final = "org.apache.kafka.connect.storage.StringConverter"
 JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
+MAIN: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
 
 
-class Standalone:
-    """Process of a worker with one connector; a context manager that ends it."""
+class Standalone(Daemon):
+    """Standalone worker with one connector."""
 
     def __init__(
         self,
@@ -28,19 +30,15 @@ class Standalone:
         connector: Mapping[str, str],
         worker: Mapping[str, str],
     ) -> None:
-        """Start the process.
+        """Write the files of the worker and the connector.
 
         Args:
             folder: a folder for files and the log, which are named after the connector.
             libraries: class path of Kafka Connect with the connector.
             connector: settings of the connector, with its `name`.
             worker: more settings of the worker, such as its converters.
-
-        Raises:
-            FileNotFoundError: Java is not installed.
         """
         name = connector["name"]
-        self._log = folder / f"{name}.log"
         settings = {
             "worker": {
                 "bootstrap.servers": bootstrap, "plugin.discovery": "service_load",
@@ -51,27 +49,15 @@ class Standalone:
             },
             "connector": {"tasks.max": "1", **connector},
         }  # fmt: skip
-        files = [folder / f"{name}-{part}.properties" for part in settings]
-        for file, pairs in zip(files, settings.values(), strict=True):
-            escaped = (f"{key}={text}\n".replace("\\", "\\\\") for key, text in pairs.items())
-            file.write_text("".join(escaped))
-        command = [
-            "java", "-cp", libraries, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "org.apache.kafka.connect.cli.ConnectStandalone", *map(str, files),
-        ]  # fmt: skip
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
+        files = [
+            properties(folder / f"{name}-{part}.properties", pairs)
+            for part, pairs in settings.items()
+        ]
+        super().__init__(java(libraries, MAIN, *files), folder / f"{name}.log")
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the process has used so far, in seconds."""
-        return sum(psutil.Process(self._process.pid).cpu_times()[:2])
+        return sum(psutil.Process(self.pid).cpu_times()[:2])
 
     def wait_for(self, count: int, moved: Callable[[], int]) -> int:
         """Wait until the connector has moved `count` rows; return the number of moved rows.
@@ -81,8 +67,7 @@ class Standalone:
         """
         deadline = time.monotonic() + WAIT_SECONDS
         while (rows := moved()) < count:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                text = self._log.read_text(errors="replace")[-6000:]
-                raise RuntimeError(f"{rows} of {count} rows:\n{text}")
+            if not self.alive or time.monotonic() > deadline:
+                raise RuntimeError(f"{rows} of {count} rows:\n{self.log()}")
             time.sleep(POLL_SECONDS)
         return rows

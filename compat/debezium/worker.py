@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +10,14 @@ from urllib.parse import urlsplit
 
 from tests.ports import free_port
 
+from compat.connect.standalone import JSON, MAIN
+from compat.daemons import Daemon, java, properties
 from compat.parts import debezium
 
 WAIT_SECONDS: Final = 60.0
 _WORKER: Final = {
-    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "key.converter": JSON,
+    "value.converter": JSON,
     "key.converter.schemas.enable": "false",
     "value.converter.schemas.enable": "false",
     "offset.flush.interval.ms": "1000",
@@ -42,8 +42,8 @@ def connector_settings(url: str, name: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-class Debezium:
-    """Process with connectors; each name is that of a slot, and the prefix of topics."""
+class Debezium(Daemon):
+    """Standalone worker with connectors; each name is that of a slot, and the prefix of topics."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Debezium:
         *,
         worker: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the process.
+        """Write the files of the worker and its connectors.
 
         Args:
             connectors: settings of each connector by its name.
@@ -63,29 +63,17 @@ class Debezium:
         Raises:
             PartMissing: the connector or Java is not available.
         """
-        self._log = directory / "debezium.log"
         self._names = tuple(connectors)
-        files = [_written(directory / "worker.properties", {
+        files = [properties(directory / "worker.properties", {
             **_WORKER, "bootstrap.servers": bootstrap,
             "offset.storage.file.filename": str(directory / "debezium.offsets"),
             "listeners": f"http://127.0.0.1:{free_port()}", **(worker or {}),
         })]  # fmt: skip
         for name, settings in connectors.items():
             made = {"name": name, **connector_settings(url, name), **settings}
-            files.append(_written(directory / f"{name}.properties", made))
-        command = [
-            "java", "-XX:TieredStopAtLevel=4", "-cp", debezium(),
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "org.apache.kafka.connect.cli.ConnectStandalone", *map(str, files),
-        ]  # fmt: skip
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"}
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+            files.append(properties(directory / f"{name}.properties", made))
+        command = java(debezium(), MAIN, *files, options=["-XX:TieredStopAtLevel=4"])
+        super().__init__(command, directory / "debezium.log", environment={"TZ": "UTC"})
 
     def wait_until_streaming(self, execute: Any) -> None:
         """Wait until all connectors stream.
@@ -107,18 +95,5 @@ class Debezium:
 
     def check(self) -> None:
         """Raise an error if the process has ended."""
-        if self._process.poll() is not None:
+        if not self.alive:
             raise AssertionError(f"Debezium ended:\n{self.log()}")
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")[-6000:]
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-def _written(file: Path, settings: Mapping[str, str]) -> Path:
-    escaped = (f"{name}={text}".replace("\\", "\\\\") for name, text in settings.items())
-    file.write_text("\n".join(escaped) + "\n")
-    return file

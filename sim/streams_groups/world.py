@@ -29,7 +29,6 @@ from penstock.broker.groups.streams import (
     Topology,
 )
 from penstock.broker.groups.streams.assignor import ACTIVE, STANDBY
-from penstock.broker.groups.streams.core import streams_group
 from sim.consumer_groups.member import REBALANCE_TIMEOUT_MS, Process
 from sim.consumer_groups.world import CLASSIC_LIMITS, SESSION_MS, Violation, World, topic
 
@@ -180,7 +179,7 @@ class StreamsWorld(World):
         alive = [self._thread(process) for process in self.processes if process.alive]
         if not self.members:
             return not alive
-        topology = streams_group(self.streams.groups["g"]).topology
+        topology = self.streams.groups["g"].topology
         if topology is None or not self.stable or len(self.members) != len(alive):
             return False
         epoch = topology.epoch

@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 
 import pytest
 from compat.conftest import missing
+from compat.daemons import Daemon
 from compat.parts import PartMissing, program
 
 from tests.broker.lag.history import (
@@ -129,8 +127,8 @@ async def test_other_answers_have_burrows_shape(scene: Scene) -> None:
 
 
 @asynccontextmanager
-async def burrow(scene: Scene, directory: Path) -> AsyncIterator[str]:
-    """Run Burrow against the broker, and yield its address once it knows the topic's offsets."""
+async def burrow(scene: Scene, directory: Path) -> AsyncIterator[Daemon]:
+    """Run Burrow against the broker, and yield it once it knows the topic's offsets."""
     try:
         executable = program("Burrow", "1.9.5")
     except PartMissing as error:
@@ -138,47 +136,29 @@ async def burrow(scene: Scene, directory: Path) -> AsyncIterator[str]:
     port = free_port()
     config = CONFIG.format(bootstrap=scene.bootstrap, port=port, commits=COMMITS)
     (directory / "burrow.toml").write_text(config)
-    with (directory / "burrow.out").open("wb") as log:
-        process = subprocess.Popen(
-            [executable, "--config-dir", str(directory)], cwd=directory, stdout=log, stderr=log
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        await _until_end(address, 0)
-        yield address
-    finally:
-        process.terminate()
-        await asyncio.to_thread(process.wait, 30)
+    command = [executable, "--config-dir", str(directory)]
+    with Daemon(command, directory / "burrow.out", f"http://127.0.0.1:{port}") as running:
+        await _until_end(running, 0)
+        yield running
 
 
-async def _until_end(address: str, end: int) -> None:
+async def _until_end(real: Daemon, end: int) -> None:
     """Wait until Burrow has read the end offset of partition 0."""
     async with asyncio.timeout(60):
         while True:
-            _, answer = await _get(f"{address}/v3/kafka/local/topic/{TOPIC}")
+            _, answer = await _get(real, f"/topic/{TOPIC}")
             if answer and answer.get("offsets", [None])[:1] == [end]:
                 return
             await asyncio.sleep(0.05)
 
 
-async def _get(url: str) -> tuple[int, Any]:
-    def run() -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(url) as response:
-                return response.status, json.loads(response.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-        except OSError:
-            return 0, None
-
-    return await asyncio.to_thread(run)
+async def _get(real: Daemon, path: str) -> tuple[int, Any]:
+    return await asyncio.to_thread(real.call, "GET", f"/v3/kafka/local{path}")
 
 
-async def _burrows_answers(address: str, start_ms: int) -> dict[str, Any]:
+async def _burrows_answers(real: Daemon, start_ms: int) -> dict[str, Any]:
     return {
-        path: comparable(
-            list(await _get(f"{address}/v3/kafka/local{path}")), start_ms=start_ms, cluster="local"
-        )
+        path: comparable(list(await _get(real, path)), start_ms=start_ms, cluster="local")
         for path in paths()
     }
 
@@ -187,13 +167,13 @@ async def _burrows_answers(address: str, start_ms: int) -> dict[str, Any]:
 async def test_the_real_burrow_agrees(scene: Scene, tmp_path: Path) -> None:
     await scene.create(partitions=2)
     await scene.create(COMMITS)
-    async with burrow(scene, tmp_path) as address:
+    async with burrow(scene, tmp_path) as real:
 
         async def committed(group: str, offset: int, at_ms: int) -> None:
             await scene.write(COMMITS, *offset_commit(group, TOPIC, 0, offset, at_ms))
 
         async def produced(end: int) -> None:
-            await _until_end(address, end)
+            await _until_end(real, end)
 
         start_ms = await play(scene, committed, produced)
         ours = await _own_answers(scene, start_ms)
@@ -201,7 +181,7 @@ async def test_the_real_burrow_agrees(scene: Scene, tmp_path: Path) -> None:
         with suppress(TimeoutError):  # Burrow reads asynchronously, and caches evaluations
             async with asyncio.timeout(30):
                 while not theirs or differences(ours, theirs):
-                    theirs = await _burrows_answers(address, start_ms)
+                    theirs = await _burrows_answers(real, start_ms)
     if os.environ.get("PENSTOCK_RECORD"):
         lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(theirs[path])}" for path in theirs)
         RECORDED.write_text(f"{{\n{lines}\n}}\n")

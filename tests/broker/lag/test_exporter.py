@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 from compat.conftest import missing
+from compat.daemons import Daemon, Series, series_of
 from compat.parts import PartMissing, program
 from confluent_kafka import Consumer, TopicPartition
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.broker.lag.scene import TOPIC, Scene
 from tests.ports import free_port
 
-Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 NOT_OURS = {"kafka_exporter_build_info", "kafka_broker_info"}
 """Metrics of the exporter itself."""
 NAMES = {
@@ -32,12 +29,12 @@ NAMES = {
 }  # fmt: skip
 
 
-def series_of(text: str) -> Series:
+def shared(found: Series) -> Series:
+    """Return the metrics that the broker and the exporter have."""
     return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name.startswith("kafka_") and sample.name not in NOT_OURS
+        series: value
+        for series, value in found.items()
+        if series[0].startswith("kafka_") and series[0] not in NOT_OURS
     }
 
 
@@ -73,7 +70,7 @@ async def populated(scene: Scene) -> AsyncIterator[None]:
 async def own_series(scene: Scene) -> Series:
     status, text = await scene.get("/metrics/kafka_exporter")
     assert status == 200
-    return series_of(text)
+    return shared(series_of(text))
 
 
 async def test_values(scene: Scene) -> None:
@@ -82,7 +79,7 @@ async def test_values(scene: Scene) -> None:
     assert {name for name, _ in found} == NAMES
 
     def value(name: str, **labels: str) -> float:
-        return found[f"kafka_{name}", tuple(sorted(labels.items()))]
+        return found[f"kafka_{name}", frozenset(labels.items())]
 
     assert value("brokers") == 1
     assert value("topic_partitions", topic=TOPIC) == 2
@@ -133,36 +130,15 @@ async def test_the_real_exporter_agrees(scene: Scene, tmp_path: Path) -> None:
     except PartMissing as error:
         missing(error)
     address = f"127.0.0.1:{free_port()}"
+    command = [executable, f"--kafka.server={scene.bootstrap}", f"--web.listen-address={address}"]
+    exporter = Daemon(command, tmp_path / "log", f"http://{address}")
     async with populated(scene):
-        command = [
-            executable,
-            f"--kafka.server={scene.bootstrap}",
-            f"--web.listen-address={address}",
-        ]
-        with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        ours = await own_series(scene)
-        theirs: Series = {}
-        try:
-            with suppress(TimeoutError):  # a scrape of the exporter may lack its last series
-                async with asyncio.timeout(60):
-                    while ours != theirs:
-                        theirs = series_of(await _scraped(f"http://{address}/metrics"))
-        finally:
-            process.terminate()
-            await asyncio.to_thread(process.wait, 30)
+        with exporter, suppress(TimeoutError):  # a scrape may lack the last series
+            ours = await own_series(scene)
+            theirs: Series = {}
+            async with asyncio.timeout(60):
+                while ours != theirs:
+                    theirs = shared(await asyncio.to_thread(exporter.metrics))
+                    await asyncio.sleep(0.05)
     assert {name for name, _ in theirs} == NAMES
     assert ours == theirs
-
-
-async def _scraped(url: str) -> str:
-    def run() -> str:
-        with urllib.request.urlopen(url) as response:
-            return str(response.read().decode())
-
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await asyncio.to_thread(run)
-            except OSError:
-                await asyncio.sleep(0.05)

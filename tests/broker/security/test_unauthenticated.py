@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from penstock.client.security import NotAuthenticated
 from penstock.control.access import change_credentials
 from penstock.security import AclAuthoriser, jwks
 from penstock.security.audit import AuditEvent
-from penstock.security.credentials import SCRAM_SHA_256, derive
+from penstock.security.credentials import SCRAM_SHA_256, ScramCredential, Shape, derive
 from penstock.security.sasl import ClientExchange
 from penstock.security.sasl.oauthbearer import OAuthBearerClient
 from penstock.security.sasl.peers import PeerSecret
@@ -108,6 +109,30 @@ async def test_a_rejected_raw_token_ends_the_connection(
     await gone(server)
     counts = server.security_service._metrics.authentications
     assert counts["SASL_PLAINTEXT", "PLAIN", "failure"] == 2  # the empty frame is none
+
+
+class Failing:
+    """Credential store that cannot be read."""
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        raise RuntimeError("the store is closed")
+
+    def shapes(self, mechanism: str) -> Mapping[Shape, int]:
+        return {}
+
+
+async def test_an_internal_error_during_raw_tokens_ends_the_connection(
+    start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await secured(start_broker, tmp_path)
+    server.security_service.cluster_users = Failing()
+    client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
+    await client.call("SaslHandshake", 0, {"mechanism": "PLAIN"})
+    client.writer.write(b"\0\0\0\x0a\0nobody\0pw")
+    assert await client.closed_by_server()
+    await client.close()
+    await gone(server)
+    assert "the store is closed" in caplog.text
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])

@@ -5,9 +5,10 @@
     DONE      all requests; SaslHandshake starts reauthentication (KIP-368)
     FAILED    no requests
 
-After SaslHandshake version 0 the client sends raw tokens: frames without a header, which only the
-end of the connection rejects. aiokafka up to version 0.12 begins so. After its session has ended, a
-connection may only reauthenticate, as the same principal by the same mechanism.
+After SaslHandshake version 0 the client sends raw tokens: frames without a header. Responses to
+them have no error code, so the broker rejects a token by closing the connection. aiokafka up to
+version 0.12 authenticates in this way. After its session has ended, a connection may only
+reauthenticate, as the same principal by the same mechanism.
 
 Source: Kafka's `SaslServerAuthenticator`; KIP-43, KIP-152, KIP-368.
 """

@@ -38,6 +38,12 @@ class UnknownTopicId(RetriableError):
     code: ClassVar[str] = "unknown_topic_id"
 
 
+class NotEnoughReplicas(RetriableError):
+    """Append that cannot be checked now; producers retry it."""
+
+    code: ClassVar[str] = "not_enough_replicas"
+
+
 class NotLeader(FencedError):
     """Request to a broker that does not lead the partition.
 

@@ -193,7 +193,7 @@ FRAME_BYTES_MAX: Final = 64 << 10
 
 
 class Authenticator(Protocol):
-    """Part of `SecurityService` that owners of connections call when one arrives or ends."""
+    """Part of `SecurityService` that owners of secured connections call."""
 
     def arrived(self, connection: Connection) -> bool: ...
     def token(self, connection: Connection, token: bytes) -> None: ...
@@ -501,10 +501,13 @@ class SecurityService:
         connection.waits_for(asyncio.get_running_loop().create_task(exchange))
 
     async def _respond(self, context: RequestContext, token: bytes) -> None:
+        connection = context.connection
         try:
-            answer = await self.authenticate(context.connection, token, context.started)
-        except IllegalState as error:
-            context.connection.close(str(error))
+            answer = await self.authenticate(connection, token, context.started)
+        except Exception as error:
+            if not isinstance(error, PenstockError):
+                logger.exception("authentication of %s failed", connection.client_host)
+            connection.close(str(error))
             return
         if not answer["error_code"]:  # after an error, `_refuse` closes the connection
             data = answer["auth_bytes"]

@@ -28,7 +28,6 @@ from penstock.broker.groups.streams import (
     Subtopology,
     Topology,
 )
-from penstock.broker.groups.streams.core import streams_group
 from penstock.control import Topic
 
 TOPOLOGY = Topology(
@@ -189,7 +188,7 @@ def test_tasks_of_former_processes_leave_no_trace() -> None:
     for number in range(3):
         coordinator.ask(beat(process_id=f"p{number}"))
         coordinator.ask(beat(-1))
-    group = streams_group(coordinator.made[0].groups["g"])
+    group = coordinator.made[0].groups["g"]
     assert (group.holders, group.owners) == ({}, {})
 
 

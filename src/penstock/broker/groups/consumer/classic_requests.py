@@ -47,7 +47,7 @@ from penstock.broker.groups.consumer.group import (
     MemberState,
 )
 from penstock.broker.groups.consumer.heartbeat import step
-from penstock.broker.groups.consumer.state import ConsumerState
+from penstock.broker.groups.consumer.state import Consumers
 from penstock.broker.groups.modern.core import JOIN, UNKNOWN_MEMBER_ID
 from penstock.broker.groups.modern.group import Parked, outdate
 from penstock.broker.groups.runtime.assignors import Partitions
@@ -203,7 +203,7 @@ def by_name(partitions: Partitions, topics: Mapping[str, Topic]) -> Owned:
 # -- JoinGroup ------------------------------------------------------------------------------
 
 
-def join(groups: ConsumerState, event: JoinGroup, token: int) -> None:
+def join(groups: Consumers, event: JoinGroup, token: int) -> None:
     group = groups.groups[event.group_id]
     found = _joining(groups, group, event)
     if isinstance(found, Refused):
@@ -224,7 +224,7 @@ def join(groups: ConsumerState, event: JoinGroup, token: int) -> None:
 
 
 def _joining(
-    groups: ConsumerState, group: ConsumerGroup, event: JoinGroup
+    groups: Consumers, group: ConsumerGroup, event: JoinGroup
 ) -> tuple[ConsumerMember, Subscription] | Refused:
     busy = groups.busy(group)
     if busy:
@@ -277,7 +277,7 @@ def _protocols(group: ConsumerGroup, event: JoinGroup) -> list[set[str]]:
 
 
 def _new(
-    groups: ConsumerState, group: ConsumerGroup, event: JoinGroup, member_id: str
+    groups: Consumers, group: ConsumerGroup, event: JoinGroup, member_id: str
 ) -> ConsumerMember:
     member = ConsumerMember(member_id)
     member.instance_id = event.group_instance_id
@@ -287,7 +287,7 @@ def _new(
 
 
 def _returning(
-    groups: ConsumerState, group: ConsumerGroup, holder: ConsumerMember, event: JoinGroup
+    groups: Consumers, group: ConsumerGroup, holder: ConsumerMember, event: JoinGroup
 ) -> ConsumerMember:
     if not event.member_id:
         groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
@@ -300,7 +300,7 @@ def _returning(
 
 
 def _update(
-    groups: ConsumerState,
+    groups: Consumers,
     group: ConsumerGroup,
     member: ConsumerMember,
     event: JoinGroup,
@@ -322,11 +322,11 @@ def _update(
     return differs
 
 
-def resume(groups: ConsumerState, group: ConsumerGroup, parked: Parked) -> None:
+def resume(groups: Consumers, group: ConsumerGroup, parked: Parked) -> None:
     _answer(groups, group, parked.event, parked.token)
 
 
-def _answer(groups: ConsumerState, group: ConsumerGroup, rejoin: Rejoin, token: int) -> None:
+def _answer(groups: Consumers, group: ConsumerGroup, rejoin: Rejoin, token: int) -> None:
     member = group.members[rejoin.member_id]
     step(groups, group, member, rejoin.owned)
     side = member.classic
@@ -343,7 +343,7 @@ def _answer(groups: ConsumerState, group: ConsumerGroup, rejoin: Rejoin, token: 
 # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------
 
 
-def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
+def sync(groups: Consumers, event: SyncGroup, token: int) -> None:
     group = groups.groups[event.group_id]
     member = _member(group, event.member_id, event.group_instance_id, event.generation)
     if isinstance(member, Refused):
@@ -373,7 +373,7 @@ def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
     groups.saver.answer(group, token, response)
 
 
-def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
+def heartbeat(groups: Consumers, event: Heartbeat, token: int) -> None:
     group = groups.groups[event.group_id]
     member = _member(group, event.member_id, event.group_instance_id, event.generation)
     if isinstance(member, Refused):
@@ -390,7 +390,7 @@ def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
         groups.turn.reply(token, Accepted())
 
 
-def _must_rejoin(groups: ConsumerState, member: ConsumerMember, token: int) -> None:
+def _must_rejoin(groups: Consumers, member: ConsumerMember, token: int) -> None:
     timer, timers = member.rebalance_timer, groups.turn.timers
     if timer.deadline_ms is None:
         timer.fire = member.timer.fire
@@ -414,7 +414,7 @@ def _member(
     return member
 
 
-def leave(groups: ConsumerState, event: LeaveGroup, token: int) -> None:
+def leave(groups: Consumers, event: LeaveGroup, token: int) -> None:
     group = groups.groups[event.group_id]
     busy = groups.busy(group)
     if busy:
@@ -433,7 +433,7 @@ def leave(groups: ConsumerState, event: LeaveGroup, token: int) -> None:
     groups.finish_event(group)
 
 
-def _leave(groups: ConsumerState, group: ConsumerGroup, leaving: LeavingMember) -> str:
+def _leave(groups: Consumers, group: ConsumerGroup, leaving: LeavingMember) -> str:
     holder = None
     if leaving.group_instance_id is not None:
         holder = group.static.get(leaving.group_instance_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -53,10 +53,13 @@ class ConsumerHeartbeat:
         )
 
 
-class Beat(Struct, frozen=True):
+E = TypeVar("E", bound=ConsumerHeartbeat)
+
+
+class Beat(Struct, Generic[E], frozen=True):
     """Heartbeat, and the partitions that the member had before it."""
 
-    event: ConsumerHeartbeat
+    event: E
     before: Partitions
 
 

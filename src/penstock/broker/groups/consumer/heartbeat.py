@@ -18,6 +18,7 @@ from penstock.broker.groups.consumer.events import (
     UNCHANGED,
     Beat,
     ConsumerHeartbeat,
+    E,
 )
 from penstock.broker.groups.consumer.group import (
     ConsumerGroup,
@@ -26,7 +27,7 @@ from penstock.broker.groups.consumer.group import (
     MemberState,
     reconcile,
 )
-from penstock.broker.groups.consumer.state import ConsumerState
+from penstock.broker.groups.consumer.state import ConsumerState, G
 from penstock.broker.groups.modern.core import (
     JOIN,
     LEAVE,
@@ -34,7 +35,7 @@ from penstock.broker.groups.modern.core import (
     UNKNOWN_MEMBER_ID,
     HeartbeatResponse,
 )
-from penstock.broker.groups.modern.group import NO_TOPICS, outdate
+from penstock.broker.groups.modern.group import outdate
 from penstock.broker.groups.runtime.assignors import Partitions, within
 from penstock.broker.groups.runtime.core import Refused
 from penstock.broker.groups.runtime.kinds import COORDINATOR_NOT_AVAILABLE, GROUP_ID_NOT_FOUND
@@ -54,7 +55,7 @@ UNRELEASED_INSTANCE_ID: Final = "unreleased_instance_id"
 UNSUPPORTED_ASSIGNOR: Final = "unsupported_assignor"
 
 
-def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
+def heartbeat(groups: ConsumerState[G, E], event: E, token: int) -> None:
     refusal = groups.refuse_malformed(event)
     if refusal is None and event.epoch < 0:
         _leave(groups, event, token)
@@ -144,9 +145,7 @@ def invalid(message: str) -> Refused:
     return Refused(error=INVALID_REQUEST, message=message)
 
 
-def _refuse_group(
-    groups: ConsumerState, group: ConsumerGroup | None, event: ConsumerHeartbeat
-) -> Refused | None:
+def _refuse_group(groups: ConsumerState[G, E], group: G | None, event: E) -> Refused | None:
     """Return the error of a heartbeat that the group, or a new one, rejects; else None."""
     limits = groups.limits
     if group is None:
@@ -176,9 +175,7 @@ def _refuse_group(
     return None
 
 
-def _find_member(
-    groups: ConsumerState, group: ConsumerGroup, event: ConsumerHeartbeat
-) -> ConsumerMember | Refused:
+def _find_member(groups: ConsumerState[G, E], group: G, event: E) -> ConsumerMember | Refused:
     member_id = event.member_id or event.fresh_id
     if event.instance_id is not None:
         holder_id = group.static.get(event.instance_id)
@@ -206,10 +203,10 @@ def _find_member(
 
 
 def _replace(
-    groups: ConsumerState,
-    group: ConsumerGroup,
+    groups: ConsumerState[G, E],
+    group: G,
     holder: ConsumerMember,
-    event: ConsumerHeartbeat,
+    event: E,
     member_id: str,
 ) -> ConsumerMember | Refused:
     if event.epoch != JOIN:
@@ -234,9 +231,7 @@ def _replace(
     return holder
 
 
-def _refuse_epoch(
-    groups: ConsumerState, member: ConsumerMember, event: ConsumerHeartbeat
-) -> Refused | None:
+def _refuse_epoch(groups: ConsumerState[G, E], member: ConsumerMember, event: E) -> Refused | None:
     """Return the error of a stale or unknown epoch; None if the epoch is valid.
 
     The previous epoch is valid too if the member owns only partitions that are assigned to it: the
@@ -263,10 +258,10 @@ def _refuse_epoch(
 
 
 def _beat(
-    groups: ConsumerState,
-    group: ConsumerGroup,
+    groups: ConsumerState[G, E],
+    group: G,
     member: ConsumerMember,
-    event: ConsumerHeartbeat,
+    event: E,
     token: int,
 ) -> None:
     groups.unpark(member, COORDINATOR_NOT_AVAILABLE, "a newer heartbeat replaces this one")
@@ -286,59 +281,7 @@ def _beat(
         groups.answer(group, member, beat, token)
 
 
-def update(
-    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat
-) -> bool:
-    """Update a member from its heartbeat; return whether the group needs a new target."""
-    known = (
-        member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id,
-        member.client_host, member.topics, member.regex, member.classic,
-    )  # fmt: skip
-    if event.rack_id is not None:
-        member.rack_id = event.rack_id
-    if event.rebalance_timeout_ms != UNCHANGED:
-        member.rebalance_timeout_ms = event.rebalance_timeout_ms
-    if event.assignor is not None:
-        member.assignor = event.assignor
-    member.client_id, member.client_host = event.client_id, event.client_host
-    member.classic = None
-    joins = event.epoch == JOIN  # a join always contains the full subscription
-    topics = (NO_TOPICS if joins else member.topics) if event.topics is None else event.topics
-    regex = ("" if joins else member.regex) if event.regex is None else event.regex
-    if regex and event.visible is not None:
-        groups.regexes.seen_by(group, event.visible)
-    differs = group.subscribe(member, topics, regex)
-    if differs:
-        groups.regexes.look(group)
-    now = (
-        member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id,
-        member.client_host, member.topics, member.regex, member.classic,
-    )  # fmt: skip
-    if now != known or not member.rows:
-        outdate(member, "member")
-        groups.changed(group)
-    return differs or group.epoch == 0
-
-
-def answer(
-    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, beat: Beat, token: int
-) -> None:
-    event = beat.event
-    step(groups, group, member, event.owned)
-    changed = event.epoch == JOIN or event.is_full or member.assigned != beat.before
-    groups.saver.answer(
-        group,
-        token,
-        HeartbeatResponse(
-            member_id=member.member_id,
-            epoch=member.epoch,
-            heartbeat_interval_ms=interval_ms(groups, group, member),
-            assigned=member.assigned if changed else None,
-        ),
-    )
-
-
-def interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember) -> int:
+def interval_ms(groups: ConsumerState[G, E], group: G, member: ConsumerMember) -> int:
     """Return the heartbeat interval, which is shorter while a member waits for revocations."""
     usual = groups.limits.heartbeat_interval_ms(group.group_id)
     if member.current.state is not MemberState.UNRELEASED_PARTITIONS:
@@ -352,7 +295,7 @@ def waiting_interval_ms(group: ConsumerGroup) -> int:
 
 
 def step(
-    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None
+    groups: ConsumerState[G, E], group: G, member: ConsumerMember, owned: Partitions | None
 ) -> None:
     before = member.current
     now = reconcile(
@@ -367,9 +310,7 @@ def step(
     _move(groups, group, member, now)
 
 
-def _move(
-    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, now: Current
-) -> None:
+def _move(groups: ConsumerState[G, E], group: G, member: ConsumerMember, now: Current) -> None:
     group.move(member, now)
     groups.changed(group)
     if now.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
@@ -378,7 +319,7 @@ def _move(
         groups.turn.timers.stop(member.rebalance_timer)
 
 
-def _leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
+def _leave(groups: ConsumerState[G, E], event: E, token: int) -> None:
     """Remove a member; a static member that leaves temporarily keeps its partitions instead."""
     turn, group = groups.turn, groups.groups.get(event.group_id)
     if group is None:

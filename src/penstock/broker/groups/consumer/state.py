@@ -10,13 +10,13 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from penstock.broker.configuration.groups import GroupConfigs
 from penstock.broker.groups.classic import Protocol
-from penstock.broker.groups.consumer.events import Beat
+from penstock.broker.groups.consumer.events import Beat, ConsumerHeartbeat, E
 from penstock.broker.groups.consumer.group import (
     ClassicSide,
     ConsumerGroup,
@@ -181,14 +181,17 @@ class RegexWork(Struct, frozen=True, kw_only=True):
         return Resolved(topics=found)
 
 
-class Regexes:
+G = TypeVar("G", bound=ConsumerGroup)
+
+
+class Regexes(Generic[G]):
     def __init__(
         self,
         turn: Turn,
         *,
         refresh_ms: int,
         topics: Callable[[], Collection[str]],
-        resolved: Callable[[ConsumerGroup, str | None], None],
+        resolved: Callable[[G, str | None], None],
     ) -> None:
         """Create the resolver, which finds the topics that match members' regular expressions.
 
@@ -201,13 +204,13 @@ class Regexes:
         self._resolved = resolved
         self._ticket = 0
 
-    def in_use(self, group: ConsumerGroup) -> frozenset[str]:
+    def in_use(self, group: G) -> frozenset[str]:
         return frozenset([m.regex for m in group.members.values() if m.regex])
 
-    def ready(self, group: ConsumerGroup) -> bool:
+    def ready(self, group: G) -> bool:
         return self.in_use(group) <= group.resolved.keys()
 
-    def look(self, group: ConsumerGroup) -> None:
+    def look(self, group: G) -> None:
         """Find the topics of new expressions, and drop unused ones, after subscriptions changed."""
         if not group.resolved and not any(m.regex for m in group.members.values()):
             return
@@ -217,7 +220,7 @@ class Regexes:
         if used - group.resolved.keys():
             self._start(group)
 
-    def seen_by(self, group: ConsumerGroup, visible: Callable[[str], bool]) -> None:
+    def seen_by(self, group: G, visible: Callable[[str], bool]) -> None:
         """Limit the matches of a group to topics that the requesting member may describe.
 
         No limit is known after the group was loaded; matches found since then are computed again.
@@ -226,7 +229,7 @@ class Regexes:
         if unasked:
             self.refresh(group)
 
-    def refresh(self, group: ConsumerGroup) -> None:
+    def refresh(self, group: G) -> None:
         """Match all expressions again, at the earliest `REGEX_RETRY_MS` after the last time."""
         if group.regex_ticket:
             group.regex_stale = True
@@ -237,7 +240,7 @@ class Regexes:
         else:
             self._plan(group, group.next_regex_ms)
 
-    def _start(self, group: ConsumerGroup) -> None:
+    def _start(self, group: G) -> None:
         used = self.in_use(group)
         if group.regex_ticket or not used:
             return
@@ -248,11 +251,11 @@ class Regexes:
         work = RegexWork(regexes=sorted(used), topics=tuple(seen))
         self._turn.effects.append(Compute(key=group.group_id, ticket=group.regex_ticket, work=work))
 
-    def _plan(self, group: ConsumerGroup, at_ms: int) -> None:
+    def _plan(self, group: G, at_ms: int) -> None:
         group.regex_timer.fire = partial(self._start, group)
         self._turn.timers.start(group.regex_timer, at_ms)
 
-    def resolved(self, group: ConsumerGroup, event: Computed) -> None:
+    def resolved(self, group: G, event: Computed) -> None:
         now_ms = self._turn.now_ms
         group.regex_ticket = 0
         group.next_regex_ms = now_ms + REGEX_RETRY_MS
@@ -316,8 +319,11 @@ class ConsumerLimits(Struct, frozen=True, kw_only=True):
         return self.configs(group_id).consumer_assignment_interval_ms
 
 
-class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
-    """Base of `ConsumerGroups`: everything except the handlers of requests."""
+class ConsumerState(ModernGroups[G, ConsumerMember], Generic[G, E]):
+    """Base of consumer and streams groups: everything except the handlers of requests.
+
+    `G` are the groups, `E` the heartbeats of their members.
+    """
 
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = "consumer"
@@ -325,7 +331,7 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
     def __init__(self, turn: Turn, limits: ConsumerLimits | None = None) -> None:
         self.limits: ConsumerLimits = limits or ConsumerLimits()
         super().__init__(turn, self.limits)
-        self.may_be_classic: Callable[[ConsumerGroup], bool] = lambda group: False
+        self.may_be_classic: Callable[[G], bool] = lambda group: False
         """Called after each event: converts a group whose members all use the classic protocol to a
         classic group, and returns whether it did."""
         self.regexes = Regexes(
@@ -335,64 +341,52 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             resolved=self._resolved,
         )
 
-    def resume(self, group: ConsumerGroup, parked: Parked) -> None:
-        beat: Beat = parked.event
+    def resume(self, group: G, parked: Parked) -> None:
+        beat: Beat[E] = parked.event
         member = group.members[beat.event.member_id or beat.event.fresh_id]
         self.answer(group, member, beat, parked.token)
 
-    def finish_event(self, group: ConsumerGroup) -> None:
+    def finish_event(self, group: G) -> None:
         there = self.groups.get(group.group_id) is group
         if not (there and self.may_be_classic(group)):
             super().finish_event(group)
 
-    def create(self, group_id: str) -> ConsumerGroup:
+    def create(self, group_id: str) -> G:
         group = self.groups[group_id] = self.new_group(group_id)
         return group
 
     # -- kind-specific parts ----------------------------------------------------------------
 
-    def new_group(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id, touched_ms=self.turn.now_ms)
-
-    def new_member(self, member_id: str) -> ConsumerMember:
-        return ConsumerMember(member_id)
+    @abstractmethod
+    def new_group(self, group_id: str) -> G: ...
 
     @abstractmethod
-    def refuse_malformed(self, event: Any) -> Refused | None:
+    def new_member(self, member_id: str) -> ConsumerMember: ...
+
+    @abstractmethod
+    def refuse_malformed(self, event: E) -> Refused | None:
         """Return the error of a heartbeat that is invalid for every group; None if it is valid."""
 
-    def refuse_update(self, group: Any, event: Any) -> Refused | None:
+    def refuse_update(self, group: G, event: E) -> Refused | None:
         """Return the error of a valid heartbeat that contradicts the group's state; else None."""
         return None
 
     @abstractmethod
-    def update(self, group: Any, member: Any, event: Any) -> bool:
+    def update(self, group: G, member: ConsumerMember, event: E) -> bool:
         """Update a member from its heartbeat; return whether the group needs a new target."""
 
-    def delays(self, group: Any) -> bool:
+    def delays(self, group: G) -> bool:
         """Whether heartbeats are answered before the first target, which waits for members."""
         return False
 
     @abstractmethod
-    def answer(self, group: Any, member: Any, beat: Beat, token: int) -> None:
+    def answer(self, group: G, member: ConsumerMember, beat: Beat[E], token: int) -> None:
         """Reconcile a member with its target, and answer its heartbeat."""
 
-    def encode(self, group: ConsumerGroup) -> Mapping[str, bytes]:
-        return encode_group(group)
-
-    def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGroup, str]:
-        return decode_group(group_id, rows)
-
-    def state(self, group: ConsumerGroup) -> str:
-        return group.state.value
-
-    def assignor(self, group: ConsumerGroup) -> str:
-        return group.votes() or self.limits.assignors[0]
-
-    def ready(self, group: ConsumerGroup) -> bool:
+    def ready(self, group: G) -> bool:
         return self.regexes.ready(group)
 
-    def prepare(self, group: ConsumerGroup) -> None:
+    def prepare(self, group: G) -> None:
         self.regexes.look(group)
 
     def computed(self, event: Computed, token: int) -> None:
@@ -402,7 +396,7 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
         else:
             super().computed(event, token)
 
-    def _resolved(self, group: ConsumerGroup, before: str | None) -> None:
+    def _resolved(self, group: G, before: str | None) -> None:
         if self.ready(group):
             self.look_since(group, before)
         self.finish_event(group)
@@ -418,19 +412,19 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
 
     # -- timers -----------------------------------------------------------------------------
 
-    def watch(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def watch(self, group: G, member: ConsumerMember) -> None:
         member.timer.fire = partial(self.expire, group, member)
         self.start_session(group, member)
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             self.await_revocation(group, member)
 
-    def start_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def start_session(self, group: G, member: ConsumerMember) -> None:
         timeout_ms = self.limits.session_timeout_ms(group.group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self.turn.timers.start(member.timer, self.turn.now_ms + timeout_ms)
 
-    def await_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def await_revocation(self, group: G, member: ConsumerMember) -> None:
         timer = member.rebalance_timer
         timer.fire = partial(self.expire, group, member)
         self.turn.timers.start(timer, self.turn.now_ms + member.rebalance_timeout_ms)
@@ -439,8 +433,12 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
         super().stop_timers(member)
         self.turn.timers.stop(member.rebalance_timer)
 
-    def expire(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def expire(self, group: G, member: ConsumerMember) -> None:
         if group.members.get(member.member_id) is member:
             self.expel(group, member)
             self.regexes.look(group)
             self.finish_event(group)
+
+
+Consumers = ConsumerState[ConsumerGroup, ConsumerHeartbeat]
+"""State of consumer groups alone."""

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from msgspec.structs import asdict
 
-from penstock.base.errors import BugError
 from penstock.broker.groups.classic import ClassicGroups, JoinGroup
 from penstock.broker.groups.consumer.core import check_commit, check_fetch, described
 from penstock.broker.groups.consumer.events import UNCHANGED, Beat
-from penstock.broker.groups.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.broker.groups.consumer.group import ConsumerMember
 from penstock.broker.groups.consumer.heartbeat import (
     INVALID_REGULAR_EXPRESSION,
     heartbeat,
@@ -81,13 +80,7 @@ FIELD_CHARS_MAX: Final = 64 << 10
 """Maximum characters of a member's tags, endpoint and process id together."""
 
 
-def streams_group(group: ConsumerGroup) -> StreamsGroup:
-    if not isinstance(group, StreamsGroup):
-        raise BugError(f"group {group.group_id!r} is not a streams group")
-    return group
-
-
-class StreamsGroups(ConsumerState):
+class StreamsGroups(ConsumerState[StreamsGroup, StreamsHeartbeat]):
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = KIND
     limits: StreamsLimits
@@ -127,7 +120,7 @@ class StreamsGroups(ConsumerState):
 
     def _join_classic(self, classic: ClassicGroups, event: StreamsHeartbeat, token: int) -> None:
         group = classic.group(event.group_id)
-        refusal = refuse_malformed(event)
+        refusal = self.refuse_malformed(event)
         if refusal is not None:
             self.turn.reply(token, refusal)
             return
@@ -154,21 +147,21 @@ class StreamsGroups(ConsumerState):
     def new_member(self, member_id: str) -> ConsumerMember:
         return StreamsMember(member_id)
 
-    def encode(self, group: ConsumerGroup) -> Mapping[str, bytes]:
-        return encode_group(streams_group(group))
+    def encode(self, group: StreamsGroup) -> Mapping[str, bytes]:
+        return encode_group(group)
 
-    def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGroup, str]:
+    def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[StreamsGroup, str]:
         return decode_group(self.new_group(group_id), rows, self._matches)
 
-    def state(self, group: ConsumerGroup) -> str:
-        if group.members and not self.configured(streams_group(group)).tasks:
+    def state(self, group: StreamsGroup) -> str:
+        if group.members and not self.configured(group).tasks:
             return NOT_READY
         return group.state.value
 
-    def assignor(self, group: ConsumerGroup) -> str:
+    def assignor(self, group: StreamsGroup) -> str:
         return STICKY
 
-    def due_ms(self, group: ConsumerGroup) -> int:
+    def due_ms(self, group: StreamsGroup) -> int:
         if not group.gathers:
             return group.next_target_ms
         first, _ = group.requested_ms
@@ -193,8 +186,7 @@ class StreamsGroups(ConsumerState):
     def topics_changed(self, event: NewTopics) -> None:
         """Match the regular expressions again, then request targets as for other groups."""
         self.topics = event.topics
-        for item in list(self.groups.values()):
-            group = streams_group(item)
+        for group in list(self.groups.values()):
             if group.topology is not None and group.matches:
                 found = self._matches(group.topology)
                 if found != group.matches:
@@ -204,17 +196,16 @@ class StreamsGroups(ConsumerState):
                     self.finish_event(group)
         super().topics_changed(event)
 
-    def work(self, group: ConsumerGroup) -> Work:
-        found = streams_group(group)
-        configured = self.configured(found)
-        found.standbys = self.limits.standby_count(group.group_id)
+    def work(self, group: StreamsGroup) -> Work:
+        configured = self.configured(group)
+        group.standbys = self.limits.standby_count(group.group_id)
         members = [
             TaskMember(
                 member_id=member.member_id,
                 process_id=member.process_id,
                 assigned=member.target,
                 held=member.held,
-                takes_tasks=member.topology_epoch == found.topology_epoch,
+                takes_tasks=member.topology_epoch == group.topology_epoch,
             )
             for member in map(streams_member, group.members.values())
         ]
@@ -223,20 +214,40 @@ class StreamsGroups(ConsumerState):
             members=members,
             tasks=configured.tasks,
             stateful=configured.stateful,
-            standbys=found.standbys,
+            standbys=group.standbys,
         )
 
     # -- heartbeats -------------------------------------------------------------------------
 
     def heartbeat(self, event: StreamsHeartbeat, token: int) -> None:
-        if event.shutdown and event.epoch < 0 and refuse_malformed(event) is None:
+        if event.shutdown and event.epoch < 0 and self.refuse_malformed(event) is None:
             group = self.groups.get(event.group_id)
             if group is not None and event.member_id in group.members:
-                streams_group(group).shutdown_by = event.member_id
+                group.shutdown_by = event.member_id
         heartbeat(self, event, token)
 
     def refuse_malformed(self, event: StreamsHeartbeat) -> Refused | None:
-        return refuse_malformed(event)
+        refusal = refuse_fields(event, event.process_id)
+        if refusal is not None:
+            return refusal
+        missing = _missing(event)
+        if missing:
+            return invalid(missing)
+        endpoint = event.endpoint or ("", 0)
+        words = [event.process_id or "", endpoint[0], *[w for tag in event.tags or () for w in tag]]
+        size = sum(map(len, words))
+        if size > FIELD_CHARS_MAX:
+            return invalid(
+                f"ProcessId, UserEndpoint and ClientTags have {size} characters, at most"
+                f" {FIELD_CHARS_MAX} are allowed."
+            )
+        if event.topology is None:
+            return None
+        problems = refuse_topology(event.topology)
+        if problems:
+            return Refused(error=STREAMS_INVALID_TOPOLOGY, message=problems)
+        problems = refuse_regexes(event.topology)
+        return Refused(error=INVALID_REGULAR_EXPRESSION, message=problems) if problems else None
 
     def refuse_update(self, group: StreamsGroup, event: StreamsHeartbeat) -> Refused | None:
         """Return the error of a topology that differs from the group's at the same epoch."""
@@ -254,8 +265,9 @@ class StreamsGroups(ConsumerState):
     def delays(self, group: StreamsGroup) -> bool:
         return group.gathers and self.due_ms(group) > self.turn.now_ms
 
-    def update(self, group: StreamsGroup, member: StreamsMember, event: StreamsHeartbeat) -> bool:
+    def update(self, group: StreamsGroup, member: ConsumerMember, event: StreamsHeartbeat) -> bool:
         """Update group and member from a heartbeat; return whether a new target is needed."""
+        member = streams_member(member)
         if event.shutdown or (len(group.members) == 1 and event.epoch == JOIN):
             group.shutdown_by = member.member_id if event.shutdown else ""
         before = _described_fields(member)
@@ -299,8 +311,14 @@ class StreamsGroups(ConsumerState):
         self.changed(group)
         return True
 
-    def answer(self, group: StreamsGroup, member: StreamsMember, beat: Beat, token: int) -> None:
-        event: Any = beat.event
+    def answer(
+        self,
+        group: StreamsGroup,
+        member: ConsumerMember,
+        beat: Beat[StreamsHeartbeat],
+        token: int,
+    ) -> None:
+        event, member = beat.event, streams_member(member)
         step(self, group, member, event.owned)
         configured = self.configured(group)
         statuses = self._statuses(group, member, configured)
@@ -362,7 +380,7 @@ class StreamsGroups(ConsumerState):
             super().check_offset_delete(event, token)
 
     def describe(self, event: DescribeGroup, token: int) -> None:
-        group = streams_group(self.groups[event.group_id])
+        group = self.groups[event.group_id]
         response = DescribedStreamsGroup(
             group_id=group.group_id,
             state=self.state(group),
@@ -400,31 +418,6 @@ def _endpoints(group: StreamsGroup) -> tuple[tuple[tuple[str, int], Partitions],
     return tuple(
         [(member.endpoint, member.assigned) for member in members if member.endpoint is not None]
     )
-
-
-def refuse_malformed(event: StreamsHeartbeat) -> Refused | None:
-    """Return the error of a heartbeat that is invalid for every group; None if it is valid."""
-    refusal = refuse_fields(event, event.process_id)
-    if refusal is not None:
-        return refusal
-    missing = _missing(event)
-    if missing:
-        return invalid(missing)
-    endpoint = event.endpoint or ("", 0)
-    words = [event.process_id or "", endpoint[0], *[w for tag in event.tags or () for w in tag]]
-    size = sum(map(len, words))
-    if size > FIELD_CHARS_MAX:
-        return invalid(
-            f"ProcessId, UserEndpoint and ClientTags have {size} characters, at most"
-            f" {FIELD_CHARS_MAX} are allowed."
-        )
-    if event.topology is None:
-        return None
-    problems = refuse_topology(event.topology)
-    if problems:
-        return Refused(error=STREAMS_INVALID_TOPOLOGY, message=problems)
-    problems = refuse_regexes(event.topology)
-    return Refused(error=INVALID_REGULAR_EXPRESSION, message=problems) if problems else None
 
 
 def _missing(event: StreamsHeartbeat) -> str:
