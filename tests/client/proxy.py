@@ -87,9 +87,6 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            if self._broken:
-                client.close()
-                continue
             try:
                 broker = socket.create_connection(self.target)
             except OSError:
@@ -98,6 +95,8 @@ class Proxy:
             self._sockets |= {client, broker}
             limit = self._limits.pop(0) if self._limits else None
             forward, back = (None, limit) if self._cut_answers else (limit, None)
+            if self._broken:
+                _end(broker)
             self._start(self._pass, client, broker, forward, back)
 
     def _pass(

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from penstock.apps.cli import root
 from penstock.base.errors import PenstockError
 from penstock.client import Client
+from penstock.control.rules.metadata import LINK_TOPIC_ID
 from penstock.link.source import Origin
 from penstock.link.topics import (
     LinkBehind,
@@ -226,9 +227,13 @@ def test_added_partitions_are_followed(clusters: tuple[Client, Client]) -> None:
     source, target = clusters
     source.create_topic("grows")
     link(source, target, "grows")
+    wait_until(lambda: LINK_TOPIC_ID in target.own_configs("grows"), "the link reads the metadata")
     source.create_partitions("grows", 3)
     source.write_arrow("grows", values("new"), partition=2)
     assert [lag.target_end for lag in lag_of(source, target, ["grows"])] == [0, -1, -1]
+    command = ["link", "status", "grows", "--verify", "-b", address(target), "--output", "json"]
+    shown = CliRunner().invoke(root, command)
+    assert [row["equal"] for row in json.loads(shown.stdout)] == [True, True, True]
     source.create_topic("wakes")
     link(source, target, "wakes")  # another link of this source reads the metadata again
     end_link(source, target, "grows")

@@ -154,7 +154,7 @@ async def test_a_replicated_former_source_follows_and_gets_its_replicas_back(
     await same_everywhere(three, topic, 7)
     [missing] = {1, 2, 3} - set(three.brokers)
     await three.start(missing)  # its log of before the reversal differs
-    _, leader = missing, await three.led(topic)
+    leader = await three.led(topic)
     replicas = [leader, missing, *({1, 2, 3} - {leader, missing})]
 
     def all_three() -> None:

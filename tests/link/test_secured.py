@@ -87,12 +87,14 @@ def test_rights_are_checked_named_and_enough(
     with source.broker.client() as client:
         client.create_topic(TOPIC)
         client.write_arrow(TOPIC, pa.table({"value": [b"a", b"b"]}))
+        client.commit_offsets("readers", {(TOPIC, 0): 1})
     create = ["create", TOPIC, "--source", source.address]
     create += ["--source-config", str(source.options), "--broker-config", str(source.options)]
     said = run(*create, status=1)
     assert "User:alice may not describe-configs, read topic orders of the source" in said
     assert "penstock acl add -b" in said
     source.grant(("read", "topic", TOPIC), ("describe_configs", "topic", TOPIC))
+    source.grant(("describe", "group", "readers"))
     said = run(*create, status=1)
     assert "User:alice may not create, describe topic orders of the target" in said
     target.grant(("create", "topic", TOPIC), ("describe", "topic", TOPIC))
@@ -103,8 +105,10 @@ def test_rights_are_checked_named_and_enough(
     promote = ["promote", TOPIC, "--source-config", str(source.options)]
     target.grant(("read", "topic", TOPIC), ("describe_configs", "topic", TOPIC))
     assert "User:alice may not alter-configs topic orders of the target" in run(*promote, status=1)
+    said = run(*promote, "--replication-factor", "2", status=1)
+    assert "User:alice may not alter, describe-configs cluster kafka-cluster of the target" in said
     target.grant(("alter_configs", "topic", TOPIC))
-    run(*promote)
+    assert "offsets of group readers were not copied" in run(*promote)
 
 
 def _revoke_and_grant(source: Secured, client: Client, caplog: pytest.LogCaptureFixture) -> None:

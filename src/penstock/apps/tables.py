@@ -18,6 +18,7 @@ from penstock.apps.client.session import (
     show,
 )
 from penstock.apps.outbox.care import parse_duration, parse_size
+from penstock.apps.pipeline.spark import master_option
 from penstock.apps.process.daemon import handled
 from penstock.base.errors import InvalidError
 
@@ -53,11 +54,7 @@ def _root(command: Command) -> Command:
     help="Admin interface of a broker, with which Spark can read segment files directly"
     " (PENSTOCK_ADMIN_URL). Default: read through brokers.",
 )  # fmt: skip
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
-)
+@master_option
 @default_option(
     "--tables-max", 32, "Largest number of tables to maintain at once; further topics wait.",
     click.IntRange(1, 1_000),

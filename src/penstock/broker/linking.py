@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import RetriableError
-from penstock.broker.topics.plan import plan_partitions
+from penstock.broker.net.listeners import own_address
 from penstock.control import StaleTopic
 from penstock.control.rules.metadata import LINK_EPOCH, LINK_TOPIC_ID, is_linked, link_epoch
 from penstock.link.service import LinkParts, LinkService, is_kept
@@ -63,19 +63,12 @@ def link_service(
 
     async def add_partitions(topic: Topic, total: int) -> None:
         """Add partitions up to a total, unless another broker has done so."""
-        new = plan_partitions(
-            topic, total_count=total, assignments=None, image=cluster.image,
-            settings=topic_admin.settings, levels=topic_admin.levels(),
-        )  # fmt: skip
+        new = topic_admin.plan_added(topic, total)
         with suppress(StaleTopic):
             await cluster.control.create_partitions(
                 topic_id=topic.topic_id, expected_count=len(topic.partitions), new=new
             )
         await cluster.refresh()
-
-    def address() -> str:
-        host, port = identity.endpoints[identity.listener]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     return LinkService(
         LinkParts(
@@ -85,7 +78,7 @@ def link_service(
             keep=keep,
             add_partitions=add_partitions,
             prepare=lambda: producer_ids.leave_low(randomness),
-            address=address,
+            address=lambda: own_address(identity),
             as_client=identity.as_client,
         )
     )

@@ -91,7 +91,7 @@ class AccessCalls:
         then `write` is assumed too.
 
         Args:
-            resource_type: topic, group, transactional_id or cluster. Of `cluster` any name counts.
+            resource_type: topic, group, transactional_id, or cluster, for which any name is valid.
         """
         wanted = list(names)
         found = self._session.retrying(lambda: list(self._operations(resource_type, wanted)))

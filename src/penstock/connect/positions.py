@@ -19,8 +19,7 @@ from penstock.client import Client
 from penstock.records.extents import READ_COMMITTED
 
 CONFIGS: Final = {
-    "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1",
-    "segment.bytes": str(16 << 20),
+    "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": str(16 << 20),
 }  # fmt: skip
 """The segment that is written is not compacted, and is read whole when a connector starts."""
 POSITIONS_MAX: Final = 1_000_000
@@ -86,9 +85,10 @@ def read(client: Client, connector: str, found: dict[str, Any], start: int = 0) 
 
 def existing(client: Client, connector: str) -> dict[str, Any]:
     """Return the committed positions; empty if their topic does not exist."""
-    if positions_topic(connector) not in {topic.name for topic in client.list_topics()}:
-        return {}
-    return load(client, connector, -1)
+    found: dict[str, Any] = {}
+    if positions_topic(connector) in {topic.name for topic in client.list_topics()}:
+        read(client, connector, found)
+    return found
 
 
 def forget(client: Client, connector: str, names: Iterable[str] = ()) -> list[str]:
@@ -97,9 +97,8 @@ def forget(client: Client, connector: str, names: Iterable[str] = ()) -> list[st
     Args:
         names: names of positions, or the tables that they belong to; empty means all.
     """
-    wanted = set(names)
-    with_tables = wanted | {f"table/{name}" for name in wanted}
-    found = [name for name in load(client, connector, -1) if not wanted or name in with_tables]
+    wanted = {key for name in names for key in (name, f"table/{name}")}
+    found = [name for name in load(client, connector, -1) if not wanted or name in wanted]
     client.write_arrow(positions_topic(connector), rows_of(dict.fromkeys(found)))
     return found
 

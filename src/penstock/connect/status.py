@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +39,7 @@ STALLED_SECONDS: Final = 10.0
 CAUSE_CHARS_MAX: Final = 2_000
 
 State = Literal["STARTING", "RUNNING", "RETRYING", "FAILED", "STOPPED"]
+STATES: Final[tuple[State, ...]] = get_args(State)
 ALIVE: Final = frozenset({"STARTING", "RUNNING", "RETRYING"})
 
 
@@ -70,6 +71,10 @@ class ConnectorStatus(Struct, kw_only=True):
     positions: dict[str, Any] = {}
     facts: dict[str, Any] = {}
     topics: dict[str, int] = {}
+
+    def commit_age_seconds(self, now_ms: int) -> float | None:
+        """Return the time since the last committed batch; None if there is none."""
+        return None if self.last_commit_ms is None else max(now_ms - self.last_commit_ms, 0) / 1000
 
 
 class StatusFile:
@@ -106,8 +111,7 @@ class StatusFile:
             self.status.state, self.status.cause = state, shown
             self.status.since_ms = self._clock.now_ms()
             self._next = 0.0  # write now
-        if self._clock.monotonic() >= self._next:
-            self._write()
+        self.refresh(self.status.facts)
 
     def committed(
         self, records: int, positions: Mapping[str, Any], topics: Iterable[str] = ()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.metrics import Metrics, Sample, counter, gauge, gauges
-from penstock.connect.status import State
+from penstock.connect.status import STATES
 
 if TYPE_CHECKING:
     from penstock.connect.worker import Worker
 
-STATES: Final[tuple[State, ...]] = get_args(State)
 RETAINED: Final = "slot_retained_bytes"
 """Fact of a source that reads a replication slot."""
 
@@ -42,9 +41,7 @@ def samples(worker: Worker, now_ms: int) -> Iterator[Sample]:
         metrics.dead_letters, metrics.skipped = found.dead_letters, found.skipped
         metrics.retries = found.retries
         metrics.restarts = max(0, worker.entries[name].starts - 1)
-        metrics.last_commit_age_seconds = (
-            None if found.last_commit_ms is None else max(now_ms - found.last_commit_ms, 0) / 1000
-        )
+        metrics.last_commit_age_seconds = found.commit_age_seconds(now_ms)
         retained = found.facts.get(RETAINED)
         metrics.slot_retained_bytes = retained if isinstance(retained, int) else None
         metrics.state = {state: state == found.state for state in STATES}

@@ -7,6 +7,7 @@
 | `create` | target | topics | describe, create; the latter also on the cluster |
 | `promote`, `reverse` | that of the linked topic | topics | read, describe-configs, alter-configs |
 | `promote`, `reverse`, if replicas change | same | the cluster | alter, describe-configs |
+| `promote` | target | groups | read |
 | `promote`, if transactions are open | target | the cluster | cluster-action |
 
 Clusters without an authorizer permit everything. A cluster hides topics and groups that a user may

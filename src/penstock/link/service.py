@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -83,9 +83,9 @@ class LinkedServed(Protocol):
 class LinkParts(Struct, frozen=True, kw_only=True):
     """Services of the broker that links use.
 
-    `linked` has the linked topics by name. `keep` stores a topic's new link epoch and the id of its
-    source, and loads them. `add_partitions` adds partitions up to a total. `prepare` makes the
-    producer ids of this broker differ from those of any source.
+    `linked` has the linked topics by name. `keep` stores a topic's new link epoch and the id of the
+    source's topic, and loads them. `add_partitions` adds partitions up to a total. `prepare` makes
+    the producer ids of this broker differ from those of any source.
     """
 
     clock: Clock
@@ -206,7 +206,10 @@ class _Link:
         self._stale = False
         names = sorted(self._names)
         found = await self._call(lambda: source.topics(names))
-        topics = {name: found[name] for name in names if await self._matches(name, found)}
+        topics: dict[str, TopicMetadata] = {}
+        for name in self._followable(names, found):
+            topics[name] = found[name]
+            await self._keep_up(name, found[name])
         nodes: dict[int, list[tuple[str, int]]] = {}
         for name, topic in topics.items():
             for row in topic.partitions:
@@ -220,28 +223,30 @@ class _Link:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _matches(self, name: str, found: Mapping[str, TopicMetadata]) -> bool:
-        """Return whether the source has the topic that is followed; add new partitions to it."""
-        served, topic = self._parts.linked.get(name), found.get(name)
-        if served is None:
-            return False
-        own_id, count = served.topic.configs.get(LINK_TOPIC_ID, ""), len(served.topic.partitions)
-        reason = source_problem(name, topic, own_id, count)
-        if reason or topic is None:
-            self._fail(name, -1, reason)
-            return False
-        self._failed.pop((name, -1), None)
-        source_id = str(topic.topic_id or "")
-        epoch = max([row.leader_epoch for row in topic.partitions])
-        if not is_kept(served.topic, epoch, source_id):
-            await self._parts.keep(served.topic, epoch, source_id)
-        served = self._parts.linked.get(name)
-        if served is not None and count < len(topic.partitions):
-            try:
-                await self._parts.add_partitions(served.topic, len(topic.partitions))
-            except PenstockError as error:
-                self._fail(name, -1, f"partitions of the source cannot be added: {error}")
-        return served is not None
+    def _followable(
+        self, names: Sequence[str], found: Mapping[str, TopicMetadata]
+    ) -> Iterator[str]:
+        """Yield the topics that the source has; report the others."""
+        for name in names:
+            if (served := self._parts.linked.get(name)) is None:
+                continue
+            own, known_id = served.topic, served.topic.configs.get(LINK_TOPIC_ID, "")
+            if reason := source_problem(name, found.get(name), known_id, len(own.partitions)):
+                self._fail(name, -1, reason)
+            else:
+                yield name
+
+    async def _keep_up(self, name: str, found: TopicMetadata) -> None:
+        """Store the epoch and the id of the source's topic, and add its new partitions."""
+        epoch = max([row.leader_epoch for row in found.partitions])
+        await self._keep(name, epoch, str(found.topic_id or ""))
+        served, count = self._parts.linked.get(name), len(found.partitions)
+        try:
+            if served is not None and len(served.topic.partitions) < count:
+                await self._parts.add_partitions(served.topic, count)
+            self._failed.pop((name, -1), None)
+        except PenstockError as error:
+            self._fail(name, -1, f"partitions of the source cannot be added: {error}")
 
     async def _follow(
         self,
@@ -322,7 +327,7 @@ class _Link:
         partition.start_at(part.log_start_offset)
         if walked.size_bytes:
             epoch = walked.behind.epoch
-            await self._raise_epoch(fetched.topic, epoch)
+            await self._keep(fetched.topic, epoch)
             if self._partition(fetched.topic, part.partition) is not partition:
                 return
             batches = part.records[: walked.size_bytes]
@@ -338,10 +343,10 @@ class _Link:
             f" user of {LINK_CLIENT} = {self._origin.client_config or '(not set)'}"
         )
 
-    async def _raise_epoch(self, name: str, epoch: int) -> None:
+    async def _keep(self, name: str, epoch: int, source_id: str = "") -> None:
         served = self._parts.linked.get(name)
-        if served is not None and not is_kept(served.topic, epoch, ""):
-            await self._parts.keep(served.topic, epoch, "")
+        if served is not None and not is_kept(served.topic, epoch, source_id):
+            await self._parts.keep(served.topic, epoch, source_id)
 
     def _partition(self, name: str, index: int) -> LinkedPartition | None:
         served = self._parts.linked.get(name)

@@ -173,13 +173,17 @@ def linked_topics(target: Client, names: Iterable[str] = ()) -> dict[str, Origin
 def lag_of(
     source: Client, target: Client, topics: Iterable[str], *, now_ms: int | None = None
 ) -> list[PartitionLag]:
-    """Return the lag of each partition of linked topics; with its age if `now_ms` is given."""
+    """Return the lag of each partition of linked topics.
+
+    Without `now_ms`, log starts are not requested: `lag_ms` is 0, and `source_start` is -1.
+    """
     found = []
     topics = list(topics)
     for client in (source, target):
         client.metadata(topics)  # partitions may have been added
     for topic in topics:
-        ends, starts = source.list_offsets(topic), source.list_offsets(topic, "earliest")
+        ends = source.list_offsets(topic)
+        starts = {} if now_ms is None else source.list_offsets(topic, "earliest")
         copied = target.list_offsets(topic)
         for partition, end in ends.items():
             own_end = copied.get(partition, -1)
@@ -189,7 +193,7 @@ def lag_of(
                 age = max(0, now_ms - header.base_timestamp) if header else 0
             found.append(
                 PartitionLag(
-                    topic=topic, partition=partition, source_start=starts[partition],
+                    topic=topic, partition=partition, source_start=starts.get(partition, -1),
                     source_end=end, target_end=own_end, lag_ms=age,
                 )
             )  # fmt: skip
@@ -222,12 +226,12 @@ def common_starts(source: Client, target: Client, topic: str) -> dict[int, int]:
 
 
 def compare(source: Client, target: Client, topic: str) -> list[Checksums]:
-    """Read the offsets that both sides have, and return their checksums by partition."""
-    starts = common_starts(source, target, topic)
+    """Read the offsets that both sides have, and return their checksums by source partition."""
     ends, own_ends = source.list_offsets(topic), target.list_offsets(topic)
+    starts = common_starts(source, target, topic)
     found = []
-    for partition, start in sorted(starts.items()):
-        end = min(ends[partition], own_ends[partition])
+    for partition, source_end in sorted(ends.items()):
+        start, end = starts.get(partition, 0), min(source_end, own_ends.get(partition, 0))
         found.append(
             Checksums(
                 topic=topic, partition=partition, start=start, end=end,

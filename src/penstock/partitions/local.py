@@ -14,7 +14,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar
 
-from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.errors import PenstockError
 from penstock.records import OffsetOutOfRange
 from penstock.records.appends import NO_APPEND, AppendResult, Done, IdReader, Opening
 from penstock.records.extents import (
@@ -82,12 +82,6 @@ if TYPE_CHECKING:
 
     Appends = list[tuple[Done, AppendResult]]
     Saving = asyncio.Future[StorageError | None]
-
-
-class NotEnoughReplicas(RetriableError):
-    """Append that the partition cannot take now; producers retry it."""
-
-    code: ClassVar[str] = "not_enough_replicas"
 
 
 class LocalPartition(ReplicaState):
@@ -163,9 +157,8 @@ class LocalPartition(ReplicaState):
             PenstockError: see `PartitionLog.append`.
         """
         log = self.log
-        config = log.state.config
         result = log.append(
-            batches, now_ms=now_ms, lease=lease, config=config, single=True, guard=guard,
+            batches, now_ms=now_ms, lease=lease, config=log.state.config, single=True, guard=guard,
             opening=opening, ids=ids,
         )  # fmt: skip
         commits = self._commits
@@ -197,13 +190,6 @@ class LocalPartition(ReplicaState):
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
         return self.log.transactions.aborted(start, end)
-
-    def check_in_sync(self) -> None:
-        """Raise an error if too few replicas can acknowledge an append.
-
-        The only replica of a partition is enough, whatever `min.insync.replicas` is, as in Apache
-        Kafka.
-        """
 
     def fence(self, error: PenstockError) -> int:
         """Reject appends and deletions with `error` until `unfence`; return the leader epoch.

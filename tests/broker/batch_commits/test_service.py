@@ -23,11 +23,14 @@ from penstock.broker.batch_commits.manifest import (
     UnknownSink,
 )
 from penstock.broker.batch_commits.roll_forward import RollForward
-from penstock.broker.net.errors import InternalTopic, UnknownTopicOrPartition
+from penstock.broker.net.errors import (
+    InternalTopic,
+    NotEnoughReplicas,
+    UnknownTopicOrPartition,
+)
 from penstock.control import SinkCommit
 from penstock.control.values.errors import ControlUnavailable
 from penstock.control.values.topics import SEQUENCES
-from penstock.partitions.local import NotEnoughReplicas
 from penstock.storage import StorageSettings
 from tests.broker.batch_commits.conftest import House
 from tests.broker.batch_commits.sink_client import Part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import asdict
@@ -23,13 +23,10 @@ from penstock.apps.log.replicas import check_factor, give_replicas
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.client import Client
     from penstock.link.source import Origin
-
-REPLICAS_SECONDS: Final = 3600.0
-"""Time in which the added replicas of promoted topics must have the logs."""
 
 source_config_option = path_option(
     "--source-config",
@@ -92,6 +89,30 @@ def one_origin(target: Client, topics: tuple[str, ...]) -> tuple[list[str], Orig
     return list(found), origins[0]
 
 
+def check_source(source: Client, config: Path | None, topics: Sequence[str]) -> None:
+    """Raise MissingRights if this command's user may not read and describe topics of the source."""
+    from penstock.link.rights import FOLLOWED, check_rights, on_topics
+    from penstock.link.source import options_of
+
+    options = options_of("" if config is None else str(config))
+    check_rights("source", source, options, on_topics(topics, FOLLOWED))
+
+
+def check_promotion(state: State, target: Client, topics: Sequence[str], factor: int) -> None:
+    """Check that this command may promote topics, and give them `factor` replicas.
+
+    Raises:
+        MissingRights: the user lacks rights.
+        Refused: there are fewer brokers that may hold replicas.
+    """
+    from penstock.link.rights import CHANGED, check_rights, on_topics
+
+    needs = on_topics(topics, CHANGED, moves=factor > 1)
+    check_rights("target", target, state.security(), needs)
+    if factor > 1:  # the number of brokers needs rights on the cluster
+        check_factor(target, factor)
+
+
 def report_groups(state: State, failed: Mapping[str, str]) -> None:
     """Report the groups whose offsets were not copied, with reasons."""
     for group, reason in failed.items():
@@ -125,13 +146,12 @@ def create(
     They get the source's number of partitions and its topics' own settings, and one replica.
     Committed offsets of the source's groups are copied every few seconds.
     """
-    from penstock.link.rights import CREATED, FOLLOWED, check_rights, on_topics
-    from penstock.link.source import Origin, options_of
+    from penstock.link.rights import CREATED, check_rights, on_topics
+    from penstock.link.source import Origin
     from penstock.link.topics import create as create_links
 
     with source_client(source, source_config) as origin, state.client() as target:
-        options = options_of(str(source_config or ""))
-        check_rights("source", origin, options, on_topics(topics, FOLLOWED))
+        check_source(origin, source_config, topics)
         check_rights("target", target, state.security(), on_topics(topics, CREATED))
         notes = create_links(origin, target, topics, Origin(source, broker_config))
     for name, left in notes.items():
@@ -158,8 +178,6 @@ def status(state: State, topics: tuple[str, ...], source_config: Path | None, ve
     `--verify`, the columns `source crc` and `target crc` are CRC-32C values over the CRC fields of
     all batches that both sides have.
     """
-    from penstock.link.rights import FOLLOWED, check_rights, on_topics
-    from penstock.link.source import options_of
     from penstock.link.topics import compare, lag_of, linked_topics, problems
 
     rows: list[dict[str, Any]] = []
@@ -172,8 +190,7 @@ def status(state: State, topics: tuple[str, ...], source_config: Path | None, ve
             with source_client(origin.bootstrap, source_config) as source:
                 reasons = problems(source, target, names)
                 names = [name for name in names if name not in reasons]
-                options = options_of(str(source_config or ""))
-                check_rights("source", source, options, on_topics(names, FOLLOWED))
+                check_source(source, source_config, names)
                 lags = lag_of(source, target, names, now_ms=SYSTEM_CLOCK.now_ms())
                 sums = {
                     (found.topic, found.partition): found
@@ -232,14 +249,11 @@ def promote(
     Open transactions are aborted. A link that has ended cannot be resumed. Producers may write
     while the added replicas copy the logs.
     """
-    from penstock.link.rights import CHANGED, check_rights, on_topics
     from penstock.link.topics import promote as promote_topics
 
     with state.client() as target:
         names, origin = one_origin(target, topics)
-        check_factor(target, factor)
-        needs = on_topics(names, CHANGED, moves=factor > 1)
-        check_rights("target", target, state.security(), needs)
+        check_promotion(state, target, names, factor)
         reach = nullcontext() if source_lost else source_client(origin.bootstrap, source_config)
         with reach as source:
             failed = promote_topics(source, target, names, timeout_seconds=timeout_seconds)
@@ -247,7 +261,7 @@ def promote(
         done = f"{counted(len(names), 'topic')} promoted"
         if factor > 1:
             state.notice(f"penstock: {done}, and open for producers")
-        give_replicas(state, target, names, factor, REPLICAS_SECONDS)
+        give_replicas(state, target, names, factor)
     say(state, done, topics=names, groups_failed=failed)
 
 
@@ -285,7 +299,7 @@ def reverse(
         if lost and not yes:
             show(state, [asdict(part) for part in lost])
             raise BadInput("the records above are only on this cluster. Remove them with --yes.")
-        give_replicas(state, follower, topics, 1, REPLICAS_SECONDS)
+        give_replicas(state, follower, topics, 1)
         reverse_topics(follower, origin, topics)
     removed = sum(part.records for part in lost)
     say(

@@ -38,6 +38,8 @@ TOLD_MAX: Final = 5
 PLAN_BYTES_MAX: Final = 64 << 20
 DISKLESS: Final = "diskless.enable"
 MIN_INSYNC: Final = "min.insync.replicas"
+WAIT_SECONDS: Final = 3600.0
+"""Default time in which added replicas must have the logs."""
 
 
 class Refused(InvalidError):
@@ -57,6 +59,11 @@ def sites(found: ClusterMetadata, excluded: Collection[int]) -> list[Site]:
     """Return the running brokers that may get replicas, without the excluded ones."""
     nodes = found.nodes.values()
     return [Site(node.node_id, node.rack) for node in nodes if node.node_id not in excluded]
+
+
+def eligible(client: Client) -> list[Site]:
+    """Return the running brokers that may get replicas."""
+    return sites(client.metadata(()), client.unplaceable_brokers())
 
 
 def again(
@@ -109,43 +116,42 @@ def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | Non
 
 def check_factor(client: Client, factor: int) -> None:
     """Raise Refused if there are fewer brokers that may hold replicas than `factor`."""
-    found = sites(client.metadata(()), client.unplaceable_brokers()) if factor > 1 else ()
-    if factor > max(1, len(found)):
+    found = eligible(client)
+    if factor > len(found):
         raise Refused(
             f"replication factor {factor} is above the number of eligible brokers, {len(found)}."
             " Start more brokers, or give a lower factor"
         )
 
 
-def give_replicas(
-    state: State, client: Client, topics: Sequence[str], factor: int, limit: float
-) -> None:
+def give_replicas(state: State, client: Client, topics: Sequence[str], factor: int) -> None:
     """Change the replication factor of topics; wait until the added replicas have the logs.
 
     A min.insync.replicas above the factor is lowered to the factor.
 
     Raises:
         Refused: the cluster rejected the request for a partition.
-        TimedOut: replicas are missing after `limit` seconds; the brokers continue.
+        TimedOut: replicas are missing after `WAIT_SECONDS`; the brokers continue.
     """
     moved = {
-        topic: [entry for entry in topic.partitions if len(entry.replicas) != factor]
+        topic: entries
         for topic in map(client.describe_topic, topics)
+        if (entries := [entry for entry in topic.partitions if len(entry.replicas) != factor])
     }
-    if not any(moved.values()):
+    if not moved:
         return
     state.notice(f"penstock: changing the replicas of {counted(len(moved), 'topic')}")
-    brokers = sites(client.metadata(()), client.unplaceable_brokers())
+    brokers = eligible(client)
     target: dict[TopicAndPartition, Sequence[int] | None] = {}
     for topic, entries in moved.items():
         configs = {item.name: item.value for item in client.describe_configs("topic", topic.name)}
-        if entries and int(configs[MIN_INSYNC] or 1) > factor:
+        if int(configs[MIN_INSYNC] or 1) > factor:
             client.alter_configs("topic", topic.name, {MIN_INSYNC: str(factor)})
             state.notice(f"penstock: {topic.name}: {MIN_INSYNC} = {factor}, the number of replicas")
         for entry in entries:
             target[topic.name, entry.index] = again(brokers, topic, entry, None, factor)
     order(client, target)
-    client.await_reassigned(target, limit, progress(state))
+    client.await_reassigned(target, WAIT_SECONDS, progress(state))
 
 
 def _check_all_moved(refused: Sequence[str], count: int, what: str) -> None:
@@ -164,7 +170,7 @@ def waiting_options(command: Any) -> Any:
     )(command)
     return default_option(
         "--timeout limit",
-        3600.0,
+        WAIT_SECONDS,
         "Seconds to wait until the moves are complete; pending moves continue afterwards.",
         Number(0),
     )(command)
@@ -236,8 +242,7 @@ def reassign(
     if name is None or ways != 1:
         raise click.UsageError("give --file, or a topic and one of --replicas, --factor, --cancel")
     with state.client() as client:
-        found, ordered = client.metadata(), client.reassignments()
-        brokers_left = sites(found, client.unplaceable_brokers())
+        ordered, brokers_left = client.reassignments(), eligible(client)
         topic = client.describe_topic(name)
         chosen = _chosen(topic, partitions)
         target: dict[TopicAndPartition, Sequence[int] | None] = {}

@@ -19,15 +19,15 @@ from penstock.apps.client.session import (
     show,
 )
 from penstock.apps.link.command import (
-    REPLICAS_SECONDS,
     broker_config_option,
+    check_promotion,
     factor_option,
     report_groups,
     source_client,
     source_config_option,
     source_option,
 )
-from penstock.apps.log.replicas import check_factor, give_replicas
+from penstock.apps.log.replicas import give_replicas
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -173,16 +173,13 @@ def cut_over(
     """
     from penstock.link.migration import cut_over as cut_over_topics
     from penstock.link.migration import encode
-    from penstock.link.rights import CHANGED, check_rights, on_topics
     from penstock.link.topics import linked_topics
 
     if record.exists():
         raise BadInput(f"{record} exists: it is the record of another cut-over. Name a new file.")
     with source_client(source, source_config) as origin, state.client() as target:
         names = sorted(linked_topics(target, topics))
-        check_factor(target, factor)
-        needs = on_topics(names, CHANGED, moves=factor > 1)
-        check_rights("target", target, state.security(), needs)
+        check_promotion(state, target, names, factor)
 
         def stop_writers() -> None:
             if not (deny_writes or writers_stopped):
@@ -200,7 +197,7 @@ def cut_over(
         )
         if factor > 1:
             state.notice(f"penstock: {text}. Start the clients")
-        give_replicas(state, target, names, factor, REPLICAS_SECONDS)
+        give_replicas(state, target, names, factor)
     say(
         state,
         text,

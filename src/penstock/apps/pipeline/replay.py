@@ -22,6 +22,7 @@ import click
 
 from penstock.apps.client.session import State, counted, moment, show, write_json, write_table
 from penstock.apps.pipeline.command import Located, located
+from penstock.apps.pipeline.spark import master_option, running_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,11 +124,7 @@ _WORDS: Final = {"dead_letters": "--dead-letters", "everything": "--all", "start
 @click.option(
     "--execute", is_flag=True, help="Replay the records; without this option they are only shown."
 )
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
-)
+@master_option
 def replay(
     state: State,
     where: Located,
@@ -174,7 +171,6 @@ def whoami() -> str:
 
 @contextmanager
 def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[SparkSession]:
-    from penstock.apps.pipeline.spark import running_session
     from penstock.spark.pipeline.broker_check import check_topics
     from penstock.spark.pipeline.draft import check_keys
 

@@ -29,6 +29,7 @@ import click
 from penstock import __version__
 from penstock.apps.client.session import State
 from penstock.apps.pipeline.command import Located, located
+from penstock.apps.pipeline.spark import master_option, parse_settings, running_session
 from penstock.apps.process.daemon import set_up
 from penstock.base.http_listener import parse_address
 from penstock.base.system import SYSTEM_CLOCK
@@ -49,11 +50,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:0"
 
 @click.command("run", short_help="Run a pipeline.")
 @located
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
-)
+@master_option
 @click.option(
     "--remote",
     metavar="sc://HOST:PORT",
@@ -91,7 +88,6 @@ def run(
     A run continues where the previous one stopped. The status page has the paths /status, /metrics,
     /livez and /readyz.
     """
-    from penstock.apps.pipeline.spark import parse_settings, running_session
     from penstock.spark.pipeline.at_rest import at_rest
     from penstock.spark.pipeline.broker_check import check_topics
     from penstock.spark.pipeline.draft import check_keys

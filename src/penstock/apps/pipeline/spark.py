@@ -54,6 +54,12 @@ class SparkUnavailable(UnavailableError):
     code: ClassVar[str] = "invalid_config"
 
 
+master_option: Final = click.option(
+    "--master", metavar="URL",
+    help="Spark master, such as spark://host:7077. Default: all cores of this machine.",
+)  # fmt: skip
+
+
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
     """Parse `--set spark.key=value` options.
 

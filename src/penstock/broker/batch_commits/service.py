@@ -60,7 +60,7 @@ from penstock.broker.batch_commits.staging import StagingArea
 from penstock.broker.net.errors import InternalTopic, ShuttingDown, UnknownTopicOrPartition
 from penstock.broker.requests.schema_ids import Candidate
 from penstock.control import SinkCommit, SinkTarget
-from penstock.partitions import LocalPartition, Partition, look_up_watermarks
+from penstock.partitions import LocalPartition, Partition, ReplicatedPartition, look_up_watermarks
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
@@ -167,7 +167,7 @@ class SinkService:
 
         Raises:
             InvalidCommit, UnknownTopicOrPartition, NotLeader, InconsistentTopicId,
-            SinkOwnerChanged, NotEnoughReplicas: nothing was recorded.
+            SinkOwnerChanged, NotEnoughReplicas, TooFewReplicas: nothing was recorded.
             NotFinished: the commit may be recorded; repeat the post to wait for it.
         """
         if self._context.stopping.is_set():
@@ -424,7 +424,8 @@ class SinkService:
             if isinstance(found, LocalPartition):
                 if found.log.state.fence is not None:
                     raise found.log.state.fence
-                found.check_in_sync()
+                if isinstance(found, ReplicatedPartition):
+                    found.check_in_sync()
         return partitions
 
     async def _targets(

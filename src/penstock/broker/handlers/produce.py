@@ -32,6 +32,7 @@ from penstock.broker.net.connection import Expiring, RequestContext
 from penstock.broker.net.errors import (
     InternalTopic,
     InvalidRequiredAcks,
+    NotEnoughReplicas,
     NotLeader,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -44,7 +45,6 @@ from penstock.broker.requests.access import forbidden_topic
 from penstock.broker.requests.opening import Opener, OpenResult, Sealed
 from penstock.broker.requests.schema_ids import Candidate, SchemaChecks, TopicIds, UnknownSchema
 from penstock.partitions import look_up_watermarks
-from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, InvalidRecord, decode_header, says_transactional
 from penstock.records.appends import AppendResult, Done, IdReader, NeedsOpening, Opening, Outcome
 from penstock.records.errors import InvalidTxnState

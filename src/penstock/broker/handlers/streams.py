@@ -120,13 +120,13 @@ class StreamsGroups(Struct, frozen=True, kw_only=True):
 
     async def streams_group_describe(self, context: RequestContext, request: Any) -> Entry:
         asked = request.include_authorized_operations
-        description = NOT_STORED if getattr(request, "include_topology_description", False) else 0
+        stored = NOT_STORED if getattr(request, "include_topology_description", False) else 0
         return {
             "groups": [
                 {
                     **await self._described(context, group_id),
                     "group_id": group_id,
-                    "topology_description_status": description,
+                    "topology_description_status": stored,
                     "authorized_operations": (
                         operations_of(context.rights, "group", group_id) if asked else NOT_ASKED
                     ),

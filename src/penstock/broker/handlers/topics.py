@@ -31,7 +31,7 @@ from penstock.broker.net.errors import (
     error_of,
 )
 from penstock.broker.topics.admin import CONCURRENT_CHANGES_MAX, TopicAdmin
-from penstock.broker.topics.plan import TopicPlan, TopicSpec, plan_partitions
+from penstock.broker.topics.plan import TopicPlan, TopicSpec
 from penstock.control import Topic, UnknownTopic
 from penstock.security import CLUSTER, Rights
 from penstock.security.authoriser import TopicAuthorisationFailed
@@ -224,16 +224,10 @@ class Topics(Struct, frozen=True, kw_only=True):
     async def _grow(self, asked: Any, quota: MutationQuota, *, validate_only: bool) -> Entry:
         try:
             topic = self._find(asked.name, None)
-            new = plan_partitions(
-                topic,
-                total_count=asked.count,
-                assignments=None
-                if asked.assignments is None
-                else [tuple(item.broker_ids) for item in asked.assignments],
-                image=self.cluster.image,
-                settings=self.settings,
-                levels=self.topic_admin.levels(),
-            )
+            assignments = asked.assignments
+            if assignments is not None:
+                assignments = [tuple(item.broker_ids) for item in assignments]
+            new = self.topic_admin.plan_added(topic, asked.count, assignments)
             quota.take(len(new))
             if not validate_only:
                 config = topic_config(self.topic_admin.levels(), topic.configs)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 
 PROMOTION_EPOCHS: Final = 1_000
-"""Leader epochs that a promotion skips: more than the elections of a former source until then."""
+"""Epochs that a promotion skips: more than a former source's elections until its reversal."""
 RACK_IN_CLIENT_ID: Final = re.compile(r"(?:^|[,;\s])diskless_az=([^,;\s]+)")
 
 
@@ -103,7 +102,7 @@ def _linked(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> d
 
     The end of a link raises the epoch, so that clients refresh their metadata, and the log begins a
     leader epoch above those of the source. It is so much higher that elections of a former source
-    do not reach it: a reversal compares the logs by epochs. A later link may have another source.
+    do not reach it: a reversal compares the logs by epochs.
     """
     replicas = [row.replicas for row in topic.partitions]
     check_linkable(topic.name, effective, replicas, topic.configs)
@@ -112,17 +111,14 @@ def _linked(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> d
         epoch += PROMOTION_EPOCHS
     elif effective.link_source and not is_linked(topic):
         epoch = max([epoch, *[row.leader_epoch for row in topic.partitions]])
-    kept_id = {
-        name: configs[name] for name in configs if effective.link_source or name != LINK_TOPIC_ID
-    }
-    return {**kept_id, LINK_EPOCH: str(epoch)} if epoch else kept_id
+    stored = {**configs, LINK_EPOCH: str(epoch)} if epoch else dict(configs)
+    if not effective.link_source:  # a later link may have another source
+        stored.pop(LINK_TOPIC_ID, None)
+    return stored
 
 
 def check_linkable(
-    name: str,
-    config: LogConfig,
-    replicas: Sequence[Sequence[int]],
-    stored: Mapping[str, str] = MappingProxyType({}),
+    name: str, config: LogConfig, replicas: Sequence[Sequence[int]], stored: Mapping[str, str]
 ) -> None:
     """Check the link of a topic, which has the configurations `stored`; raises InvalidConfig.
 

@@ -16,9 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.base.errors import PenstockError
-from penstock.broker.net.errors import InvalidConfig
+from penstock.broker.net.errors import InvalidConfig, NotEnoughReplicas
 from penstock.broker.requests.opening import Opened, OpenResult, demanded
-from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidRecord
 from penstock.records.columnar.validation import REFUSED_RECORDS_NAMED_MAX
 

@@ -15,7 +15,7 @@ from penstock.base.errors import PenstockError
 from penstock.broker.configuration.configs import Levels, topic_config
 from penstock.broker.metadata.leaders import check_local, is_unopened
 from penstock.broker.net.errors import InvalidConfig, TopicNameCollision
-from penstock.broker.topics.plan import TopicPlan, TopicSpec, plan_topic, unify
+from penstock.broker.topics.plan import TopicPlan, TopicSpec, plan_partitions, plan_topic, unify
 from penstock.control.rules.tiers import REMOTE_CONFIG
 from penstock.storage.log.state import AS_WHOLE
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.requests.schema_ids import SchemaChecks
     from penstock.control import ControlPlane, Topic
+    from penstock.replication.placement import Replicas
     from penstock.storage.files.settings import LogConfig
 
 
@@ -125,7 +126,7 @@ class TopicAdmin:
         schema_checks: SchemaChecks,
         tiered: bool = False,
     ) -> None:
-        self.settings = settings
+        self._settings = settings
         self._cluster = cluster
         self._control = control
         self._randomness = randomness
@@ -136,9 +137,9 @@ class TopicAdmin:
     def levels(self) -> Levels:
         dynamic = self._cluster.image.broker_configs
         return Levels(
-            file=(self.settings,),
+            file=(self._settings,),
             cluster=dynamic.get("", {}),
-            broker=dynamic.get(str(self.settings.node_id), {}),
+            broker=dynamic.get(str(self._settings.node_id), {}),
         )
 
     def plan(self, specs: Sequence[TopicSpec]) -> list[TopicPlan | PenstockError]:
@@ -150,7 +151,7 @@ class TopicAdmin:
             try:
                 topic_id = self._randomness.uuid()
                 plan = plan_topic(
-                    spec, topic_id, image=image, settings=self.settings, levels=levels
+                    spec, topic_id, image=image, settings=self._settings, levels=levels
                 )
                 if not self._diskless:
                     check_local(spec.name, plan.configs)
@@ -166,6 +167,15 @@ class TopicAdmin:
             except PenstockError as error:
                 results.append(error)
         return results
+
+    def plan_added(
+        self, topic: Topic, total: int, assignments: Sequence[Replicas] | None = None
+    ) -> tuple[Replicas, ...]:
+        """Return the replicas of the partitions to add to a topic; raises as `plan_partitions`."""
+        return plan_partitions(
+            topic, total_count=total, assignments=assignments, image=self._cluster.image,
+            settings=self._settings, levels=self.levels(),
+        )  # fmt: skip
 
     async def create(
         self, plans: Sequence[TopicPlan | PenstockError]

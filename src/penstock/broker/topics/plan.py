@@ -152,7 +152,7 @@ def plan_topic(
     else:
         excluded = _excluded(image, levels, stored=stored)
         partitions = _placed(spec, topic_id, image, settings, excluded)
-    check_linkable(spec.name, config, partitions)
+    check_linkable(spec.name, config, partitions, stored={})
     if stored:
         check_roles(partitions, image)
         check_reachable(spec.name, partitions, image)

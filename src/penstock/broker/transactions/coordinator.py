@@ -457,7 +457,8 @@ _RETRY_SECONDS: Final = 1.0
 
 LOW_PRODUCER_IDS: Final = 1 << 40
 """Producer ids below which clusters without links stay."""
-_GAP_BITS: Final = 60
+_GAP_BITS: Final = 56
+"""Bits of a gap. Over 100 brokers may skip one at the same time before the ids are used up."""
 
 
 class ProducerIds:

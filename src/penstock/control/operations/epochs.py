@@ -9,7 +9,7 @@ before they read epochs. Concurrent changes therefore wait for each other. An op
 first, because it changes leaders in the image; a claim does not.
 
 **Round trips** do not grow with the number of partitions: a claim has four between BEGIN and
-COMMIT, an opening eight, three of them for the image.
+COMMIT, or seven with epochs of copied logs, an opening eight, three of them for the image.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class ReplicatedPartitions(OverImages):
         keys = [asked.key for asked in claims]
         found = yield from reservations(keys, lock=True)
         chains = yield from _epochs(keys, below=_ANY_EPOCH, limit=CHAIN_EPOCHS_MAX)
-        granted: dict[PartitionKey, PartitionChain] = {}
         yield from _adopt(claims, found, chains, broker_id)
+        granted: dict[PartitionKey, PartitionChain] = {}
         refused: dict[PartitionKey, PenstockError] = {}
         reserved: list[tuple[UUID, int, int]] = []
         for asked in claims:
@@ -346,31 +346,25 @@ def _adopt(
     A partition without a leader so far may have epochs of an earlier claim, from before a cancelled
     reassignment. They are replaced.
     """
-    made = {
-        claim.key: rules.adopted(claim, broker_id)
+    adopting = [
+        claim
         for claim in claims
         if claim.history and all(epoch.incarnation is None for epoch in chains.get(claim.key, ()))
-    }
-    if not made:
+    ]
+    if not adopting:
         return
+    made = {claim.key: rules.adopted(claim, broker_id) for claim in adopting}
+    new = [key for key in made if key not in found]
     yield images.forget_epochs(list(made))
-    yield images.forget_partitions(list(made))
-    for depth in range(max(map(len, made.values()))):
-        level = [(key, epochs[depth]) for key, epochs in made.items() if depth < len(epochs)]
-        yield images.add_epochs([images.epoch_row(key, epoch) for key, epoch in level])
-        ended = [
-            (*key, epoch.epoch, end)
-            for key, epoch in level
-            if (end := epoch.end_offset) is not None
-        ]
-        yield images.seal(ended)
-    for claim in claims:
-        if (epochs := made.get(claim.key)) is not None:
-            before = found[claim.key].reserved if claim.key in found else 0
-            reserved = max(before, claim.above, epochs[-1].epoch)
-            found[claim.key] = Reservation(reserved, broker_id, None, epochs[-1].epoch)
-            chains[claim.key] = epochs[-CHAIN_EPOCHS_MAX:]
-    yield images.add_partitions([(*key, found[key].reserved, broker_id, None) for key in made])
+    yield images.add_epochs(
+        [images.epoch_row(key, epoch) for key, epochs in made.items() for epoch in epochs]
+    )
+    for claim in adopting:
+        last, before = made[claim.key][-1].epoch, found.get(claim.key)
+        reserved = max(last, claim.above, 0 if before is None else before.reserved)
+        found[claim.key] = Reservation(reserved, broker_id, None, last)
+        chains[claim.key] = made[claim.key][-CHAIN_EPOCHS_MAX:]
+    yield images.add_partitions([(*key, found[key].reserved, broker_id, None) for key in new])
 
 
 def _epochs(

@@ -318,11 +318,11 @@ seal = Each(
 )
 add_epochs = Each(
     "changed",
-    "INSERT INTO partition_epochs (topic_id, number, epoch, start_offset, replicas, ack_quorum,"
-    " leader, incarnation) SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[],"
-    " $5::text[], $6::int[], $7::int[], $8::uuid[])",
-    sqlite="INSERT INTO partition_epochs (topic_id, number, epoch, start_offset, replicas,"
-    " ack_quorum, leader, incarnation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    "INSERT INTO partition_epochs (topic_id, number, epoch, start_offset, end_offset, replicas,"
+    " ack_quorum, leader, incarnation) SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[],"
+    " $4::bigint[], $5::bigint[], $6::text[], $7::int[], $8::int[], $9::uuid[])",
+    sqlite="INSERT INTO partition_epochs (topic_id, number, epoch, start_offset, end_offset,"
+    " replicas, ack_quorum, leader, incarnation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 )
 
 assigned = rows(
@@ -365,19 +365,13 @@ delete_epochs = Each("changed", "DELETE FROM partition_epochs WHERE topic_id = A
 delete_partition_epochs = Each(
     "changed", "DELETE FROM replicated_partitions WHERE topic_id = ANY($1::uuid[])"
 )
-_FORGET: Final = "WHERE (topic_id, number) IN (SELECT * FROM unnest($1::uuid[], $2::int[]))"
-_FORGET_SQLITE: Final = "WHERE topic_id = $1 AND number = $2"
 forget_epochs = Each(
     "changed",
-    f"DELETE FROM partition_epochs {_FORGET}",  # noqa: S608
-    sqlite=f"DELETE FROM partition_epochs {_FORGET_SQLITE}",  # noqa: S608
+    "DELETE FROM partition_epochs"
+    " WHERE (topic_id, number) IN (SELECT * FROM unnest($1::uuid[], $2::int[]))",
+    sqlite="DELETE FROM partition_epochs WHERE topic_id = $1 AND number = $2",
 )
 """Takes rows of (topic id, partition)."""
-forget_partitions = Each(
-    "changed",
-    f"DELETE FROM replicated_partitions {_FORGET}",  # noqa: S608
-    sqlite=f"DELETE FROM replicated_partitions {_FORGET_SQLITE}",  # noqa: S608
-)
 
 
 def reservation_of(found: Any) -> Reservation:
@@ -406,8 +400,8 @@ def assigned_of(found: Any) -> AssignedEpoch:
 
 
 def epoch_row(key: PartitionKey, one: PartitionEpoch) -> tuple[Any, ...]:
-    replicas = json.dumps(one.replicas)
-    return *key, one.epoch, one.start_offset, replicas, one.ack_quorum, one.leader, one.incarnation
+    offsets, replicas = (one.start_offset, one.end_offset), json.dumps(one.replicas)
+    return *key, one.epoch, *offsets, replicas, one.ack_quorum, one.leader, one.incarnation
 
 
 T = TypeVar("T")

@@ -172,8 +172,8 @@ class LogConfig:
         " topic without a link; deleting this setting promotes the topic.",
     )  # fmt: skip
     link_source_topic_id: str = setting(
-        "", "Id of the topic that a linked topic follows, which differs if the source's topic is"
-        " deleted and created again. The brokers set it; a request cannot change it.",
+        "", "Id of the topic that a linked topic follows. The link stops if the source's topic has"
+        " another id, because it was created again. Brokers set it; a request cannot change it.",
     )  # fmt: skip
     local_retention_bytes: int = setting(
         -2, "Bytes of a tiered partition to keep on local disk; -2 means retention.bytes.", -2,
@@ -205,8 +205,9 @@ class LogConfig:
         0, "Minimum age of a record before compaction may remove it.", 0, LONG_MAX
     )
     min_insync_replicas: int = setting(
-        1, "Replicas that must hold a batch before acks=all is answered; at most all.", 1, INT_MAX
-    )
+        1, "Replicas that must hold a batch before acks=all is answered. A topic with one replica"
+        " needs only that one.", 1, INT_MAX,
+    )  # fmt: skip
     preallocate: bool = setting(
         False, "Reserve the space of a segment when it is created.", no_effect=NO_RESERVE
     )
