@@ -34,7 +34,13 @@ LEFT_FREE_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure. `ratio` is `value / reference` unless `lower_is_better`, then its inverse."""
+    """One figure. `ratio` is `value / reference` unless `lower_is_better`, then its inverse.
+
+    Args:
+        aim_ratio: the least ratio that the product owes.
+        aim_value: the figure that it owes, in `unit`.
+        limit: why an aim cannot be met, as a profile and a bare program have shown.
+    """
 
     name: str
     value: float
@@ -44,6 +50,20 @@ class Row:
     reference_name: str = ""
     lower_is_better: bool = False
     note: str = ""
+    aim_ratio: float | None = None
+    aim_value: float | None = None
+    limit: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every aim of the row is met; None for a row without one."""
+        if self.aim_ratio is None and self.aim_value is None:
+            return None
+        if self.aim_ratio is not None and (self.ratio is None or self.ratio < self.aim_ratio):
+            return False
+        if self.aim_value is None:
+            return True
+        return self.value <= self.aim_value if self.lower_is_better else self.value >= self.aim_value
 
     @property
     def ratio(self) -> float | None:
