@@ -63,7 +63,9 @@ class Row:
             return False
         if self.aim_value is None:
             return True
-        return self.value <= self.aim_value if self.lower_is_better else self.value >= self.aim_value
+        return (
+            self.value <= self.aim_value if self.lower_is_better else self.value >= self.aim_value
+        )
 
     @property
     def ratio(self) -> float | None:
