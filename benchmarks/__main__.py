@@ -1,13 +1,15 @@
-"""`make bench`: run the benchmarks, print their tables, write the results and a page of them.
+"""`make bench`: run the benchmarks, print their tables and the table of aims, write the results.
 
 make bench                              everything
 make bench ARGS="--quick"               shorter runs, for a first look
 make bench ARGS="columnar_codec"        one of them
-make bench-record                       the same, and the results are kept
+make bench ARGS="--changed"             list the recorded results whose code has changed since
+make bench-record                       run, and keep the results
 
 Results go to `.cache/bench`, which is not part of the repository; `make bench-record` writes them
-to `benchmarks/results`, to be committed. A benchmark that breaks is named with its cause, its
-traceback goes to `.cache/bench/NAME.failure.txt`, the others go on, and the exit status is 1.
+to `benchmarks/results`, to be committed, and the tables of figures in README.md and
+docs/comparison.md with them. If a benchmark fails, its cause is printed, its traceback goes to
+`.cache/bench/NAME.failure.txt`, the others still run, and the exit status is 1.
 
 Those of Spark beside its Kafka connector take their scale from the environment: see
 `benchmarks/spark_bed.py`.
@@ -28,8 +30,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks import page
-from benchmarks.harness import RECORDED, SCRATCH, Report, Row, figure, host, memory_in_use, save
+from benchmarks import figures, page
+from benchmarks.aims import COLUMNS, aims, limits
+from benchmarks.harness import (
+    RECORDED,
+    SCRATCH,
+    Report,
+    Result,
+    Row,
+    figure,
+    host,
+    load_all,
+    memory_in_use,
+    save,
+)
+from benchmarks.measured import MEASURES, changed, releases, sources
 
 ALL = (
     "columnar_codec",
@@ -49,6 +64,8 @@ ALL = (
     "schema_validation",
     "columnar_client",
     "broker_peer",
+    "log_peers",
+    "curves",
     "transactions",
     "groups",
     "pipelines",
@@ -104,6 +121,16 @@ def table(benchmark: str, rows: Sequence[Row]) -> Table:
     return result
 
 
+def table_of_aims(results: Sequence[Result]) -> Table:
+    """Aims of all rows, as they are printed."""
+    result = Table(title="aims", title_justify="left")
+    for column in COLUMNS:
+        result.add_column(column)
+    for cells in aims(results):
+        result.add_row(*(escape(cell.strip("*")) for cell in cells))
+    return result
+
+
 def run(
     names: Sequence[str],
     *,
@@ -113,22 +140,33 @@ def run(
     failures: Path,
     package: str = "benchmarks",
 ) -> list[str]:
-    """Run benchmarks one after the other, whatever becomes of each; the names of those that broke.
+    """Run benchmarks one after the other; return the names of those that failed.
 
     Args:
-        results: where figures and the page go.
-        failures: where a broken one's traceback goes; one that ran has none there.
-        package: where the modules are.
+        results: the folder of results and of their page.
+        failures: the folder of tracebacks.
+        package: the package of the modules.
     """
     broken: list[str] = []
+    ran: list[Result] = []
     for name in names:
         failure = failures / f"{name}.failure.txt"
         failure.unlink(missing_ok=True)
         try:
             found = importlib.import_module(f"{package}.{name}").measure(quick=quick)
             report = found if isinstance(found, Report) else Report(rows=found)
-            taken_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            save(results, name, report, taken_at=taken_at, quick=quick)
+            result = Result(
+                benchmark=name,
+                taken_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                quick=quick,
+                host=host(),
+                release=releases()[0],
+                sources=sources(name) if name in MEASURES else {},
+                rows=report.rows,
+                charts=report.charts,
+            )
+            save(results, result)
+            ran.append(result)
         except Exception as error:
             broken.append(name)
             failures.mkdir(parents=True, exist_ok=True)
@@ -140,9 +178,22 @@ def run(
         for row in report.rows:
             if row.note:
                 console.print(f"  [dim]{row.name}: {row.note}[/dim]")
-    if len(broken) < len(names):
+    if ran:
         console.print(f"Page: {page.write(results)}")
+        console.print(table_of_aims(ran))
+        for name, limit in limits(ran):
+            console.print(f"  [dim]{escape(name)}: {escape(limit)}[/dim]")
     return broken
+
+
+def print_changed(console: Console) -> None:
+    """List benchmarks without recorded results, and those whose code has changed since."""
+    results = {result.benchmark: result for result in load_all(RECORDED)}
+    for name in ALL:
+        if name not in results:
+            console.print(f"{name}: not recorded")
+        elif parts := changed(results[name], sources(name)):
+            console.print(f"{name}: {results[name].taken_at[:10]}, changed: {', '.join(parts)}")
 
 
 def main() -> int:
@@ -154,12 +205,18 @@ def main() -> int:
     parser.add_argument(
         "--record", action="store_true", help="keep the results in benchmarks/results"
     )
+    parser.add_argument(
+        "--changed", action="store_true", help="list recorded results whose code has changed since"
+    )
     arguments = parser.parse_args()
     names = cast("list[str]", arguments.benchmarks) or list(ALL)
     if unknown := [name for name in names if name not in ALL]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(ALL)}")
 
     console = Console(width=None if sys.stdout.isatty() else 140)
+    if arguments.changed:
+        print_changed(console)
+        return 0
     console.print("Host: " + ", ".join(f"{key} {value}" for key, value in host().items()))
     with memory_in_use() as paid:
         console.print(f"Memory: the page cache was filled, {figure(paid)} s per GiB")
@@ -170,6 +227,8 @@ def main() -> int:
             results=RECORDED if arguments.record else SCRATCH,
             failures=SCRATCH,
         )
+    if arguments.record:
+        figures.write()
     if broken:
         console.print(f"{len(broken)} of {len(names)} benchmarks broke: {', '.join(broken)}")
     return 1 if broken else 0

@@ -1,10 +1,9 @@
-"""What every benchmark shares: rows, medians of interleaved runs, the host, the table.
+"""Rows, charts and stored results of benchmarks, and the host that they were measured on.
 
-A benchmark module offers `measure(quick: bool)`, which returns rows, or a `Report`: rows and charts
-of what went on over time. A row says what was measured, what
-was predicted from first principles before measuring, and the limit or peer of the same run: the
-ratio between the two is the result, because absolute times on shared machines drift about
-two-fold between runs.
+A benchmark module offers `measure(quick: bool)`, which returns rows, or a `Report`: rows and
+charts. A row has the figure, its prediction from first principles before the measurement, and the
+limit or peer of the same run: the ratio between the two is the result, because absolute times on
+shared machines drift about two-fold between runs.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from penstock.apps.bench.machine import memory_bytes, processor
 
@@ -26,10 +26,10 @@ RECORDED = ROOT / "benchmarks" / "results"
 """Results that are kept, and their page."""
 
 SCRATCH = ROOT / ".cache" / "bench"
-"""Results of a run that nobody asked to keep, and why benchmarks broke."""
-
+"""Results of runs that are not kept, and tracebacks of benchmarks that failed."""
 
 LEFT_FREE_BYTES = 2 << 30
+SECONDS = "seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines over time. `lines` has the points of each, `marks` names moments on the time axis."""
+    """Lines over time or over another quantity.
+
+    Args:
+        lines: the points of each line.
+        marks: names of values on the horizontal axis.
+        logarithmic: whether the vertical axis is.
+        x: the horizontal axis; every other one than time is logarithmic.
+    """
 
     title: str
     unit: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
     marks: Mapping[str, float] = field(default_factory=dict)
     logarithmic: bool = False
+    x: str = SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,21 +144,52 @@ def host() -> dict[str, str | int]:
     }
 
 
-def save(folder: Path, benchmark: str, report: Report, *, taken_at: str, quick: bool) -> Path:
-    """Write one benchmark's rows and charts and the host as JSON."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Stored run of one benchmark.
+
+    Args:
+        release: the release of the product; empty if the run did not store it.
+        sources: the digest of each measured folder of the product's source.
+    """
+
+    benchmark: str
+    taken_at: str
+    quick: bool
+    host: Mapping[str, str | int]
+    release: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    rows: Sequence[Row]
+    charts: Sequence[Chart] = ()
+
+
+def save(folder: Path, result: Result) -> Path:
+    """Write a run as JSON, with the ratio and the verdict of each row."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{benchmark}.json"
-    body: dict[str, object] = {
-        "benchmark": benchmark,
-        "taken_at": taken_at,
-        "quick": quick,
-        "host": host(),
-        "rows": [{**asdict(row), "ratio": row.ratio} for row in report.rows],
-    }
-    if report.charts:
-        body["charts"] = [asdict(chart) for chart in report.charts]
+    path = folder / f"{result.benchmark}.json"
+    body = asdict(result)
+    for row, stored in zip(result.rows, body["rows"], strict=True):
+        stored.update(ratio=row.ratio, met=row.met)
     path.write_text(json.dumps(body, indent=1) + "\n")
     return path
+
+
+def load(path: Path) -> Result:
+    """Read a stored run; keys that older runs lack have their defaults."""
+    body = json.loads(path.read_text())
+    known = {item.name for item in fields(Row)}
+    rows = [Row(**{key: row[key] for key in known & row.keys()}) for row in body.pop("rows")]
+    charts = [_chart(**chart) for chart in body.pop("charts", ())]
+    return Result(**body, rows=rows, charts=charts)
+
+
+def _chart(*, lines: Mapping[str, Sequence[tuple[float, float]]], **others: Any) -> Chart:
+    return Chart(lines={name: [(x, y) for x, y in lines[name]] for name in lines}, **others)
+
+
+def load_all(folder: Path) -> list[Result]:
+    """Read the stored runs of a folder by name."""
+    return [load(path) for path in sorted(folder.glob("*.json"))]
 
 
 def figure(value: float | None) -> str:

@@ -22,6 +22,8 @@ class Broker:
 
     bootstrap: str
     pid: int
+    start_seconds: float = 0.0
+    """From the start of the process until it answers."""
 
     @property
     def port(self) -> int:
@@ -43,5 +45,9 @@ def brokers(*names: str) -> Iterator[dict[str, Broker]]:
                 place = Path(stack.enter_context(directory))
                 running = PenstockProcess(place, configs=_CONFIGS[name]).start()
                 stack.callback(running.stop)
-            found[name] = Broker(bootstrap=running.bootstrap, pid=running.pid)
+            found[name] = Broker(
+                bootstrap=running.bootstrap,
+                pid=running.pid,
+                start_seconds=running.start_seconds,
+            )
         yield found

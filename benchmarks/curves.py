@@ -1,0 +1,294 @@
+"""Curves of one broker: connections, partitions, groups and processes, beside Apache Kafka.
+
+One client keeps one request in flight on each of its connections, with requests that were built
+before. It has one thread, and shares two cores with the broker, so the processor time of a request
+says more than the rate. Every step runs on Penstock as it comes (*synced*), on Penstock with
+`log.flush.policy=os`, and on Apache Kafka, which acknowledges from the page cache too.
+
+- **Connections**: 1 to 1,000, each with one record of 100 bytes for one of 16 partitions.
+- **Partitions**: 16 connections, whose requests of one record go round over 1 to 10,000 partitions.
+- **Width**: one connection, whose requests have one record for each of 1 to 10,000 partitions.
+- **Groups**: 16 connections, whose offset commits go round over 1 to 1,000 groups.
+- **Processes**: 64 connections to the brokers of `penstock serve --processes`, 1 to 4.
+
+Predicted, before the first run:
+
+- One connection waits for a sync, 170 µs, or for two wake-ups, 50 µs. More connections share a turn
+  of the event loop and its sync: 100 of them reach 60,000 requests a second at 14 µs of processor
+  time. From there on a turn is limited by Python, and its requests wait for each other: latency
+  grows with the connections, the rate stays.
+- Partitions: a request finds its log in a dictionary. 10,000 logs are in no cache of the processor:
+  20 % more time. Their files are opened and closed once there are more than `log.open.files.max`.
+- Width: 1.5 µs a partition once a request has 100, as the checks are done by columns; below that
+  the request itself is the cost.
+- Groups: a commit is one row of a shared save, whatever its group: flat.
+- Processes: with one core left for brokers, flat, and 10 % more time for each process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from compat.servers import PenstockProcess
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.harness import Chart, Report, Row, figure
+from benchmarks.peers import single
+from benchmarks.peers.bare_client import (
+    BatchTemplate,
+    all_produced,
+    commit_request,
+    committed,
+    produced,
+)
+from benchmarks.peers.load import cpu_seconds, create_topic
+from benchmarks.peers.log_clients import KafkaClient, Link, Loop, closed_loop, framed
+from penstock.apps.loads.figures import percentile
+
+NAMES: Final = {
+    single.PENSTOCK: "penstock, synced",
+    single.FROM_CACHE: "penstock, policy os",
+    single.APACHE: "Apache Kafka, page cache",
+}
+VALUE_BYTES = 100
+TOPIC = "curve"
+FEW_PARTITIONS = 16
+FEW_CONNECTIONS = 16
+PROCESS_CONNECTIONS = 64
+
+
+class Curve(NamedTuple):
+    """A quantity that grows, its steps, and those of a quick run."""
+
+    name: str
+    steps: Sequence[int]
+    quick: Sequence[int]
+    predicted: Sequence[float]
+    """Requests a second of Penstock, synced, at each step."""
+
+
+CONNECTIONS: Final = Curve(
+    "connections",
+    (1, 3, 10, 30, 100, 300, 1_000),
+    (1, 30, 300),
+    (5_500, 13_000, 30_000, 45_000, 60_000, 60_000, 55_000),
+)
+PARTITIONS: Final = Curve(
+    "partitions", (1, 10, 100, 1_000, 10_000), (1, 100), (35_000, 35_000, 35_000, 30_000, 25_000)
+)
+WIDTH: Final = Curve(
+    "partitions of a request", (1, 10, 100, 1_000, 10_000), (1, 100), (5_500, 5_000, 2_500, 500, 50)
+)
+GROUPS: Final = Curve("groups", (1, 10, 100, 1_000), (1, 100), (15_000, 15_000, 15_000, 15_000))
+PROCESSES: Final = Curve("processes", (1, 2, 3, 4), (1, 2), (60_000, 60_000, 55_000, 50_000))
+
+
+BENDS: Final = {
+    CONNECTIONS.name: "",
+    PARTITIONS.name: "",
+    WIDTH.name: "",
+    GROUPS.name: "",
+    PROCESSES.name: "",
+}
+"""What bends each curve, as profiles of its steps have shown."""
+
+
+class Step(NamedTuple):
+    """Figures of one step: requests a second, milliseconds, and microseconds of CPU a request."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+
+
+Steps = dict[tuple[str, int, str], Step]
+"""Steps by curve, quantity and server."""
+Load = Callable[[ExitStack, KafkaClient, int], list[Link]]
+"""Opens the connections of a step."""
+
+
+def measure(*, quick: bool) -> Report:
+    """Measure every step of every curve, in turn on each server."""
+    found: dict[tuple[str, int, str], list[Step]] = defaultdict(list)
+    seconds, runs = (0.3, 1) if quick else (1.5, 3)
+    with single.brokers(*NAMES) as brokers:
+        for broker in brokers.values():
+            create_topic(broker.bootstrap, TOPIC, FEW_PARTITIONS)
+        for curve, load, is_wide in LOADS:
+            for count in curve.quick if quick else curve.steps:
+                if is_wide:
+                    for broker in brokers.values():
+                        create_topic(broker.bootstrap, f"{load.__name__}-{count}", count)
+                for _, (name, broker) in itertools.product(range(runs), brokers.items()):
+                    client = KafkaClient(broker.port)
+                    step = _step(broker.pid, load, client, count, seconds)
+                    found[curve.name, count, name].append(step)
+    for _ in range(runs):
+        for count in PROCESSES.quick if quick else PROCESSES.steps:
+            found[PROCESSES.name, count, single.PENSTOCK].append(_processes(count, seconds))
+    middle = {
+        key: Step(*map(statistics.median, zip(*steps, strict=True))) for key, steps in found.items()
+    }
+    return Report(rows=list(_rows(middle)), charts=list(_charts(middle)))
+
+
+def connections(stack: ExitStack, client: KafkaClient, count: int) -> list[Link]:
+    """Open so many connections, each for one of a few partitions."""
+    requests = [
+        itertools.repeat(BatchTemplate(1, VALUE_BYTES).request(TOPIC, index % FEW_PARTITIONS))
+        for index in range(count)
+    ]
+    return _links(stack, client, requests, produced)
+
+
+def partitions(stack: ExitStack, client: KafkaClient, count: int) -> list[Link]:
+    """Open a few connections whose requests go round over so many partitions."""
+    template = BatchTemplate(1, VALUE_BYTES)
+    requests = [template.request(f"partitions-{count}", index) for index in range(count)]
+    return _links(stack, client, _shares(requests), produced)
+
+
+def width(stack: ExitStack, client: KafkaClient, count: int) -> list[Link]:
+    """Open one connection whose requests have a record for each of so many partitions."""
+    request = BatchTemplate(1, VALUE_BYTES).wide_request(f"width-{count}", range(count))
+    return _links(stack, client, [itertools.repeat(request)], all_produced)
+
+
+def groups(stack: ExitStack, client: KafkaClient, count: int) -> list[Link]:
+    """Open a few connections whose commits go round over so many groups."""
+    requests = [commit_request(f"group-{index}", TOPIC, 0, 1) for index in range(count)]
+    return _links(stack, client, _shares(requests), committed)
+
+
+LOADS: Final[Sequence[tuple[Curve, Load, bool]]] = (
+    (CONNECTIONS, connections, False),
+    (GROUPS, groups, False),
+    (PARTITIONS, partitions, True),
+    (WIDTH, width, True),
+)
+"""Curves with their loads, and whether a step has a topic of so many partitions."""
+
+
+def _shares(requests: Sequence[bytes]) -> list[Iterator[bytes]]:
+    """Let each connection go round over all requests from another place on."""
+    found = []
+    for index in range(FEW_CONNECTIONS):
+        at = index * len(requests) // FEW_CONNECTIONS
+        found.append(itertools.cycle([*requests[at:], *requests[:at]]))
+    return found
+
+
+def _links(
+    stack: ExitStack,
+    client: KafkaClient,
+    requests: Sequence[Iterator[bytes]],
+    check: Callable[[memoryview], object],
+) -> list[Link]:
+    return [Link(stack.enter_context(client.open("")), each, framed(check)) for each in requests]
+
+
+def _step(pid: int, load: Load, client: KafkaClient, count: int, seconds: float) -> Step:
+    with ExitStack() as stack:
+        closed_loop(load(stack, client, count), seconds / 4)  # logs and compiled code are loaded
+    with ExitStack() as stack:
+        links = load(stack, client, count)
+        before = cpu_seconds(pid)
+        loop = closed_loop(links, seconds)
+        return _figures(loop, cpu_seconds(pid) - before)
+
+
+def _figures(loop: Loop, cpu: float) -> Step:
+    count = len(loop.durations)
+    return Step(
+        rate=count / loop.seconds,
+        p50_ms=1e3 * percentile(loop.durations, 0.5),
+        p99_ms=1e3 * percentile(loop.durations, 0.99),
+        cpu_us=1e6 * cpu / count,
+    )
+
+
+def _processes(count: int, seconds: float) -> Step:
+    """Run so many brokers on one machine, each of which leads a part of the partitions."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory, ExitStack() as stack:
+        server = PenstockProcess(
+            Path(directory), listener="127.0.0.1:0", configs={"processes": str(count)}
+        ).start()
+        stack.callback(server.stop)
+        create_topic(server.bootstrap, TOPIC, PROCESS_CONNECTIONS)
+        told = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(TOPIC, timeout=30)
+
+        def links() -> list[Link]:
+            template = BatchTemplate(1, VALUE_BYTES)
+            found = []
+            for partition in told.topics[TOPIC].partitions.values():
+                client = KafkaClient(told.brokers[partition.leader].port)
+                request = itertools.repeat(template.request(TOPIC, partition.id))
+                found += _links(stack, client, [request], produced)
+            return found
+
+        closed_loop(links(), seconds / 4)
+        opened = links()
+        before = cpu_seconds(server.pid)
+        loop = closed_loop(opened, seconds)
+        return _figures(loop, cpu_seconds(server.pid) - before)
+
+
+def _rows(found: Steps) -> Iterator[Row]:
+    for curve in (*(curve for curve, _, _ in LOADS), PROCESSES):
+        for count, predicted in zip(curve.steps, curve.predicted, strict=True):
+            if (curve.name, count, single.PENSTOCK) in found:
+                yield _row(curve, count, predicted, found)
+
+
+def _row(curve: Curve, count: int, predicted: float, found: Steps) -> Row:
+    ours = found[curve.name, count, single.PENSTOCK]
+    cached = found.get((curve.name, count, single.FROM_CACHE))
+    peer = found.get((curve.name, count, single.APACHE))
+    first = found[curve.name, 1, single.PENSTOCK]
+    notes = [BENDS[curve.name] if count == 1 else "", _described("synced", ours)]
+    notes += [_described("policy os", cached)] if cached else []
+    notes += [_described("Apache Kafka", peer)] if peer else []
+    return Row(
+        name=f"{count:,} {curve.name}",
+        value=ours.rate,
+        unit="requests/s",
+        prediction=predicted,
+        reference=peer.rate if peer else first.rate,
+        reference_name=NAMES[single.APACHE] if peer else "one process",
+        note="; ".join(filter(None, notes)),
+    )
+
+
+def _described(name: str, step: Step) -> str:
+    return (
+        f"{name}: {figure(step.rate)}/s, p50 {figure(step.p50_ms)} ms, p99 {figure(step.p99_ms)} ms,"
+        f" CPU {figure(step.cpu_us)} µs each"
+    )
+
+
+def _charts(found: Steps) -> Iterator[Chart]:
+    for curve in (*(curve for curve, _, _ in LOADS), PROCESSES):
+        for title, unit, value in (
+            ("rate", "requests/s", lambda step: step.rate),
+            ("latency, p99", "ms", lambda step: step.p99_ms),
+            ("processor time of the broker", "µs a request", lambda step: step.cpu_us),
+        ):
+            lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
+            for (name, count, server), step in found.items():
+                if name == curve.name:
+                    lines[NAMES[server]].append((count, value(step)))
+            yield Chart(
+                title=f"{curve.name}: {title}",
+                unit=unit,
+                lines=lines,
+                logarithmic=True,
+                x=curve.name,
+            )
