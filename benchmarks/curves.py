@@ -33,6 +33,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -109,6 +110,11 @@ class Step(NamedTuple):
     cpu_us: float
 
 
+CHARTS: Final[Sequence[tuple[str, str, Callable[[Step], float]]]] = (
+    ("rate", "requests/s", attrgetter("rate")),
+    ("latency, p99", "ms", attrgetter("p99_ms")),
+    ("processor time of the broker", "µs a request", attrgetter("cpu_us")),
+)
 Steps = dict[tuple[str, int, str], Step]
 """Steps by curve, quantity and server."""
 Load = Callable[[ExitStack, KafkaClient, int], list[Link]]
@@ -179,7 +185,7 @@ LOADS: Final[Sequence[tuple[Curve, Load, bool]]] = (
 
 def _shares(requests: Sequence[bytes]) -> list[Iterator[bytes]]:
     """Let each connection go round over all requests from another place on."""
-    found = []
+    found: list[Iterator[bytes]] = []
     for index in range(FEW_CONNECTIONS):
         at = index * len(requests) // FEW_CONNECTIONS
         found.append(itertools.cycle([*requests[at:], *requests[:at]]))
@@ -268,19 +274,13 @@ def _row(curve: Curve, count: int, predicted: float, found: Steps) -> Row:
 
 
 def _described(name: str, step: Step) -> str:
-    return (
-        f"{name}: {figure(step.rate)}/s, p50 {figure(step.p50_ms)} ms, p99 {figure(step.p99_ms)} ms,"
-        f" CPU {figure(step.cpu_us)} µs each"
-    )
+    rate, p50, p99, cpu = map(figure, step)
+    return f"{name}: {rate}/s, p50 {p50} ms, p99 {p99} ms, CPU {cpu} µs each"
 
 
 def _charts(found: Steps) -> Iterator[Chart]:
     for curve in (*(curve for curve, _, _ in LOADS), PROCESSES):
-        for title, unit, value in (
-            ("rate", "requests/s", lambda step: step.rate),
-            ("latency, p99", "ms", lambda step: step.p99_ms),
-            ("processor time of the broker", "µs a request", lambda step: step.cpu_us),
-        ):
+        for title, unit, value in CHARTS:
             lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
             for (name, count, server), step in found.items():
                 if name == curve.name:
