@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from penstock.broker.groups.classic import Protocol
 from penstock.broker.groups.classic.group import GENERATIONS_PER_EPOCH
+from penstock.broker.groups.classic.rebalance import ARRIVALS_PAUSE_MS
 from penstock.broker.groups.runtime.core import Refused, SaveFailed, Stored
 from penstock.broker.groups.runtime.kinds import Accepted, CommitCheck
 from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
@@ -140,6 +141,41 @@ def test_the_initial_delay_gathers_members() -> None:
     driver.advance(2_500)
     assert driver.joined(first).generation == driver.joined(second).generation == 1
     assert len(driver.joined(first).members) == 2
+
+
+def test_the_initial_delay_begins_anew_with_each_member() -> None:
+    driver = Driver(replace(LIMITS, group_initial_rebalance_delay_ms=3_000))
+    first = driver.join()
+    driver.advance(1_000)
+    second = driver.join()
+    driver.advance(2_999)
+    assert first not in driver.answers
+    driver.advance(1)
+    assert driver.joined(first).generation == driver.joined(second).generation == 1
+
+
+def test_without_an_initial_delay_a_burst_of_members_is_one_rebalance() -> None:
+    driver = Driver()
+    ids = [driver.ask(join_event(fresh_id=str(number))).member_id for number in range(3)]
+    tokens = [driver.send(join_event(ids[0]))]
+    driver.advance(ARRIVALS_PAUSE_MS - 1)
+    tokens += [driver.send(join_event(member_id)) for member_id in ids[1:]]
+    driver.advance(ARRIVALS_PAUSE_MS - 1)
+    tokens.append(driver.join())
+    driver.advance(ARRIVALS_PAUSE_MS - 1)
+    assert not driver.answers.keys() & set(tokens)
+    driver.advance(1)
+    assert [driver.joined(token).generation for token in tokens] == [1] * 4
+    assert len(driver.joined(tokens[0]).members) == 4
+
+
+def test_a_reserved_id_that_never_joins_holds_a_new_group_up_for_a_moment_only() -> None:
+    driver = Driver()
+    driver.ask(join_event(fresh_id="gone"))
+    token = driver.join()
+    assert token not in driver.answers
+    driver.advance(ARRIVALS_PAUSE_MS)
+    assert driver.joined(token).generation == 1
 
 
 def test_the_initial_delay_ends_with_the_rebalance_timeout() -> None:

@@ -201,7 +201,7 @@ class Group:
         self.pending: dict[str, Timer] = {}
         self.pending_sync: dict[str, None] = {}
         self.proposed: dict[str, bytes] | None = None
-        self.new_member_added = False
+        self.initial_until_ms = 0
         self.joined_count = 0
         self.size_bytes = 0
         self.touched_ms = touched_ms
@@ -333,6 +333,12 @@ class Group:
             self.joined_count -= 1
             member.join_token = None
         return token
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether the group, which was empty, waits for its first members."""
+        preparing = self.state is GroupState.PREPARING_REBALANCE
+        return preparing and self.previous_state is GroupState.EMPTY
 
     @property
     def all_joined(self) -> bool:

@@ -172,11 +172,12 @@ def _enter(
 ) -> None:
     member = Member.of(event, member_id)
     member.is_new = True
-    if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
-        group.new_member_added = True
     rebalancer.admit(group, member, event.protocol_type)
     rebalancer.park_join(group, member, token)
-    rebalancer.rebalance(group)
+    if group.is_gathering:
+        rebalancer.wait_for_more(group)
+    else:
+        rebalancer.rebalance(group)
 
 
 def _join_known(rebalancer: Rebalancer, group: Group, event: JoinGroup, token: int) -> None:

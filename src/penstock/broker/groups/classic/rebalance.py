@@ -42,6 +42,9 @@ The member cannot send heartbeats yet. Without this timeout, members of disconne
 never be removed.
 """
 
+ARRIVALS_PAUSE_MS: Final = 100
+"""Time without a new member after which a burst of members of a new group counts as over."""
+
 
 class GroupLimits(Struct, frozen=True, kw_only=True):
     """Limits of classic groups: counts, bytes, and times in milliseconds."""
@@ -147,6 +150,8 @@ class Rebalancer:
         """Reserve a new member id until its member joins with it, or `timeout_ms` have passed."""
         timer = group.pending[member_id] = Timer(partial(self._expire_pending, group, member_id))
         self.timers.start(timer, self.now_ms + timeout_ms)
+        if group.is_gathering:
+            self.wait_for_more(group)
 
     def drop_pending(self, group: Group, member_id: str) -> None:
         self.timers.stop(group.pending.pop(member_id))
@@ -167,7 +172,8 @@ class Rebalancer:
     def prepare(self, group: Group) -> None:
         """Begin a rebalance: wait until all members have rejoined.
 
-        A group that was empty waits for `group.initial.rebalance.delay.ms` instead.
+        A group that was empty waits until no member has arrived for
+        `group.initial.rebalance.delay.ms` instead, at most for the rebalance timeout.
         """
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.refuse_syncs(group, REBALANCE_IN_PROGRESS)
@@ -179,24 +185,24 @@ class Rebalancer:
             self._complete_or_wait(group)
             return
         delay_ms = self.limits.group_initial_rebalance_delay_ms
-        remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-        group.new_member_added = False
+        group.initial_until_ms = self.now_ms + max(group.rebalance_timeout_ms, delay_ms)
+        self.wait_for_more(group)
+
+    def wait_for_more(self, group: Group) -> None:
+        """Wait for more members of a group that was empty, from the newest arrival on.
+
+        Without a delay, a member that is alone begins at once. If others are arriving, the wait
+        ends when none has arrived for `ARRIVALS_PAUSE_MS`.
+        """
+        delay_ms = self.limits.group_initial_rebalance_delay_ms
+        if group.pending or len(group.members) > 1:
+            delay_ms = max(delay_ms, ARRIVALS_PAUSE_MS)
         if delay_ms == 0:
             self.complete_join(group)
-        else:
-            self._wait_initially(group, delay_ms, remaining_ms)
-
-    def _wait_initially(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
-        group.join_timer.fire = partial(self._end_initial_wait, group, delay_ms, remaining_ms)
-        self.timers.start(group.join_timer, self.now_ms + delay_ms)
-
-    def _end_initial_wait(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
-        if group.new_member_added and remaining_ms > 0:
-            group.new_member_added = False
-            next_ms = min(self.limits.group_initial_rebalance_delay_ms, remaining_ms)
-            self._wait_initially(group, next_ms, max(remaining_ms - delay_ms, 0))
-        else:
-            self.complete_join(group)
+            return
+        group.join_timer.fire = partial(self.complete_join, group)
+        until_ms = min(self.now_ms + delay_ms, group.initial_until_ms)
+        self.timers.start(group.join_timer, until_ms)
 
     def _complete_or_wait(self, group: Group) -> None:
         if group.all_joined:
@@ -213,7 +219,7 @@ class Rebalancer:
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.all_joined
-            and (group.previous_state is not GroupState.EMPTY or not group.members)
+            and not (group.is_gathering and group.members)
         ):
             self.complete_join(group)
 
