@@ -7,8 +7,10 @@ other, with the client library that the broker has. Then both again, with 30 ms 
 to a store elsewhere. Segments on the broker's disk are read as well, against `pread` of the files,
 both after the kernel was told to drop them. Server, broker and client share two cores.
 
-At last the store gets slow, 200 ms a request, and four consumers read the archive over and over
-from four places, while one record is produced and read at the end of another log every 5 ms.
+At last the store gets slow, 200 ms a request, and four consumers in a process of their own read the
+archive over and over from four places, while one record is produced and read at the end of another
+log every 5 ms. Beside it the bare program: the same process reads the same objects with GETs, past
+the broker, at the rate that the storm had; what that costs others, no broker can spare them.
 
 Predicted, before the first run, but for the second figure, of which the first run was one of chunks
 read ahead one by one:
@@ -35,12 +37,15 @@ of a store elsewhere, a consumer gets 1.8 times as much as GETs that wait for ea
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,13 +62,14 @@ from benchmarks.peers.bare_client import (
 from benchmarks.peers.load import create_topic
 from benchmarks.peers.steady_requests import Phase, steady_requests
 from penstock.objects import open_store
+from penstock.objects.rate_limit import TokenBucket
 
 TOPIC, LOCAL, STEADY = "tiered", "local", "steady"
 SEGMENT_BYTES = 32 << 20
 FETCHED_BYTES = 8 << 20
 BATCH = (64, 1000)
 IN_FLIGHT = 8
-STORM = 4
+STORM, GETS = 4, 12
 KEPT = 3
 """Files that local retention leaves: the open one, and one or two closed."""
 FAR_MS, SLOW_MS = 30, 200
@@ -123,7 +129,7 @@ def measure(*, quick: bool) -> list[Row]:
             store.slow(FAR_MS)
             far = [_far_rates(store, port, end) for _ in range(effort.runs)]
             store.slow(SLOW_MS)
-            _storms("storm", port, end, effort, phases)
+            _storms("storm", port, end, effort, phases, store)
         bounded = {**CONFIGS, **store.configs, RATE_LIMIT: str(BOUND_BYTES)}
         with broker(Path(name), bounded) as process:
             _storms(f"storm of {BOUND_BYTES // 10**6} MB/s", port_of(process), end, effort, phases)
@@ -224,18 +230,67 @@ def _raw(paths: Sequence[Path]) -> float:
     return size / (time.perf_counter() - begun) / MEGABYTE
 
 
-def _storms(name: str, port: int, end: int, effort: Effort, phases: dict[str, list[Phase]]) -> None:
-    """Calm and storm in turn."""
-    with steady_requests(port, STEADY) as steady:
+def _storms(
+    name: str,
+    port: int,
+    end: int,
+    effort: Effort,
+    phases: dict[str, list[Phase]],
+    store: RemoteStore | None = None,
+) -> None:
+    """Calm and storm in turn, and with a store the bare storm."""
+    consumers = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    with consumers, steady_requests(port, STEADY) as steady:
+        consumers.submit(time.sleep, 0.0).result()
         for _ in range(effort.runs):
             phases["calm"].append(steady.phase(time.monotonic(), effort.seconds))
             begun = time.monotonic()
-            rate = asyncio.run(_storm(port, end, effort.seconds))
+            rate = consumers.submit(_stormed, port, end, effort.seconds).result()
             phases[name].append(steady.phase(begun, 0.0))
             NOTES[name] = f"{STORM} consumers read {rate:.0f} MB/s at {SLOW_MS} ms a request"
+            if store is not None:
+                begun, place = time.monotonic(), (store.url, dict(store.options))
+                rate = consumers.submit(_bare_storm, *place, rate, effort.seconds).result()
+                phases[BARE].append(steady.phase(begun, 0.0))
+                NOTES[BARE] = f"the consumers' process makes GETs of {rate:.0f} MB/s by itself"
 
 
 NOTES: dict[str, str] = {}
+STORM_FACTOR = 1.5
+"""By how much a storm may raise the 99th percentiles of others."""
+
+BARE = "bare program: GETs past the broker"
+
+
+def _stormed(port: int, end: int, seconds: float) -> float:
+    return asyncio.run(_storm(port, end, seconds))
+
+
+def _bare_storm(url: str, options: Mapping[str, str], rate: float, seconds: float) -> float:
+    """MB/s of GETs past the broker, at most at a rate."""
+    return asyncio.run(_paced_gets(url, options, rate, seconds))
+
+
+async def _paced_gets(url: str, options: Mapping[str, str], rate: float, seconds: float) -> float:
+    opened, size = open_store(url, options=options), 0
+    logs = [info async for info in opened.list("archive/") if info.key.endswith(".log")]
+    begun = time.perf_counter()
+    limit = TokenBucket(int(rate * MEGABYTE), now=begun, burst_seconds=0.1)
+
+    async def read(first: int) -> None:
+        nonlocal size
+        for number in itertools.count(first):
+            info = logs[number % len(logs)]
+            for start in range(0, info.size_bytes, FETCHED_BYTES):
+                count = min(FETCHED_BYTES, info.size_bytes - start)
+                await asyncio.sleep(limit.take(time.perf_counter(), count))
+                if time.perf_counter() > begun + seconds:
+                    return
+                size += len(await opened.get(info.key, start, count))
+
+    await asyncio.gather(*map(read, range(GETS)))
+    await opened.close()
+    return size / (time.perf_counter() - begun) / MEGABYTE
 
 
 async def _storm(port: int, end: int, seconds: float) -> float:
@@ -280,6 +335,7 @@ def _read_rows(found: Sequence[Rates], far: Sequence[tuple[float, float]]) -> li
 PREDICTED = {
     "calm": ((1.5, 4.0), (0.3, 1.5)),
     "storm": ((2.0, 12.0), (0.5, 4.5)),
+    BARE: ((2.0, 12.0), (0.5, 4.5)),
     f"storm of {BOUND_BYTES // 10**6} MB/s": ((1.6, 6.0), (0.3, 2.0)),
 }
 """Medians and 99th percentiles, to produce and to read."""
@@ -305,6 +361,7 @@ def _phase_rows(phases: dict[str, list[Phase]]) -> list[Row]:
                     reference_name="" if name == "calm" else "calm",
                     lower_is_better=True,
                     note=NOTES.get(name, ""),
+                    aim_ratio=1 / STORM_FACTOR if name == "storm" and share > 0.9 else None,
                 )
                 for name in phases
             ]  # fmt: skip

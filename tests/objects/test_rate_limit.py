@@ -1,10 +1,15 @@
-"""A token bucket: bursts, the rate in the long run, clocks that stand still."""
+"""A token bucket: bursts, the rate in the long run, clocks that stand still; limits that yield."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.objects.rate_limit import TokenBucket
+from penstock.objects.rate_limit import (
+    YIELDING_PER_SECOND_FIRST,
+    YIELDING_PER_SECOND_MIN,
+    TokenBucket,
+    YieldingLimit,
+)
 
 
 def test_a_burst_of_the_capacity_does_not_wait() -> None:
@@ -37,3 +42,24 @@ def test_a_stopped_or_reversed_clock_gives_no_tokens() -> None:
     assert bucket.take(5.0) == 0.0
     assert bucket.take(1.0) == 1.0
     assert bucket.take(5.0) == 2.0
+
+
+def test_a_yielding_limit_falls_while_others_wait_and_has_a_floor() -> None:
+    limit = YieldingLimit()
+    limit.adjust(shared=True, late=True)
+    assert limit.per_second == YIELDING_PER_SECOND_FIRST / 2
+    for _ in range(20):
+        limit.adjust(shared=True, late=True)
+    assert limit.take(0.0, YIELDING_PER_SECOND_MIN) == 0.0
+    assert limit.take(0.0, 1) == pytest.approx(1.0)
+
+
+def test_a_yielding_limit_rises_again_once_nobody_waits() -> None:
+    limit = YieldingLimit()
+    limit.adjust(shared=True, late=True)
+    before = limit.per_second
+    limit.adjust(shared=True, late=False)
+    assert before < limit.per_second < 2 * before
+    limit.adjust(shared=False, late=True)
+    limit.take(0.0, 1 << 30)
+    assert limit.take(0.0, 1) < 0.001

@@ -1,6 +1,8 @@
-"""Rate limit by a token bucket, which returns waiting times instead of waiting."""
+"""Rate limits, which return waiting times instead of waiting."""
 
 from __future__ import annotations
+
+from typing import Final
 
 
 class TokenBucket:
@@ -23,3 +25,36 @@ class TokenBucket:
         self._at = max(self._at, now)
         self._tokens = min(self._most, self._tokens + elapsed * self._per_second) - tokens
         return max(0.0, -self._tokens / self._per_second)
+
+
+YIELDING_PER_SECOND_MIN: Final = 32_000_000
+"""Rate in bytes per second that a `YieldingLimit` always allows."""
+YIELDING_PER_SECOND_FIRST: Final = 256_000_000
+YIELDING_PER_SECOND_MAX: Final = 1 << 40
+YIELDING_GROWTH: Final = 1.05
+
+
+class YieldingLimit:
+    """A rate limit that falls while the reads that it limits make the broker respond late."""
+
+    __slots__ = ("_free_at", "per_second")
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+        self.per_second: float = YIELDING_PER_SECOND_FIRST
+
+    def take(self, now: float, size_bytes: int) -> float:
+        """Reserve the next bytes; return the seconds after which they may be read."""
+        begins_at = max(now, self._free_at)
+        self._free_at = begins_at + size_bytes / self.per_second
+        return begins_at - now
+
+    def adjust(self, *, shared: bool, late: bool) -> None:
+        """Set the rate; `shared` means that others use the broker, too, `late` that they wait."""
+        if not shared:
+            self.per_second, self._free_at = YIELDING_PER_SECOND_MAX, 0.0
+        elif late:
+            rate = min(self.per_second, YIELDING_PER_SECOND_FIRST) / 2
+            self.per_second = max(rate, YIELDING_PER_SECOND_MIN)
+        else:
+            self.per_second = min(self.per_second * YIELDING_GROWTH, YIELDING_PER_SECOND_MAX)

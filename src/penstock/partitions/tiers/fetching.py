@@ -20,7 +20,7 @@ from penstock.base.errors import CorruptError, PenstockError
 from penstock.base.pause import pause
 from penstock.control.values.tiers import ABORTED, INDEX, SUFFIXES, TIME_INDEX, TierSegment
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
-from penstock.objects.rate_limit import TokenBucket
+from penstock.objects.rate_limit import TokenBucket, YieldingLimit
 from penstock.records import (
     HEADER_BYTES,
     CorruptBatch,
@@ -32,6 +32,7 @@ from penstock.records import (
 from penstock.records.transactions import AbortedTransaction
 from penstock.storage.files.index import SparseIndex
 from penstock.storage.files.transaction_index import TransactionIndex
+from penstock.storage.files.worker import Counters
 from penstock.storage.log.reading import record_in
 
 if TYPE_CHECKING:
@@ -131,6 +132,13 @@ ROW_PAGES_MAX: Final = 1_024
 ABORTED_PAGES_MAX: Final = 1_000
 """Maximum number of pages of segments with aborted transactions that one read examines."""
 
+BEAT_SECONDS: Final = 0.01
+"""Interval of the timer that measures how late the event loop runs while the archive is read."""
+ADJUSTMENT_BEATS: Final = 5
+LATE_SECONDS_MAX: Final = 0.004
+"""Lateness of the event loop above which reads of the archive yield to appends."""
+IDLE_BEATS_MAX: Final = 100
+
 _base_offset, _first_offset = attrgetter("base_offset"), attrgetter("first_offset")
 _ATTEMPTS_MAX: Final = 2
 
@@ -182,6 +190,7 @@ class TierFetcher:
         self._path = path
         self._clock = clock
         self._limit = TokenBucket(bytes_per_second, now=clock.monotonic())
+        self._yielding = Yielding()
         self._index_bytes_max = index_bytes_max
         self._index_bytes = 0
         self._indexes: OrderedDict[int, _Kept] = OrderedDict()
@@ -202,6 +211,9 @@ class TierFetcher:
 
     async def run(self, part: TierSource, chunk: Chunk) -> TierRun:
         """Return the batches of a chunk; raises like `chunk`."""
+        wait = self._yielding.take(chunk.size_bytes, part.log.state.parts.counters)
+        if wait > 0.0:
+            await pause(wait)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 run = await self._run(chunk)
@@ -369,6 +381,44 @@ class TierFetcher:
         if isinstance(result, PenstockError):
             raise result
         return result
+
+
+class Yielding:
+    """Limit of reads of the archive while they delay those who append to logs of this broker.
+
+    A timer measures how late the event loop runs, from the first read until a second after the
+    last one.
+    """
+
+    def __init__(self) -> None:
+        self._limit = YieldingLimit()
+        self._counters = Counters()
+        self._groups = 0
+        self._late_seconds = 0.0
+        self._beats = self._idle_beats = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, size_bytes: int, counters: Counters) -> float:
+        """Return the seconds after which a read may begin; `counters` are those of the store."""
+        loop = asyncio.get_running_loop()
+        self._idle_beats = 0
+        if self._timer is None:
+            self._limit, self._counters, self._groups = YieldingLimit(), counters, counters.groups
+            self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
+        return self._limit.take(loop.time(), size_bytes)
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        timer, self._timer = self._timer, None
+        if timer is None or self._idle_beats >= IDLE_BEATS_MAX:
+            return
+        self._beats += 1
+        self._idle_beats += 1
+        self._late_seconds = max(self._late_seconds, loop.time() - timer.when())
+        if self._beats >= ADJUSTMENT_BEATS:
+            groups, late = self._counters.groups, self._late_seconds > LATE_SECONDS_MAX
+            self._limit.adjust(shared=groups != self._groups, late=late)
+            self._groups, self._late_seconds, self._beats = groups, 0.0, 0
+        self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
 
 
 def _holding(segments: Sequence[TierSegment], offset: int) -> TierSegment | None:
