@@ -111,3 +111,27 @@ def load_word(data: Any, at: Any) -> Any:
     for index in range(min(8, data.size - at)):
         word |= np.uint64(data[at + index]) << np.uint64(8 * index)
     return word
+
+
+@intrinsic
+def _store(context: Any, data: Any, at: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        kind = ir.IntType(64).as_pointer()
+        place = cgutils.pointer_add(builder, made.data, arguments[1], kind)
+        builder.store(arguments[2], place, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64, types.uint64), generate
+
+
+@kernel("void(uint8[::1], int64, uint64)", inlined=True)
+def store_word(data: Any, at: Any, word: Any) -> None:
+    """Write a word of eight bytes, little endian.
+
+    Raises:
+        IndexError: the bytes are out of bounds.
+    """
+    if not 0 <= at <= data.size - 8:
+        raise IndexError("a word is outside of an array")
+    _store(data, at, word)

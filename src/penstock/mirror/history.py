@@ -431,7 +431,7 @@ class Staging:
                 if parts.size_bytes and parts.size_bytes + len(data) > limit:
                     yield parts, starts
                     parts, starts = BlobParts(), []
-                encoded = EncodedBatch(data=data, header=decode_header(data))
+                encoded = EncodedBatch(data=data, record_count=decode_header(data).record_count)
                 parts.add(target, at.partition, [encoded])
                 starts.append(firsts[at.partition][-1][0])
         if parts.size_bytes:

@@ -70,12 +70,14 @@ def test_texts_are_read_back(pattern: str, found: list[datetime.datetime | None]
 
 
 class General(DateFormat):
-    """Format that writes and reads no texts of fixed width by matrix."""
+    """Format that writes and reads no texts of fixed width by kernels."""
 
-    _widths = None
+    _form = None
 
 
-@pytest.mark.parametrize("pattern", ["yyyy-MM-dd HH:mm:ss", "yyMMdd", "'x'SSS", "HHmm"])
+@pytest.mark.parametrize(
+    "pattern", ["yyyy-MM-dd HH:mm:ss", "yyMMdd", "'x'SSS", "HHmm", "yyyyDDD hhKKkku"]
+)
 @settings(max_examples=30)
 @given(
     numbers=st.lists(st.integers(-(10**13), 10**14), min_size=1, max_size=20),

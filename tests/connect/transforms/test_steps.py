@@ -11,13 +11,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.base.document import Key, dotted
 from penstock.connect.errors import RowsRejected
 from penstock.connect.plugins import Records
 from penstock.connect.steps import TRANSFORMS, Transform, applied, build_transforms
+from penstock.connect.transforms.casting import cast
 from penstock.records.columnar.schema import HEADERS_TYPE
 
+HEADERS_LIST = st.none() | st.lists(
+    st.fixed_dictionaries(
+        {"key": st.text(max_size=9), "value": st.none() | st.binary(max_size=20)}
+    ),
+    max_size=3,
+)
 KAFKA = "org.apache.kafka.connect.transforms."
 
 
@@ -305,6 +314,50 @@ def test_sliced_and_chunked_rows() -> None:
          "headers": [{"key": "n", "value": b"1"}, {"key": "a", "value": str(row).encode()}]}
         for row in range(3, 17)
     ]  # fmt: skip
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(HEADERS_LIST, st.none() | st.binary(max_size=20)), max_size=12), st.data()
+)
+def test_headers_are_appended(content: list[tuple[Any, bytes | None]], data: st.DataObject) -> None:
+    value = pa.array([{"a": field} for _, field in content], pa.struct([("a", pa.binary())]))
+    headers = pa.array([row for row, _ in content], HEADERS_TYPE)
+    first = data.draw(st.integers(0, len(content)))
+    table = pa.table({"value": value, "headers": headers}).slice(first)
+    text = """
+        transform.a = {type = "HeaderFrom", fields = "a", headers = "é", operation = "copy"}
+        transform.b = {type = "InsertHeader", header = "n", value_literal = "a text of 22 bytes."}
+    """
+    added = {"key": "n", "value": b"a text of 22 bytes."}
+    found = [row for part in applied(steps(text), Records("t", table)) for row in
+             part.rows.column("headers").to_pylist()]  # fmt: skip
+    assert found == [
+        [*(row or []), {"key": "é", "value": field}, added] for row, field in content[first:]
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.from_regex(r"\A-?([0-9]{1,18}\.?|[0-9]{0,9}\.[0-9]{1,9})\Z") | st.none()))
+def test_texts_become_doubles(texts: list[str | None]) -> None:
+    found = cast(pa.array(["0", *texts], pa.string())[1:], "float64").to_pylist()
+    expected = [None if text is None else float(text) for text in texts]
+    assert list(map(repr, found)) == list(map(repr, expected))
+
+
+@pytest.mark.parametrize("text", ["", "-", ".", "1.2.3", "1-", "+", "٣", "1 2"])
+def test_texts_that_are_no_numbers(text: str) -> None:
+    with pytest.raises(RowsRejected) as raised:
+        cast(pa.array(["1", None, text, "2.5"]), "float64")
+    assert raised.value.rows == (2,)
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
+def test_integers_become_texts(numbers: list[int | None]) -> None:
+    found = cast(pa.array([7, *numbers], pa.int64())[1:], "string")
+    assert found.to_pylist() == [None if number is None else str(number) for number in numbers]
+    assert found.type == pa.string()
 
 
 def test_values_that_are_no_structs_are_rejected() -> None:

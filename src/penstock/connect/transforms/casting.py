@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.connect.transforms.dates import parse_format
-from penstock.connect.transforms.transform import constant, reject
+from penstock.connect.transforms.transform import constant, content, reject
 from penstock.formats.json.writing import base64_texts
+from penstock.kernels import texts as kernels
 
 TARGETS: Final[Mapping[str, Any]] = {
     "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
@@ -93,7 +94,19 @@ def to_text(column: Any) -> Any:
         return _ISO_TIME.format(times.cast(pa.int64()))
     if pa.types.is_date(kind):
         return _ISO_DATE.format(column.cast(pa.timestamp("ms")))
+    if pa.types.is_integer(kind) and kind != pa.uint64() and len(column):
+        return _integer_texts(column)
     return column.cast(pa.string())
+
+
+def _integer_texts(column: Any) -> Any:
+    filled = column.fill_null(0) if column.null_count else column
+    numbers = filled.cast(pa.int64()).to_numpy()
+    target = np.empty(kernels.INTEGER_BYTES * len(column) + kernels.ROOM_BYTES, np.uint8)
+    bounds = np.empty(len(column) + 1, np.int32)
+    target.resize(kernels.write_integers(numbers, target, bounds), refcheck=False)
+    texts = pa.StringArray.from_buffers(len(column), pa.py_buffer(bounds), pa.py_buffer(target))
+    return pc.if_else(column.is_valid(), texts, None) if column.null_count else texts
 
 
 def _numbers(column: Any) -> Any:
@@ -152,18 +165,14 @@ def _limited(numbers: Any, kind: type[np.signedinteger[Any]]) -> Any:
 def _parsed(texts: Any, target: str) -> Any:
     if target == "boolean":
         return pc.equal(pc.utf8_lower(texts), "true")
-    if _PLAIN[target[:3]][_bytes_of(texts)].all():
+    data, bounds = content(texts.fill_null("0") if texts.null_count else texts)
+    numbers = np.empty(len(texts))
+    if target == "float64" and kernels.read_doubles(data, bounds, numbers):
+        return pa.array(numbers, mask=_nulls(texts))
+    if _PLAIN[target[:3]][data[bounds[0] : bounds[-1]]].all():
         with suppress(pa.ArrowInvalid):
             return texts.cast(TARGETS[target])
     return _parsed_floats(texts, target) if target.startswith("float") else _integers(texts, target)
-
-
-def _bytes_of(texts: Any) -> Any:
-    _, offsets, data = texts.buffers()
-    if data is None:
-        return np.zeros(0, np.uint8)
-    first, last = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]]
-    return np.frombuffer(data, np.uint8)[first:last]
 
 
 def _integers(texts: Any, target: str) -> Any:

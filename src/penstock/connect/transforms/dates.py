@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.connect.transforms.transform import reject
+from penstock.connect.transforms.transform import content, reject
+from penstock.kernels import texts as kernels
 
 _MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
@@ -37,6 +38,13 @@ _ZONE: Final = r"^(?:UTC|GMT|Z)?(?P<sign>[+-]?)(?P<hours>[0-9]{0,2}):?(?P<minute
 _DAY_MS: Final = 86_400_000
 _YEAR_MS: Final = 31_556_952_000
 _UNIT_MS: Final = {"H": 3_600_000, "m": 60_000, "s": 1_000, "S": 1}
+_PLACES: Final = {
+    "y": (kernels.YEAR_AT, 4), "M": (kernels.YEAR_AT + 4, 2), "d": (kernels.YEAR_AT + 6, 2),
+    "H": (kernels.HOUR_AT, 2), "m": (kernels.HOUR_AT + 2, 2), "s": (kernels.HOUR_AT + 4, 2),
+    "S": (kernels.MILLISECOND_AT, 3), "D": (kernels.YEAR_DAY_AT, 3), "u": (kernels.WEEKDAY_AT, 1),
+    "k": (kernels.HOUR_24_AT, 2), "K": (kernels.HALF_AT, 2), "h": (kernels.HALF_12_AT, 2),
+}  # fmt: skip
+"""Place and number of the digits of each field in the kernels' line."""
 _DIGITS_MAX: Final = 18
 """Most digits of a number in a text that is parsed."""
 _WIDE_MS: Final = np.array(["0001", "10000"], "M8[ms]").astype(np.int64)
@@ -66,6 +74,16 @@ class _Token:
     @property
     def is_number(self) -> bool:
         return bool(self.letter) and self.letter in _NUMBERS and not self.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """Form of texts of one width, as `kernels.texts` describes it (NumPy arrays)."""
+
+    places: Any
+    line: Any
+    named: Any
+    names: Any
 
 
 @dataclass(frozen=True)
@@ -115,52 +133,46 @@ class DateFormat:
     def _texts(self, counts: Any) -> Any:
         """Return texts of milliseconds since 1970 (NumPy)."""
         inside = not counts.size or (counts.min() >= _WIDE_MS[0] and counts.max() < _WIDE_MS[1])
-        widths = self._widths if inside else None
-        fields = _Fields(counts)
-        return self._joined(fields) if widths is None else self._matrix(fields, widths)
+        form = self._form if inside else None
+        if form is None:
+            return self._joined(_Fields(counts))
+        width, count = form.places.size, len(counts)
+        target, numbers = np.empty(width * count, np.uint8), np.empty(4, np.int64)
+        line = form.line.copy()
+        kernels.write_moments(counts, form.places, form.named, form.names, line, numbers, target)
+        offsets = pa.py_buffer(np.arange(count + 1) * width)
+        made = pa.LargeStringArray.from_buffers(count, offsets, pa.py_buffer(target))
+        return made.cast(pa.string())
 
     @cached_property
-    def _widths(self) -> list[int] | None:
-        """Width of each token in bytes, from year 1 to 9999; None if it depends on the value."""
-        widths: list[int] = []
+    def _form(self) -> _Form | None:
+        """Form of the texts for kernels; None if their width depends on the value."""
+        places: list[int] = []
+        named: list[tuple[int, int, int, int]] = []
+        fixed = names = b""
         for token in self.tokens:
-            sizes = {len(name.encode()) for name in token.names}
-            largest = {"y": 4, "D": 3, "S": 3, "u": 1}.get(token.letter, 2)
-            if not token.letter:
-                sizes = {len(token.text.encode())}
-            elif token.letter in _ZONES:
-                sizes = {len(_ZONES[token.letter][0])}
-            elif token.letter == "y" and token.count == 2:
-                sizes = {2}
-            elif token.is_number:
-                sizes = {token.count} if token.count >= largest else set()
-            if len(sizes) != 1:
-                return None
-            widths += sizes
-        return widths
-
-    def _matrix(self, fields: _Fields, widths: list[int]) -> Any:
-        """Return texts of one width, written as a matrix of bytes with a row for each place."""
-        width, count = sum(widths), fields.count
-        matrix = np.empty((width, count), np.uint8)
-        at = 0
-        for token, size in zip(self.tokens, widths, strict=True):
-            part = matrix[at : at + size]
             if token.is_number:
-                rest = fields.number(token).astype(np.int32, copy=False)
-                for place in range(size - 1, -1, -1):
-                    tens = rest // 10
-                    part[place] = rest - tens * 10 + ord("0")
-                    rest = tens
-            elif token.names:
-                names = np.array([list(name.encode()) for name in token.names], np.uint8)
-                part[:] = names[fields.index(token)].T
-            else:
-                part[:] = np.frombuffer(_fixed(token).encode(), np.uint8)[:, None]
-            at += size
-        data = pa.py_buffer(np.ascontiguousarray(matrix.T))
-        offsets = pa.py_buffer(np.arange(count + 1) * width)
-        return pa.LargeStringArray.from_buffers(count, offsets, data).cast(pa.string())
+                at, size = _PLACES[token.letter]
+                if token.count != size and (token.letter, token.count) != ("y", 2):
+                    return None
+                places += range(at + size - token.count, at + size)
+                continue
+            texts = [text.encode() for text in token.names or (_fixed(token),)]
+            width = len(texts[0])
+            if any(len(text) != width for text in texts):
+                return None
+            at = kernels.LINE_BYTES + len(fixed)
+            if token.names:
+                named.append((kernels.NAMED.index(token.letter), width, len(names), at))
+                names += b"".join(texts)
+            places += range(at, at + width)
+            fixed += texts[0]
+        if kernels.LINE_BYTES + len(fixed) > 256:
+            return None
+        return _Form(
+            places=np.array(places, np.uint8), line=_bytes(b"19700101".ljust(27, b"0") + fixed),
+            named=np.array(named, np.int64).reshape(-1, 4), names=_bytes(names),
+        )  # fmt: skip
 
     def _joined(self, fields: _Fields) -> Any:
         """Return texts of any width, joined from the texts of the tokens."""
@@ -183,14 +195,19 @@ class DateFormat:
         Raises:
             RowsRejected: texts do not have the form of the pattern.
         """
-        widths = self._widths
-        strict = np.zeros(len(texts), np.bool_)
-        numbers: dict[str, Any] = {}
-        if widths is not None and all(token.is_number or not token.letter for token in self.tokens):
-            strict, numbers = self._digits(texts, widths)
-        found = _moments(numbers, len(texts))
-        slow = ~strict & texts.is_valid().to_numpy(zero_copy_only=False)
-        if slow.any():
+        found, strict = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
+        if all(token.is_number or not token.letter for token in self.tokens) and self._form:
+            letters = {token.letter for token in self.tokens}
+            hour = next((letter for letter in "KhkH" if letter in letters), "H")
+            short = any(_is_short(token) for token in self.tokens)
+            size = kernels.LINE_BYTES
+            kernels.read_moments(
+                *content(texts), self._form.places, self._form.line[size:],
+                self._form.line[:size] - ord("0"), _PLACES[hour][0], "D" in letters,
+                self.first_year if short else -1, found, strict,
+            )  # fmt: skip
+        if not strict.all():
+            slow = ~strict & texts.is_valid().to_numpy(zero_copy_only=False)
             rows = np.flatnonzero(slow)
             few = texts.take(pa.array(rows))
             parts = pc.extract_regex(few, self._expression)
@@ -198,40 +215,9 @@ class DateFormat:
             bad[rows] = parts.is_null().to_numpy(zero_copy_only=False)
             reject(bad, f"{{}} does not match the date format {self.pattern!r}", texts)
             found[rows] = _moments(self._read(parts), len(few))
-        column = pa.array(found.astype("M8[ms]"), pa.timestamp("ms"))
+        buffers = [None, pa.py_buffer(found)]
+        column = pa.Array.from_buffers(pa.timestamp("ms"), len(texts), buffers)
         return pc.if_else(texts.is_valid(), column, None) if texts.null_count else column
-
-    def _digits(self, texts: Any, widths: list[int]) -> tuple[Any, dict[str, Any]]:
-        """Read texts of the pattern's width that have digits at all places of digits.
-
-        Return flags of these rows, and numbers by letter, which are 0 in the other rows.
-        """
-        width, count = sum(widths), len(texts)
-        lengths = pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False)
-        fits = lengths == width
-        if not width or not fits.any():
-            return np.zeros(count, np.bool_), {}
-        filled = texts if fits.all() else pc.if_else(pa.array(fits), texts, "0" * width)
-        filled = filled.fill_null("0" * width)
-        start = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset]
-        data = np.frombuffer(filled.buffers()[2], np.uint8)[start : start + width * count]
-        matrix = np.ascontiguousarray(data.reshape(count, width).T)
-        numbers: dict[str, Any] = {}
-        at = 0
-        for token, size in zip(self.tokens, widths, strict=True):
-            part = matrix[at : at + size]
-            if token.letter:
-                number = np.zeros(count, np.int64)
-                for place in part - np.uint8(ord("0")):
-                    fits &= place < 10
-                    number = number * 10 + place
-                short = _is_short(token)
-                numbers[token.letter] = _full_year(number, self.first_year) if short else number
-            else:
-                for place, byte in zip(part, token.text.encode(), strict=True):
-                    fits &= place == byte
-            at += size
-        return fits, numbers
 
     @cached_property
     def _expression(self) -> str:
@@ -356,6 +342,10 @@ class _Fields:
 def _fixed(token: _Token) -> str:
     """Return the text of a token that is the same in all moments."""
     return _ZONES[token.letter][min(token.count, 3) - 1] if token.letter else token.text
+
+
+def _bytes(text: bytes) -> Any:
+    return np.frombuffer(text, np.uint8)
 
 
 def _is_short(token: _Token) -> bool:

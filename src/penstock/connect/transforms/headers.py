@@ -7,13 +7,13 @@ JSON.
 from __future__ import annotations
 
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base.errors import InvalidSetting
+from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.settings import setting
 from penstock.connect.converting import whole
 from penstock.connect.paths import FieldPath, with_column
@@ -22,7 +22,13 @@ from penstock.connect.steps import Predicate, Transform
 from penstock.connect.transforms.casting import to_text
 from penstock.connect.transforms.transform import FIELDS, ColumnTransform, need_struct
 from penstock.formats.json.writing import json_values
+from penstock.kernels import texts as kernels
+from penstock.records.columnar.arrays import Column, Headers
+from penstock.records.columnar.inputs import column_of_bytes, headers_of
 from penstock.records.columnar.schema import HEADERS_TYPE
+
+_BYTES_MAX: Final = 2**31 - 1
+"""Most bytes of an Arrow array with 32-bit offsets."""
 
 
 class DropHeaders(Transform):
@@ -47,7 +53,9 @@ class InsertHeader(Transform):
     value_literal: str = setting(MISSING, "Required: text of the header.")
 
     def apply(self, records: Records) -> list[Records]:
-        return [_added(records, self.header, pa.repeat(self.value_literal, records.count))]
+        text, count = np.frombuffer(self.value_literal.encode(), np.uint8), records.count
+        starts, ends = np.zeros(count, np.int32), np.full(count, text.size, np.int32)
+        return [_added(records, self.header, Column(text, starts, ends), text.size * count)]
 
 
 class HeaderFrom(ColumnTransform):
@@ -71,7 +79,12 @@ class HeaderFrom(ColumnTransform):
         found: list[Any] = []
         after = self.changed(records, lambda column: self._taken(column, found))
         for name, values in zip(self.headers, found, strict=False):
-            after = _added(after, name, values)
+            binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+            if not binary:
+                nested = pa.types.is_nested(values.type)
+                values = json_values(values) if nested else to_text(values)
+            column = column_of_bytes(HEADERS, values)
+            after = _added(after, name, column, column.bytes_max())
         return [after]
 
     def _taken(self, column: Any, found: list[Any]) -> Any:
@@ -97,48 +110,47 @@ class HasHeaderKey(Predicate):
         return flags
 
 
-def _added(records: Records, name: str, values: Any) -> Records:
+def _added(records: Records, name: str, values: Column, values_bytes: int) -> Records:
     """Return rows with one more header each."""
     count = records.count
-    binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
-    if not binary:
-        nested = pa.types.is_nested(values.type)
-        values = json_values(values) if nested else to_text(values)
-    parts, rows = [pa.repeat(name, count), values.cast(pa.binary())], np.arange(count)
-    if HEADERS not in records.rows.column_names:
-        return _with_ends(records, _entries(parts), rows + 1)
-    column = whole(records.rows.column(HEADERS)).cast(HEADERS_TYPE)
-    old = column.flatten()
-    sizes = pc.list_value_length(column).fill_null(0).to_numpy()
-    numbers, added = np.arange(len(old)), np.arange(len(old), len(old) + count)
-    if (sizes == sizes[:1]).all():
-        size = len(old) // max(count, 1)
-        ends = (rows + 1) * (size + 1)
-        order = np.column_stack((numbers.reshape(count, size), added)).ravel()
-    else:
-        ends = np.cumsum(sizes) + rows + 1
-        order = np.empty(len(old) + count, np.int64)
-        order[numbers + pc.list_parent_indices(column).to_numpy()] = numbers
-        order[ends - 1] = added
-    taken = pa.array(order)
-    parts = [
-        pc.take(pa.concat_arrays(pair), taken, boundscheck=False)
-        for pair in zip(old.flatten(), parts, strict=True)
-    ]
-    return _with_ends(records, _entries(parts), ends)
-
-
-def _entries(parts: list[Any]) -> Any:
-    return pa.StructArray.from_arrays(parts, fields=list(HEADERS_TYPE.value_type))
+    old = Headers(bounds=np.zeros(count + 1, np.int32))
+    if HEADERS in records.rows.column_names and count:
+        found = headers_of(whole(records.rows.column(HEADERS)))
+        old = found if found.bounds.size else old
+    entries, word = int(old.bounds[-1]) + count, np.frombuffer(name.encode(), np.uint8)
+    sizes = old.keys.bytes_max() + word.size * count, old.values.bytes_max() + values_bytes
+    if max(sizes) > _BYTES_MAX:
+        raise InvalidError(f"the headers of {count} rows exceed {_BYTES_MAX} bytes. Use fewer rows")
+    keys, contents = (np.empty(size + kernels.ROOM_BYTES, np.uint8) for size in sizes)
+    lists, bounds = np.empty(count + 1, np.int32), np.empty((2, entries + 1), np.int32)
+    nulls = any(not part.starts.size or part.valid.size for part in (old.values, values))
+    valid = np.empty(entries if nulls else 0, np.bool_)
+    kernels.append_headers(
+        old.bounds, tuple(old.keys), tuple(old.values), word, tuple(values), lists, keys,
+        bounds[0], contents, bounds[1], valid,
+    )  # fmt: skip
+    flags = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    columns = [
+        pa.Array.from_buffers(kind, entries, [mask, pa.py_buffer(ends), pa.py_buffer(data)])
+        for kind, mask, ends, data in (
+            (pa.string(), None, bounds[0], keys), (pa.binary(), flags, bounds[1], contents),
+        )
+    ]  # fmt: skip
+    kind = HEADERS_TYPE.value_type
+    return _with_lists(
+        records, pa.Array.from_buffers(kind, entries, [None], children=columns), lists
+    )
 
 
 def _with_entries(records: Records, entries: Any, parents: Any) -> Records:
     """Return rows with headers, given the row of each header, ascending."""
-    return _with_ends(records, entries, np.searchsorted(parents, np.arange(records.count), "right"))
+    ends = np.searchsorted(parents, np.arange(records.count), "right")
+    lists = np.concatenate(([0], ends)).astype(np.int32)
+    return _with_lists(records, entries.cast(HEADERS_TYPE.value_type), lists)
 
 
-def _with_ends(records: Records, entries: Any, ends: Any) -> Records:
-    """Return rows with headers, given the number of headers up to the end of each row."""
-    offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
-    column = pa.ListArray.from_arrays(offsets, entries)
-    return records.with_rows(with_column(records.rows, HEADERS, column.cast(HEADERS_TYPE)))
+def _with_lists(records: Records, entries: Any, lists: Any) -> Records:
+    """Return rows with headers, given the start of each row's headers, and their total number."""
+    buffers = [None, pa.py_buffer(lists)]
+    column = pa.Array.from_buffers(HEADERS_TYPE, records.count, buffers, children=[entries])
+    return records.with_rows(with_column(records.rows, HEADERS, column))

@@ -142,6 +142,15 @@ def reject(bad: Any, reason: str, values: Any = None) -> None:
     raise RowsRejected(rows.tolist(), reasons)
 
 
+def content(texts: Any) -> tuple[Any, Any]:
+    """Return the bytes of a column of texts, and the bounds of the texts in them (NumPy)."""
+    if not len(texts):
+        return np.empty(0, np.uint8), np.zeros(1, np.int32)
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data or b"", np.uint8), bounds
+
+
 def need_struct(column: Any, *, nulls: bool = True) -> bool:
     """Return whether a column is a struct; reject values of another type.
 

@@ -9,28 +9,25 @@ Source: Kafka's `DefaultRecordBatch.writeHeader`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from struct import pack_into
+from struct import Struct as Layout
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
 from penstock.base.crc import crc32c
-from penstock.records.columnar.arrays import Input
+from penstock.records.columnar.arrays import Bytes, Input, Ints
 from penstock.records.compression import compress
 from penstock.records.errors import InvalidRecord, RecordTooLarge
 from penstock.records.header import (
     CHECKED_FROM,
     CRC_AT,
     HEADER_BYTES,
-    LENGTH_OVERHEAD_BYTES,
-    MAGIC,
     NO_PRODUCER_ID,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     Codec,
-    encode_header,
+    decode_header,
 )
 
 BATCH_BYTES_MAX: Final = 1 << 20
@@ -44,18 +41,22 @@ PASS_BATCHES: Final = 4_096
 _INCOMPRESSIBLE_SHARE: Final = 64
 """Part (1/64) of a batch kept free, because codecs enlarge incompressible bytes a little."""
 _RECORDS_BYTES_MAX: Final = 2**31 - 1 - HEADER_BYTES
-_SEQUENCE_MODULUS: Final = 2**31
+_CHECKSUM: Final = Layout(">I")
+
+
+_Cuts = list[list[int]]
+"""First row, row after the last one, and bytes of the records of each batch."""
 
 
 class EncodedBatch(Struct, frozen=True, kw_only=True):
-    """Whole encoded batch: its bytes, and its header."""
+    """Whole encoded batch: its bytes, and its number of records."""
 
     data: memoryview
-    header: BatchHeader
+    record_count: int
 
     @property
-    def record_count(self) -> int:
-        return self.header.record_count
+    def header(self) -> BatchHeader:
+        return decode_header(self.data)
 
     @property
     def size_bytes(self) -> int:
@@ -131,7 +132,7 @@ def encode_batches(
         compress_large=compress_large,
     )
     rows = data if isinstance(data, Input) else _read_input(data, now_ms)
-    return list(_encode(rows, plan, records_per_batch)) if rows.size else []
+    return _encode(rows, plan, records_per_batch) if rows.size else []
 
 
 def _read_input(data: Any, now_ms: int) -> Input:
@@ -141,7 +142,7 @@ def _read_input(data: Any, now_ms: int) -> Input:
     return read_input(data, now_ms)
 
 
-def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[EncodedBatch]:
+def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> list[EncodedBatch]:
     # Imported here because the kernels take 0.3 s to load, and not every client needs them.
     from penstock.kernels import record_writing as kernels
 
@@ -154,35 +155,28 @@ def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[Encode
     columns = rows.columns()
     table = np.empty((min(rows.size, PASS_BATCHES), kernels.CUT_FIELDS), np.int64)
     largest = PASS_BYTES + plan.max_batch_bytes
+    batches: list[EncodedBatch] = []
     low, size_bytes = 0, min(largest, HEADER_BYTES + rows.bytes_max())
     while low < rows.size:
         target: Any = np.empty(size_bytes, np.uint8)
         count = kernels.write_records(
             columns, low, room, records_per_batch, PASS_BYTES, target, table
         )
-        cuts = table[: max(count, 1)].tolist()
-        for first, after, size, *_ in cuts:
+        cuts = table[: max(count, 1), : kernels.RECORDS_BYTES + 1].tolist()
+        total = 0
+        for first, after, size in cuts:
             if size > records_bytes_max:
                 raise _too_large(size + HEADER_BYTES, first, after - first, plan)
+            total += HEADER_BYTES + size
         if count == 0:
             size_bytes = max(largest, HEADER_BYTES + cuts[0][kernels.RECORDS_BYTES])
             continue
-        total = sum(cut[kernels.RECORDS_BYTES] for cut in cuts) + count * HEADER_BYTES
         if total < target.size // 2:
             target.resize(total, refcheck=False)
-        view, at = memoryview(target), 0
-        for first, after, size, base_timestamp, max_timestamp in cuts:
-            end = at + HEADER_BYTES + size
-            yield _seal(
-                view[at:end],
-                plan,
-                first=first,
-                count=after - first,
-                base_timestamp=base_timestamp,
-                max_timestamp=max_timestamp,
-            )
-            at = end
+        encode = _sealed if plan.codec == Codec.NONE and not plan.compress_large else _compressed
+        batches += encode(target, table, cuts, plan)
         low = cuts[-1][kernels.AFTER]
+    return batches
 
 
 def _too_large(size_bytes: int, first: int, count: int, plan: _Plan) -> RecordTooLarge:
@@ -192,46 +186,52 @@ def _too_large(size_bytes: int, first: int, count: int, plan: _Plan) -> RecordTo
     )
 
 
-def _compressed(data: memoryview, codec: Codec, level: int | None) -> memoryview:
-    records = compress(codec, data[HEADER_BYTES:], level)
-    return memoryview(bytearray().join((bytes(HEADER_BYTES), records)))
+def _compressed(target: Any, table: Ints, cuts: _Cuts, plan: _Plan) -> list[EncodedBatch]:
+    """Compress the batches in a buffer as planned, and fill in their headers."""
+    batches: list[EncodedBatch] = []
+    at = 0
+    for number, (first, after, size) in enumerate(cuts):
+        end = at + HEADER_BYTES + size
+        codec, written = plan.codec, target[at:end]
+        if codec != Codec.NONE:
+            written = _with_records(target[at:end], codec, plan.level)
+        if len(written) > plan.max_batch_bytes and plan.compress_large:
+            codec, written = Codec.ZSTD, _with_records(target[at:end], Codec.ZSTD, None)
+        if len(written) > plan.max_batch_bytes:
+            raise _too_large(len(written), first, after - first, plan)
+        cut = [first, after, len(written) - HEADER_BYTES]
+        table[number, : len(cut)] = cut
+        batches += _sealed(written, table[number:], [cut], plan, codec)
+        at = end
+    return batches
 
 
-def _seal(
-    data: memoryview,
-    plan: _Plan,
-    *,
-    first: int,
-    count: int,
-    base_timestamp: int,
-    max_timestamp: int,
-) -> EncodedBatch:
-    """Compress a batch's records as planned, and fill in its header."""
-    codec, written = plan.codec, data
-    if codec != Codec.NONE:
-        written = _compressed(data, codec, plan.level)
-    if len(written) > plan.max_batch_bytes and plan.compress_large:
-        codec, written = Codec.ZSTD, _compressed(data, Codec.ZSTD, None)
-    if len(written) > plan.max_batch_bytes:
-        raise _too_large(len(written), first, count, plan)
-    data = written
-    sequence = plan.base_sequence
-    header = BatchHeader(
-        base_offset=plan.base_offset + first,
-        batch_length=len(data) - LENGTH_OVERHEAD_BYTES,
-        partition_leader_epoch=-1,
-        magic=MAGIC,
-        crc=0,
-        attributes=codec | (TRANSACTIONAL_FLAG if plan.transactional else 0),
-        last_offset_delta=count - 1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=plan.producer_id,
-        producer_epoch=plan.producer_epoch,
-        base_sequence=sequence if sequence < 0 else (sequence + first) % _SEQUENCE_MODULUS,
-        record_count=count,
-    )
-    data[:HEADER_BYTES] = encode_header(header)
-    header = header._replace(crc=crc32c(data[CHECKED_FROM:]))
-    pack_into(">I", data, CRC_AT, header.crc)
-    return EncodedBatch(data=data.toreadonly(), header=header)
+def _with_records(data: Any, codec: Codec, level: int | None) -> Bytes:
+    records = compress(codec, memoryview(data)[HEADER_BYTES:], level)
+    return np.frombuffer(bytearray().join((bytes(HEADER_BYTES), records)), np.uint8)
+
+
+def _sealed(
+    target: Any, table: Ints, cuts: _Cuts, plan: _Plan, codec: Codec = Codec.NONE
+) -> list[EncodedBatch]:
+    """Fill in the headers of the batches in a buffer.
+
+    Args:
+        table: rows of the kernel, one for each of `cuts`.
+    """
+    from penstock.kernels import record_writing as kernels
+
+    attributes = codec | (TRANSACTIONAL_FLAG if plan.transactional else 0)
+    view, at = memoryview(target), 0
+    readonly = view.toreadonly()
+    kernels.write_headers(
+        target, table[: len(cuts)], plan.base_offset, attributes, plan.producer_id,
+        plan.producer_epoch, plan.base_sequence,
+    )  # fmt: skip
+    batches: list[EncodedBatch] = []
+    for first, after, size in cuts:
+        end = at + HEADER_BYTES + size
+        _CHECKSUM.pack_into(view, at + CRC_AT, crc32c(view[at + CHECKED_FROM : end]))
+        batches.append(EncodedBatch(data=readonly[at:end], record_count=after - first))
+        at = end
+    return batches

@@ -50,10 +50,10 @@ def read_input(data: Any, now_ms: int) -> Input:
             f"the column 'value' is missing. The columns are {', '.join(names) or 'none'}"
         )
     return Input(
-        key=_binary("key", _whole(data, "key")) if "key" in names else NULLS,
-        value=_binary("value", _whole(data, "value")),
+        key=column_of_bytes("key", _whole(data, "key")) if "key" in names else NULLS,
+        value=column_of_bytes("value", _whole(data, "value")),
         timestamps=_timestamps(data, now_ms),
-        headers=_headers(_whole(data, "headers")) if "headers" in names else NO_HEADERS,
+        headers=headers_of(_whole(data, "headers")) if "headers" in names else NO_HEADERS,
     )
 
 
@@ -105,7 +105,7 @@ def _cast(array: Any, kind: Any) -> Any:
         return pa.concat_arrays([array, array.slice(0, 0)]).cast(kind)
 
 
-def _binary(name: str, array: Any) -> Column:
+def column_of_bytes(name: str, array: Any) -> Column:
     array = as_bytes(name, array)
     if array.null_count == len(array):
         return NULLS
@@ -185,7 +185,7 @@ def as_headers(name: str, array: Any) -> Any:
         raise InvalidRecord(f"column {name!r}, {array.type}: {error}") from error
 
 
-def _headers(array: Any) -> Headers:
+def headers_of(array: Any) -> Headers:
     array = as_headers("headers", array)
     if array.null_count == len(array):
         return NO_HEADERS
@@ -197,12 +197,13 @@ def _headers(array: Any) -> Headers:
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("column 'headers' has a header with a null key. Set a key, or drop it")
-    counts = pc.list_value_length(array)
     if array.null_count:
-        counts = counts.fill_null(0)
-    bounds = np.zeros(len(array) + 1, np.int32)
-    np.cumsum(counts.to_numpy(), out=bounds[1:])
-    return Headers(bounds, _binary("headers", keys), _binary("headers", values))
+        bounds = np.zeros(len(array) + 1, np.int32)
+        np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy(), out=bounds[1:])
+    else:
+        starts = np.frombuffer(array.buffers()[1], np.int32)
+        bounds = starts[array.offset : array.offset + len(array) + 1] - starts[array.offset]
+    return Headers(bounds, column_of_bytes("headers", keys), column_of_bytes("headers", values))
 
 
 def _pairs_texts(kind: Any) -> bool:
