@@ -29,6 +29,7 @@ from penstock.testing import Broker
 
 PREDICTED = {"source": 2_000_000.0, "sink": 2_000_000.0}
 PEER = "Kafka Connect's file {role}"
+SINK_AIM = 5.0
 LINE_BYTES = 100
 _CLASSES = "org.apache.kafka.connect.file.FileStream"
 _STRINGS = {"key.converter": STRINGS, "value.converter": STRINGS}
@@ -65,6 +66,7 @@ def measure(*, quick: bool) -> list[Row]:
             prediction=predicted,
             reference=statistics.median(found[PEER.format(role=role)]),
             reference_name=PEER.format(role=role),
+            aim_ratio=SINK_AIM if role == "sink" else None,
         )
         for role, predicted in PREDICTED.items()
     ]  # fmt: skip

@@ -390,3 +390,14 @@ def test_registered_values_are_read_as_they_were_written(tmp_path: Path) -> None
         assert first["value"][:1] == b"\0"
         run_once(sink_file(tmp_path, "avro", registry), broker.bootstrap)
         assert lines(tmp_path) == list(range(1, 26))
+
+
+def test_next_offsets_are_those_behind_the_last_rows() -> None:
+    partitions, offsets = [2, 2, 0, 2, 0], [4, 7, 3, 9, 5]
+    rows = pa.table(
+        {"partition": pa.chunked_array([partitions[:2], partitions[2:]], pa.int32()),
+         "offset": pa.array(offsets, pa.int64())}
+    )  # fmt: skip
+    assert running._following(rows, {0: 0, 1: 8, 2: 12}) == {0: 6, 1: 8, 2: 12}
+    assert running._following(rows, {0: 0, 1: 8, 2: 0}) == {0: 6, 1: 8, 2: 10}
+    assert running._following(rows.slice(0, 0), {0: 3}) == {0: 3}

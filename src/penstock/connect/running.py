@@ -24,6 +24,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
@@ -530,10 +531,10 @@ def _following(rows: Any, otherwise: Mapping[int, int]) -> dict[int, int]:
     """Return the next offset of each partition: behind its last row, at least `otherwise`."""
     found = dict(otherwise)
     if rows.num_rows:
-        last = rows.group_by("partition").aggregate([("offset", "max")])
-        pairs = zip(last["partition"].to_pylist(), last["offset_max"].to_pylist(), strict=True)
-        for partition, offset in pairs:
-            found[partition] = max(found[partition], offset + 1)
+        partitions, offsets = rows[PARTITION].to_numpy(), rows[OFFSET].to_numpy()
+        ends = np.append(np.flatnonzero(np.diff(partitions)), len(partitions) - 1)  # of runs
+        for partition, last in zip(partitions[ends].tolist(), offsets[ends].tolist(), strict=True):
+            found[partition] = max(found[partition], last + 1)
     return found
 
 
