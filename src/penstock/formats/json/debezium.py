@@ -53,8 +53,9 @@ CHANGE_TYPE: Final = pa.struct(
 )
 MARKER: Final = "__debezium_unavailable_value"
 """Debezium's text in place of a value that did not change and was not sent."""
-_MARKERS: Final = pa.array([f'"{MARKER}"', '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="'])
-_OPERATIONS: Final = pa.array(["c", "d", "r", "t", "u"])
+# Not arrays, because PyArrow imports pandas to make the first one, which takes 0.2 s.
+_MARKERS: Final = (f'"{MARKER}"', '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="')
+_OPERATIONS: Final = ("c", "d", "r", "t", "u")
 _TIMES: Final = Record(
     fields=tuple(Field(name=name, shape=Leaf(data_type=pa.int64())) for name in ("lsn", "ts_ms"))
 )
@@ -78,7 +79,7 @@ _WHOLE: Final = r"^-?[0-9]{1,30}$"
 _LONG_MAX: Final = 2**63 - 1
 _MILLISECONDS_MAX: Final = _LONG_MAX // 1_000
 _DAYS_MAX: Final = 2**31 - 1
-_INFINITE: Final = pa.array([9_223_372_036_825_200_000, -9_223_372_036_832_400_000])
+_INFINITE: Final = (9_223_372_036_825_200_000, -9_223_372_036_832_400_000)
 """Infinite timestamps of PostgreSQL, in any unit; they are read as microseconds."""
 _REALS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _DECIMAL_BYTES: Final = 16
@@ -437,7 +438,7 @@ def _times(kind: pa.DataType, texts: Any, *, milliseconds: bool) -> pa.Array:
     if kind == pa.date32():
         return numbers.cast(pa.int32()).cast(kind)
     if milliseconds:
-        infinite = pc.if_else(pc.is_in(numbers, value_set=_INFINITE), numbers, None)
+        infinite = pc.if_else(pc.is_in(numbers, value_set=pa.array(_INFINITE)), numbers, None)
         near = pc.less_equal(pc.abs(numbers), _MILLISECONDS_MAX)
         exact = pc.multiply(pc.if_else(near, numbers, None), 1_000)
         numbers = pc.coalesce(infinite, exact)
@@ -451,7 +452,7 @@ def _micros(milliseconds: pa.Int64Array) -> pa.TimestampArray:
 
 
 def _complaints(op: Any, before: Any, after: Any, at: Any) -> Iterator[pa.StringArray]:
-    known = pc.is_in(op, value_set=_OPERATIONS)
+    known = pc.is_in(op, value_set=pa.array(_OPERATIONS))
     quoted = pc.if_else(pc.and_(op.is_valid(), pc.invert(known)), op, None)
     yield _joined("field op: '", quoted, "' is not one of c, d, r, t and u")
     deletes, truncates = pc.equal(op, "d"), pc.equal(op, "t")
@@ -493,7 +494,7 @@ def _column_type(shape: Shape) -> pa.DataType:
 
 def _marked(shape: Shape, column: Any) -> Flags | None:
     """Return the rows in which Debezium's marker stands for a value; None if there are none."""
-    markers = _MARKERS if _is_text(shape) else pa.array([MARKER])
+    markers = pa.array(_MARKERS if _is_text(shape) else (MARKER,))
     items = pc.list_flatten(column) if isinstance(shape, Items) else column
     if items.type != pa.string():
         return None
