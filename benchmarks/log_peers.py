@@ -11,7 +11,10 @@ differs, and stands in the names of rows:
 - NATS JetStream with a file store: in the page cache, synced every two minutes.
 - RabbitMQ streams: in the page cache, never synced by the broker.
 
-Rows compare servers of the same durability; their notes have the figure of Penstock as it comes.
+Rows compare servers of the same durability; their notes have the figure of Penstock as it comes. A
+bare program runs beside them: a uvloop server that receives, writes (and syncs) and answers, and
+does nothing else. Where it is slower than a peer too, Python is the limit.
+
 A batch has 1,000 records of 100 bytes or 100 records of 1 KiB. Redis and NATS have no batches, so
 they get as many commands in one write. Eight batches are in flight.
 
@@ -31,12 +34,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from benchmarks.harness import Row, figure
 from benchmarks.peers import single
 from benchmarks.peers.load import cpu_seconds, resident_mebibytes
 from benchmarks.peers.log_clients import (
+    Answers,
     KafkaClient,
     LogClient,
     NatsClient,
@@ -47,6 +51,7 @@ from benchmarks.peers.log_clients import (
     one_by_one,
 )
 from benchmarks.peers.log_servers import LogServer, NatsServer, RabbitServer, RedisServer
+from benchmarks.peers.round_trip import EchoServer
 from penstock.apps.loads.figures import percentile
 
 SYNCED, CACHED = "penstock, synced", "penstock, policy os"
@@ -56,6 +61,12 @@ REDIS = "Redis, appendfsync everysec"
 NATS = "NATS JetStream, synced each 2 min"
 RABBIT = "RabbitMQ streams, never synced"
 KINDS: Final = {SYNCED: single.PENSTOCK, CACHED: single.FROM_CACHE, KAFKA: single.APACHE}
+BARE: Final = {
+    SYNCED: "bare program: uvloop echo that writes and syncs",
+    CACHED: "bare program: uvloop echo that writes",
+}
+KEEPS: Final[Mapping[str, Literal["write", "sync"]]] = {SYNCED: "sync", CACHED: "write"}
+ANSWER_BYTES = 80
 BESIDE: Final = {SYNCED: (REDIS_ALWAYS,), CACHED: (KAFKA, REDIS, NATS, RABBIT)}
 """Peers that give the same durability."""
 CONNECTIONS = 64
@@ -63,6 +74,31 @@ BATCHES: Final = {100: 1_000, 1024: 100}
 """Records of a batch by the size of their values."""
 SINGLE_BYTES = 100
 MIB = 1 << 20
+
+
+class EchoClient(KafkaClient):
+    """Client of the bare program, whose answers all have the same size and no content."""
+
+    def create(self, topic: str) -> None:
+        """Do nothing: the program has no topics."""
+
+    def delete(self, topic: str) -> None:
+        """Do nothing: the program has no topics."""
+
+    def request(self, topic: str, records: int, value_bytes: int, number: int = 0) -> bytes:
+        """Return a request whose size does not depend on the topic."""
+        return super().request("load-0-single", records, value_bytes)
+
+    def answers(self, records: int) -> Answers:
+        received = 0
+
+        def count(data: bytes) -> int:
+            nonlocal received
+            before = received // ANSWER_BYTES
+            received += len(data)
+            return received // ANSWER_BYTES - before
+
+        return count
 
 
 class Server(NamedTuple):
@@ -106,6 +142,12 @@ MEASURES: Final = (
 )
 
 
+NOTES: Final = {
+    "resident memory, records of the load kept": "in a checkout, which compiles kernels with Numba:"
+    " 110 MiB that a platform wheel does not need",
+}
+
+
 def measure(*, quick: bool) -> list[Row]:
     """Run each load on every server in turn, several times over."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -113,11 +155,13 @@ def measure(*, quick: bool) -> list[Row]:
         for name, server in running.items():
             found["start until the port answers"][name].append(server.start_seconds)
             found["resident memory, idle"][name].append(server.idle_mebibytes)
-            in_batches(server, "warm-up", 100, 8 * MIB)
-            server.client.delete("warm-up")
+            if name not in BARE.values():
+                in_batches(server, "warm-up", 100, 8 * MIB)
+                server.client.delete("warm-up")
         for run in range(1 if quick else 5):
             for name, server in running.items():
-                for what, value in load(server, f"load-{run}", quick=quick):
+                figures = singly if name in BARE.values() else load
+                for what, value in figures(server, f"load-{run}", quick=quick):
                     found[what][name].append(value)
     return [row for each in MEASURES for row in _rows(each, found[each.name])]
 
@@ -132,6 +176,12 @@ def servers() -> Iterator[dict[str, Server]]:
             idle = resident_mebibytes(broker.pid)
             client = KafkaClient(broker.port)
             found[name] = Server(client, broker.pid, broker.start_seconds, idle)
+        for ours, keeps in KEEPS.items():
+            begun = time.perf_counter()
+            echo = EchoServer(len(EchoClient(0).request("", 1, SINGLE_BYTES)), ANSWER_BYTES, keeps)
+            stack.callback(echo.close)
+            seconds, idle = time.perf_counter() - begun, resident_mebibytes(echo.pid)
+            found[BARE[ours]] = Server(EchoClient(echo.port), echo.pid, seconds, idle)
         peers: dict[str, tuple[LogServer, type[LogClient]]] = {
             REDIS_ALWAYS: (RedisServer("always"), RedisClient),
             REDIS: (RedisServer("everysec"), RedisClient),
@@ -158,21 +208,25 @@ def load(server: Server, topic: str, *, quick: bool) -> Iterator[tuple[str, floa
         ):
             yield what, 1000 * gigabytes / seconds
             yield f"server CPU, {what}", cpu / gigabytes
-    name = topics[-1]
-    server.client.create(name)
-    request = server.client.request(name, 1, SINGLE_BYTES)
-    durations = one_by_one(server.client, name, request, 500 if quick else 3_000)
+    yield from singly(server, topics[-1], quick=quick)
+    yield "resident memory, records of the load kept", resident_mebibytes(server.pid)
+    for name in topics:
+        server.client.delete(name)
+
+
+def singly(server: Server, topic: str, *, quick: bool) -> Iterator[tuple[str, float]]:
+    """Run the loads of single records on one server, and return each figure by its name."""
+    server.client.create(topic)
+    request = server.client.request(topic, 1, SINGLE_BYTES)
+    durations = one_by_one(server.client, topic, request, 500 if quick else 3_000)
     yield "one record of 100 B in flight, p50", 1e6 * percentile(durations, 0.5)
     yield "one record of 100 B in flight, p99", 1e6 * percentile(durations, 0.99)
     before = cpu_seconds(server.pid)
     seconds = 0.5 if quick else 2.0
-    loop = at_once(server.client, name, SINGLE_BYTES, CONNECTIONS, seconds)
+    loop = at_once(server.client, topic, SINGLE_BYTES, CONNECTIONS, seconds)
     cpu = cpu_seconds(server.pid) - before
     yield "64 connections, one record of 100 B each", len(loop.durations) / loop.seconds
     yield "server CPU, 64 connections", 1e6 * cpu / len(loop.durations)
-    yield "resident memory, records of the load kept", resident_mebibytes(server.pid)
-    for name in topics:
-        server.client.delete(name)
 
 
 def in_batches(
@@ -195,17 +249,19 @@ def _timed(pid: int, work: Callable[[], object]) -> tuple[float, float]:
 
 
 def _rows(measure: Measure, found: Mapping[str, list[float]]) -> Iterator[Row]:
+    """Return a row for each peer of the same durability, and for the bare program."""
     middle = {name: statistics.median(values) for name, values in found.items()}
-    if measure.cached is None:
-        peers = [name for names in BESIDE.values() for name in names]
-        yield from (_row(measure, middle, SYNCED, peer) for peer in peers)
-        return
-    for ours, names in BESIDE.items():
-        yield from (_row(measure, middle, ours, peer) for peer in names)
+    for ours, peers in BESIDE.items():
+        shown = SYNCED if measure.cached is None else ours
+        bare = BARE[ours]
+        for peer in peers:
+            yield _row(measure, middle, shown, peer)
+        if bare in middle and (measure.cached is not None or ours == SYNCED):
+            yield _row(measure, middle, shown, bare)
 
 
 def _row(measure: Measure, middle: Mapping[str, float], ours: str, peer: str) -> Row:
-    name, prediction, note = measure.name, measure.predicted, ""
+    name, prediction, note = measure.name, measure.predicted, NOTES.get(measure.name, "")
     if measure.cached is not None and ours == SYNCED:
         name += ", synced"
     elif measure.cached is not None:
@@ -220,4 +276,22 @@ def _row(measure: Measure, middle: Mapping[str, float], ours: str, peer: str) ->
         reference_name=peer,
         lower_is_better=measure.lower_is_better,
         note=note,
+        aim_ratio=None if peer in BARE.values() else 1.0,
+        limit=_limit(measure, middle, ours, peer),
     )
+
+
+def _limit(measure: Measure, middle: Mapping[str, float], ours: str, peer: str) -> str:
+    """Return the limit of Python, if the bare program does not reach a peer either.
+
+    The bare program syncs each request on its own, so that it can be slower than Penstock, and
+    then it is no limit.
+    """
+    bare = middle.get(BARE[ours])
+    if bare is None:
+        return ""
+    best, *others = sorted((bare, middle[ours], middle[peer]), reverse=not measure.lower_is_better)
+    if best != middle[peer] or others[0] != bare:
+        return ""
+    figures = f"{figure(bare)} {measure.unit}, {peer} {figure(middle[peer])}"
+    return f"A uvloop program that only receives, writes and answers reaches {figures}."

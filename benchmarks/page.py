@@ -114,7 +114,7 @@ def _plot(path: Path, result: Result) -> None:
 
 
 def _charts(path: Path, result: Result) -> None:
-    """Draw the charts, one panel below the other."""
+    """Draw the charts, one panel below the other, or three beside each other if axes differ."""
     charts = result.charts
     import matplotlib as mpl
 
@@ -122,14 +122,17 @@ def _charts(path: Path, result: Result) -> None:
     from matplotlib import pyplot
 
     shared = len({chart.x for chart in charts}) == 1
+    columns = 1 if shared else 3
+    lines = -(-len(charts) // columns)
     drawing, panels = pyplot.subplots(
-        len(charts),
-        figsize=(9, 2.2 * len(charts)),
+        lines,
+        columns,
+        figsize=(9 if shared else 15, (2.2 if shared else 2.8) * lines),
         layout="constrained",
         sharex=shared,
         squeeze=False,
     )
-    for chart, axes in zip(charts, panels[:, 0], strict=True):
+    for chart, axes in zip(charts, panels.flat, strict=False):
         over_time = chart.x == SECONDS
         for name, points in chart.lines.items():
             marker = "" if over_time else "o"
@@ -148,6 +151,6 @@ def _charts(path: Path, result: Result) -> None:
         axes.set_ylabel(chart.unit)
         if not shared or chart is charts[-1]:
             axes.set_xlabel(chart.x)
-        axes.legend(fontsize=8, loc="upper left")
+        axes.legend(fontsize=8, loc="upper left" if over_time else "best")
     drawing.savefig(path, dpi=110)
     pyplot.close(drawing)

@@ -15,8 +15,9 @@ it is Spark's and its connector's shows the program with a count of each batch i
 table.
 
 CPU seconds are those of the program and all that it started (`peers/whole_tree.py`) and of its
-broker. Beside those of the pipeline are those of a bare program (`main_job/no_sink.py`) that has
-Spark make the same rows from our source, and throws them away: what no sink can go below.
+broker. Beside those of the pipeline are those of bare programs (`main_job/no_sink.py`) that have
+Spark make the same rows from our source, and throw them away, which no sink can go below, or write
+them as plain Parquet files.
 
 Prediction. The program is bound by Spark: 0.6 µs a record for the connector, `from_json` 3 µs,
 `sha2` 0.6, Parquet and the rest 1.5; about 6 µs and as much again while Java is not yet compiled, a
@@ -89,6 +90,11 @@ BY_HAND, BY_HAND_KAFKA = "by hand, same broker", "by hand, Apache Kafka"
 PEERS: Final = (BY_HAND, BY_HAND_KAFKA)
 CONTENDERS: Final = (PIPELINE, *PEERS)
 NO_SINK: Final = "Spark, nothing written"
+FILES_SINK: Final = "Spark, Parquet files"
+BARE: Final = {"table": (NO_SINK, FILES_SINK), "upsert": (NO_SINK,), "topic": (NO_SINK,)}
+AIM: Final = 3.0
+AIM_OF_BARE: Final = 1 / 1.15
+"""Least share of the bare program's speed: 1.15 times its CPU and wall seconds."""
 COUNTED: Final = "by hand, only counted"
 SCALES: Final = {"quick": 200_000, "middle": 2_000_000, "full": 20_000_000}
 SINKS: Final = ("table", "upsert", "topic")
@@ -179,9 +185,10 @@ class Program:
         """What starts it, with the trigger `once` or `now`."""
         if self.contender == PIPELINE:
             return self._pipeline(trigger)
-        if self.contender == NO_SINK:
+        if self.contender in (NO_SINK, FILES_SINK):
             brokers = (self.bootstrap, self.beds.penstock.admin_url)
-            words = (self.sink, JAVA_MEMORY, *brokers, self.topic, str(self.place / "checkpoint"))
+            sink = "files" if self.contender == FILES_SINK else self.sink
+            words = (sink, JAVA_MEMORY, *brokers, self.topic, str(self.place / "checkpoint"))
             return [sys.executable, str(FILES / "no_sink.py"), *words]
         sink = "small" if trigger == "now" else self.sink
         if self.contender == COUNTED:
@@ -260,7 +267,7 @@ class Program:
 
     def _answer(self) -> tuple[Any, ...]:
         """What it has written."""
-        if self.contender == NO_SINK:
+        if self.contender in (NO_SINK, FILES_SINK):
             return ()
         return _facts_of_topic(self.bootstrap) if self.sink == "topic" else _facts(self.table)
 
@@ -336,7 +343,7 @@ def _backlog(beds: Brokers, sink: str, count: int, runs: int) -> list[Row]:
         return work
 
     found = in_turns({name: contender(name) for name in CONTENDERS}, runs=runs)
-    bare = in_turns({NO_SINK: contender(NO_SINK)}, runs=runs)
+    bare = in_turns({name: contender(name) for name in BARE[sink]}, runs=runs)
     if any(again.answer != found[name][0].answer for name in idle for again in idle[name]):
         raise RuntimeError(f"a run with nothing to do changed the {sink}")
     rows = list(_compared(f"{sink}, {count / 1e6:g} M rows", found | bare, sink))
@@ -362,13 +369,17 @@ def _compared(what: str, found: Mapping[str, list[Run]], sink: str) -> Iterator[
         unit="M rows/s",
         prediction=PREDICTED[sink],
         note=f"answer {found[PIPELINE][0].answer}",
+        aim=AIM,
     )
-    for called, unit, peers, figure in (
-        ("the whole command", "s", PEERS, lambda run: run.total_seconds),
-        ("CPU", "s/M rows", (*PEERS, NO_SINK), lambda run: run.cpu_seconds_a_million),
+    for called, unit, figure in (
+        ("the whole command", "s", lambda run: run.total_seconds),
+        ("CPU", "s/M rows", lambda run: run.cpu_seconds_a_million),
     ):
+        aim = AIM if unit == "s" else None
+        name = f"{what}: {called}"
+        yield from _against_peers(name, found, figure, unit=unit, lower=True, aim=aim)
         yield from _against_peers(
-            f"{what}: {called}", found, figure, unit=unit, peers=peers, lower=True
+            name, found, figure, unit=unit, peers=BARE[sink], lower=True, aim=AIM_OF_BARE
         )
 
 
@@ -396,6 +407,7 @@ def _against_peers(
     lower: bool = False,
     prediction: float | None = None,
     note: str = "",
+    aim: float | None = None,
 ) -> Iterator[Row]:
     for peer in peers:
         yield Row(
@@ -407,6 +419,7 @@ def _against_peers(
             reference_name=peer,
             lower_is_better=lower,
             note=note if peer == BY_HAND else "",
+            aim_ratio=aim,
         )
 
 

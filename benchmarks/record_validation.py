@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +29,8 @@ import pyarrow as pa
 from compat.servers import PenstockProcess
 
 from benchmarks.harness import Row
-from benchmarks.peers.load import Shape, create_topic, produce
+from benchmarks.peers.load import cpu_seconds, create_topic, resident_mebibytes
+from benchmarks.peers.log_clients import KafkaClient, in_flight
 from penstock.apps.loads.figures import interleaved
 from penstock.records import Codec
 from penstock.records.columnar import encode_batches
@@ -37,6 +41,15 @@ VALUE_BYTES: Final = 100
 NOW_MS: Final = 1_700_000_000_000
 PASS_RECORDS: Final = 20_000
 SETTINGS: Final = ("headers", "chain", "full")
+AIM_RATIO: Final = 1 / 1.1
+"""The check costs at most a tenth of a broker's CPU."""
+AIM_MEBIBYTES: Final = 10.0
+PAGE_BYTES: Final = 4096
+MEMORY_LIMIT: Final = """A checkout compiles the check with Numba: importing it with NumPy takes\
+ 80 MiB, and loading the code 40 more. A platform wheel has machine code, and chain adds 11.5 MiB\
+ there, as much as importing NumPy alone."""
+LOADS: Final = ((1_000, 1.0, (0.7, 0.8, 0.8)), (10, 0.05, (20.0, 22.0, 22.0)))
+"""Records of a batch, gigabytes of a run, and predicted CPU seconds per gigabyte by setting."""
 
 # Nanoseconds a record, from the costs above: records in a batch, shape, codec, setting.
 CASES: Final = (
@@ -97,50 +110,75 @@ def validations(runs: int) -> Iterator[Row]:
         )
 
 
-def brokers(records: int, runs: int) -> Iterator[Row]:
-    """A broker's CPU per gigabyte with each setting, for large batches and small ones."""
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        process = PenstockProcess(Path(directory)).start()
-        try:
-            for linger_ms, predictions in ((50, (2.0, 2.7, 2.7)), (0, (5.0, 12.0, 12.0))):
-                shape = Shape(
-                    records=records, value_bytes=VALUE_BYTES, partitions=1, linger_ms=linger_ms
-                )
-                yield from _broker(process, shape, predictions, runs)
-        finally:
-            process.stop()
-
-
-def _broker(
-    process: PenstockProcess, shape: Shape, predictions: tuple[float, ...], runs: int
-) -> Iterator[Row]:
-    for setting in SETTINGS:
-        configs = {"record.validation": setting, "retention.bytes": "1"}
-        create_topic(process.bootstrap, f"{setting}-{shape.linger_ms}", 1, configs)
-
-    def load(setting: str) -> float:
-        topic = f"{setting}-{shape.linger_ms}"
-        return produce(process.bootstrap, process.pid, topic, shape).cpu_seconds_per_gigabyte
-
-    found: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
-    for _ in range(runs + 1):
+def brokers(scale: float, runs: int) -> Iterator[Row]:
+    """Measure a broker's CPU per gigabyte with each setting, and its memory after that."""
+    with ExitStack() as stack:
+        running = {}
         for setting in SETTINGS:
-            found[setting].append(load(setting))
-    cpu = {name: statistics.median(values[1:]) for name, values in found.items()}
-    for setting, prediction in zip(SETTINGS, predictions, strict=True):
-        yield Row(
-            name=f"broker CPU, {setting}: produce {shape.name}",
-            value=cpu[setting],
-            unit="s/GB",
-            prediction=prediction,
-            reference=cpu["headers"],
-            reference_name="headers",
-            lower_is_better=True,
-        )
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
+            running[setting] = PenstockProcess(Path(directory)).start()
+            stack.callback(running[setting].stop)
+        for count, gigabytes, predictions in LOADS:
+            found: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
+            for _ in range(runs + 1):
+                for setting, process in running.items():
+                    found[setting].append(_cpu(process, setting, count, gigabytes * scale))
+            cpu = {name: statistics.median(values[1:]) for name, values in found.items()}
+            for setting, prediction in zip(SETTINGS, predictions, strict=True):
+                yield Row(
+                    name=f"broker CPU, {setting}: produce 100 B in batches of {count:,}",
+                    value=cpu[setting],
+                    unit="s/GB",
+                    prediction=prediction,
+                    reference=cpu[SETTINGS[0]],
+                    reference_name=SETTINGS[0],
+                    lower_is_better=True,
+                    aim_ratio=AIM_RATIO if setting == "chain" else None,
+                )
+        memory = {name: resident_mebibytes(process.pid) for name, process in running.items()}
+    yield Row(
+        name="memory that chain adds to a broker",
+        value=memory["chain"] - memory["headers"],
+        unit="MiB",
+        prediction=5.0,
+        reference=_imported_mebibytes("numpy, numba"),
+        reference_name="bare program: import NumPy and Numba",
+        lower_is_better=True,
+        aim_value=AIM_MEBIBYTES,
+        limit=MEMORY_LIMIT,
+        note=f"after the load, headers: {memory['headers']:.0f} MiB, chain: {memory['chain']:.0f}",
+    )
+
+
+def _imported_mebibytes(modules: str) -> float:
+    """Return the memory that importing modules adds to a process."""
+    measured = f"""
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * {PAGE_BYTES}
+before = resident()
+import {modules}
+print(resident() - before)
+"""
+    ran = subprocess.run([sys.executable, "-c", measured], capture_output=True, check=True)
+    return int(ran.stdout) / 2**20
+
+
+def _cpu(process: PenstockProcess, setting: str, count: int, gigabytes: float) -> float:
+    """Produce to a new topic; return the broker's CPU seconds per gigabyte."""
+    client, topic = KafkaClient(int(process.bootstrap.rpartition(":")[2])), f"load-{count}"
+    configs = {"record.validation": setting, "retention.bytes": "1"}
+    create_topic(process.bootstrap, topic, 1, configs)
+    request = client.request(topic, count, VALUE_BYTES)
+    requests = int(gigabytes * 1e9 / count / VALUE_BYTES)
+    before = cpu_seconds(process.pid)
+    in_flight(client, topic, request, count, requests)
+    used = cpu_seconds(process.pid) - before
+    client.delete(topic)
+    return used / gigabytes
 
 
 def measure(quick: bool) -> list[Row]:
     """The check alone, then whole brokers; a minute or two."""
     rows = list(validations(runs=3 if quick else 7))
-    rows += brokers(records=200_000 if quick else 1_000_000, runs=1 if quick else 3)
+    rows += brokers(scale=0.2 if quick else 1.0, runs=1 if quick else 5)
     return rows

@@ -107,7 +107,8 @@ class Site:
 
 def generated() -> dict[Path, str]:
     """Return the files with a generated part, and their texts."""
-    decisions = figures.between(CONFIGURATION, BEGIN, END, _decisions())
+    configuration = CONFIGURATION.read_text(encoding="utf-8")
+    decisions = figures.between(configuration, BEGIN, END, _decisions())
     return {CONFIGURATION: decisions, **figures.generated()}
 
 

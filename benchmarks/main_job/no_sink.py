@@ -1,9 +1,10 @@
-"""What is left of the pipeline files beside this one when nothing is written: Spark's own part.
+"""What is left of the pipeline files beside this one when no table is kept: Spark's own part.
 
     python no_sink.py SINK MEMORY BOOTSTRAP ADMIN TOPIC CHECKPOINT
 
 The source opens the values; Spark leaves rows out, masks customers, makes JSON of the rest where
-SINK is `topic`, and throws all of it away. At the end it prints what Spark says of its batches.
+SINK is `topic`, and throws all of it away; where SINK is `files` it writes plain Parquet files. At
+the end it prints what Spark says of its batches.
 """
 
 import json
@@ -21,7 +22,10 @@ sink, memory, bootstrap, admin, topic, checkpoint = sys.argv[1:]
 
 
 def throw_away(batch: DataFrame, batch_id: int) -> None:
-    batch.write.format("noop").mode("overwrite").save()
+    if sink == "files":
+        batch.write.parquet(f"{checkpoint}-files/{batch_id}")
+    else:
+        batch.write.format("noop").mode("overwrite").save()
 
 
 spark = session(cores=2, settings={"spark.driver.memory": memory})

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.records.header import seal
@@ -22,8 +22,11 @@ _PRODUCED = struct.Struct(">ihq")
 _BATCH = struct.Struct(">qi4xb4xhi")
 _BATCH_HEADER_BYTES = 61
 _LENGTH_END = 12
+_PARTITION_BYTES = 30
+"""A partition of an answer to Produce."""
+_NO_ERROR = bytes(2)
 _BASE_TIMESTAMP_AT = 27
-PRODUCE, FETCH, VERSIONS = (0, 7), (1, 11), (18, 0)
+PRODUCE, FETCH, COMMIT, VERSIONS = (0, 7), (1, 11), (8, 7), (18, 0)
 
 
 class Fetched(NamedTuple):
@@ -102,10 +105,16 @@ class BatchTemplate:
 
     def request(self, topic: str, partition: int, *, timestamp_ms: int = -1) -> bytes:
         """A framed Produce request, acks=all, with this batch; -1 is now."""
+        return self.wide_request(topic, [partition], timestamp_ms=timestamp_ms)
+
+    def wide_request(
+        self, topic: str, partitions: Sequence[int], *, timestamp_ms: int = -1
+    ) -> bytes:
+        """Return a framed Produce request, acks=all, with this batch for each partition."""
         batch = self.batch(timestamp_ms=timestamp_ms)
-        body = struct.pack(">hhi", -1, -1, 30_000) + _array(1) + _text(topic) + _array(1)
-        body += struct.pack(">ii", partition, len(batch))
-        return _framed(PRODUCE, body, batch)
+        body = struct.pack(">hhi", -1, -1, 30_000) + _array(1) + _text(topic)
+        pieces = [struct.pack(">ii", index, len(batch)) + batch for index in partitions]
+        return _framed(PRODUCE, body + _array(len(pieces)), b"".join(pieces))
 
 
 def fetch_request(
@@ -119,6 +128,15 @@ def fetch_request(
     return _framed(FETCH, body + _array(0) + _text(""))
 
 
+def all_produced(frame: memoryview) -> None:
+    """Check an answer to Produce for partitions of one topic."""
+    name: int = struct.unpack_from(">h", frame, 8)[0]
+    count: int = struct.unpack_from(">i", frame, 10 + name)[0]
+    for at in range(14 + name, 14 + name + count * _PARTITION_BYTES, _PARTITION_BYTES):
+        if frame[at + 4 : at + 6] != _NO_ERROR:
+            raise RuntimeError(f"produce failed with error code {frame[at + 5]}")
+
+
 def produced(frame: memoryview) -> int:
     """The base offset that a Produce of one partition was answered with."""
     name: int = struct.unpack_from(">h", frame, 8)[0]
@@ -126,6 +144,21 @@ def produced(frame: memoryview) -> int:
     if error:
         raise RuntimeError(f"produce failed with error code {error}")
     return int(base_offset)
+
+
+def commit_request(group: str, topic: str, partition: int, offset: int) -> bytes:
+    """Return a framed OffsetCommit request of a consumer that assigns partitions to itself."""
+    body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">h", -1)
+    body += _array(1) + _text(topic) + _array(1)
+    return _framed(COMMIT, body + struct.pack(">iqih", partition, offset, -1, -1))
+
+
+def committed(frame: memoryview) -> None:
+    """Check an answer to OffsetCommit for one partition."""
+    name: int = struct.unpack_from(">h", frame, 12)[0]
+    error = struct.unpack_from(">h", frame, 22 + name)[0]
+    if error:
+        raise RuntimeError(f"OffsetCommit failed with error code {error}")
 
 
 def versions_request() -> bytes:
