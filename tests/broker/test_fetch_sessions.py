@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.fetch.sessions import FETCH_SESSION_IDLE_SECONDS, FetchSessions
+from penstock.broker.fetch.sessions import FETCH_SESSION_IDLE_SECONDS, LOOK_SECONDS, FetchSessions
 from penstock.security import Principal
 from penstock.wire.kafka.fetch import FetchRequest
+from tests.broker.conftest import StartBroker
 from tests.broker.wire_client import WireClient, batch, fetch_request
 
 
@@ -186,3 +188,79 @@ async def test_sessions_by_id_outlive_a_topic_of_the_same_name(client: WireClien
     answer = await client.call("Fetch", 13, again)
     assert answer.responses[0].topic_id == old_id
     assert answer.responses[0].partitions[0].error_code.name == "unknown_topic_id"
+
+
+def test_watches_of_sessions_end_with_them() -> None:
+    """A source is watched once for each resting partition of an open session."""
+    watched: Any = {}
+    numbers = iter(range(1, 100))
+    cache = FetchSessions(2, lambda: next(numbers), watched)
+
+    def opened(now: float) -> Any:
+        session = cache.plan(request(0, 0, (T0, T1, T2)), **BY_ALICE, now=now).session
+        assert session is not None
+        sources: Any = "abc"
+        for source, partition in zip(sources, list(session.active), strict=True):
+            partition.source = source
+            session.rest(partition, source)
+        return session
+
+    first, second = opened(0), opened(0)
+    assert {source: list(sessions) for source, sessions in watched.items()} == {
+        source: [first, second] for source in "abc"
+    }
+    cache.plan(request(1, 1, ((b"t", 0, 7),), ((b"t", 1),)), **BY_ALICE, now=1)
+    assert [partition.index for partition in first.active] == [0]
+    assert [list(watched[source]) for source in "abc"] == [[second], [second], [first, second]]
+    assert first.topics == {b"t": 2}
+    for session in watched.pop("c"):
+        session.rose("c")
+    assert [partition.index for partition in first.active] == [0, 2]
+    cache.plan(request(1, -1), **BY_ALICE, now=1)
+    assert list(map(list, watched.values())) == [[second], [second]]
+    opened(1)
+    opened(FETCH_SESSION_IDLE_SECONDS + 1)
+    assert second not in [session for sessions in watched.values() for session in sessions]
+
+
+async def test_idle_partitions_rest_until_they_get_records(start_broker: StartBroker) -> None:
+    """Requests read only active partitions; records, requests and time wake the others."""
+    server = await start_broker()
+    client = await WireClient.connect(server.kafka_address)
+    other_client = await WireClient.connect(server.kafka_address)
+    await client.create("t", partitions=40)
+    opening = fetch_request({("t", part): 0 for part in range(40)}, session_id=0, session_epoch=0)
+    session_id = (await client.call("Fetch", 12, opening)).session_id
+    (session,) = server.fetch_sessions._sessions.values()
+    epochs = iter(range(1, 100))
+
+    async def fetched(offsets: dict[tuple[str, int], int] | None = None, wait: int = 0) -> Any:
+        wanted = fetch_request(offsets or {}, session_id=session_id, session_epoch=next(epochs))
+        answer = await client.call("Fetch", 12, {**wanted, "max_wait": wait})
+        return [row.partition_index for topic in answer.responses for row in topic.partitions]
+
+    assert await fetched() == []
+    assert (len(session.active), len(session.resting)) == (0, 40)
+    waiting = asyncio.ensure_future(fetched(wait=20_000))
+    while session.waiting is None:
+        await asyncio.sleep(0)
+    await other_client.produce("t", batch(b"x"), partition=17)
+    assert await waiting == [17]
+    assert [partition.index for partition in session.active] == [17]
+    assert await fetched() == [17]  # still at offset 0
+    assert await fetched({("t", 17): 1}) == []
+    assert len(session.resting) == 40
+    await other_client.produce("t", batch(b"y"), partition=3)
+    assert await fetched() == [3]
+    assert await fetched({("t", 3): 1, ("t", 5): 9}) == [5]  # out of range
+    assert [partition.index for partition in session.active] == [5]
+    await client.create("u")  # the metadata changes
+    assert await fetched({("t", 5): 0}) == [5]
+    assert await fetched() == []
+    assert session.generation == server.partitions.generation
+    assert len(session.resting) == 40
+    session.looked -= LOOK_SECONDS
+    moved: Any = server.partitions.topics["t"].partitions[9]
+    moved.log_start_offset = -7
+    assert await fetched() == [9]
+    await asyncio.gather(client.close(), other_client.close())

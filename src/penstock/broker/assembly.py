@@ -144,7 +144,9 @@ class Assembly:
         self.metadata_cache = MetadataCache()
         self.produce_waiting: dict[Expiring, None] = {}
         self.fetch_sessions = FetchSessions(
-            self.settings.fetch_sessions_max, lambda: self.randomness.bits(_SESSION_ID_BITS)
+            self.settings.fetch_sessions_max,
+            lambda: self.randomness.bits(_SESSION_ID_BITS),
+            self.fetch_hub.watched,
         )
 
     def _make_metadata(self, on_set_back: Callable[[PenstockError], None]) -> None:

@@ -46,6 +46,7 @@ from penstock.broker.fetch.sessions import (
     FetchPartition,
     FetchSessions,
     Plan,
+    WatchedSources,
     errors_reported,
 )
 from penstock.broker.metadata.leaders import check_epoch, parts_from, preferred, serving_epoch
@@ -125,6 +126,7 @@ class FetchHub:
         self._operations: dict[Waiter, None] = {}
         self._woken: dict[Waiter, None] = {}
         self._turn = 0
+        self.watched: WatchedSources = {}
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._call_later: Callable[[float, Callable[[], None]], Any] | None = None
 
@@ -149,15 +151,23 @@ class FetchHub:
 
     def advanced(self, sources: Iterable[object]) -> None:
         """Wake requests that wait for these sources, after pending responses have been sent."""
-        if not self._waiting:
+        if not self._waiting and not self.watched:
             return
         for source in sources:
             waiting = self._waiting.get(source)
             if waiting:
                 self._wake_soon(waiting)
+            for session in self.watched.pop(source, ()):
+                session.rose(source)
+                if session.waiting is not None:
+                    self._wake_soon((session.waiting,))
 
     def awaited(self) -> Iterable[object]:
-        return self._waiting
+        """Yield the sources whose records waiting requests wait for."""
+        yield from list(self._waiting)
+        for source, sessions in list(self.watched.items()):
+            if any([session.waiting is not None for session in sessions]):
+                yield source
 
     def image_changed(self) -> None:
         if self._operations:
@@ -293,7 +303,7 @@ class FetchOperation:
         refused: dict[bytes, AuthorisationFailed] = {}
         known = self._fetch.partitions.topics_by_id
         topics = known if context.version >= TOPIC_IDS_FROM else None
-        for key in {partition.key for partition in self._plan.partitions}:
+        for key in self._plan.topics:
             name = forbidden_topic(context.rights, "read", key, topics)
             if name is not None:
                 refused[key] = before.get(key) or context.refusal("read", "topic", name)
@@ -301,6 +311,8 @@ class FetchOperation:
             if partition.key in refused:
                 partition.source = None
         self._refused = refused
+        if refused and self._plan.session is not None:
+            self._plan.session.look_at_all()
 
     def start(self) -> None:
         """Respond immediately if there is enough, else wait."""
@@ -315,6 +327,8 @@ class FetchOperation:
             return
         self._timer = self._hub.add(self, self._sources, seconds)
         self._context.abandon = self._leave
+        if self._plan.session is not None:
+            self._plan.session.waiting = self
 
     def look_again(self, reads: SharedReads) -> None:
         """Read again, and respond if there is enough; called by the hub."""
@@ -342,6 +356,9 @@ class FetchOperation:
 
     def _leave(self) -> None:
         self._hub.remove(self, self._sources)
+        session = self._plan.session
+        if session is not None and session.waiting is self:
+            session.waiting = None
         self._context.abandon = None
         if self._timer is not None:
             self._timer.cancel()
@@ -362,7 +379,8 @@ class FetchOperation:
         generation, committed = self._fetch.partitions.generation, self._committed
         rack = self._request.rack
         sure = not self._fetch.partitions.may_be_gone()
-        for partition in self._in_turn():
+        idle: list[FetchPartition] = []
+        for partition in self._in_turn(look_at_all=bool(rack) or not sure):
             try:
                 source = partition.source
                 if source is None or partition.generation != generation:
@@ -380,6 +398,7 @@ class FetchOperation:
                     )
                     and (partition.last_epoch == -1 or partition.last_epoch == source.leader_epoch)
                 ):
+                    idle.append(partition)
                     continue
                 answer = self._read(source, partition, end, budget - self._size, reads)
             except Exception as error:
@@ -395,6 +414,7 @@ class FetchOperation:
                 news = True
             found[partition] = answer
             self._size += answer.size_bytes
+        self._rest(idle)
         if not waits:
             self._sources = sources
         if self._later:
@@ -403,9 +423,24 @@ class FetchOperation:
                 return news
         return news or not self._plan.partitions or self._size >= self._request.min_bytes
 
-    def _in_turn(self) -> Iterable[FetchPartition]:
+    def _rest(self, idle: list[FetchPartition]) -> None:
+        """Let partitions of a session rest if its client knows their offsets."""
+        session = self._plan.session
+        if session is None or not self._plan.incremental or self._request.rack:
+            return
+        for partition in idle:
+            if self._without_records(partition) is None:
+                session.rest(partition, partition.source)
+
+    def _in_turn(self, *, look_at_all: bool) -> Iterable[FetchPartition]:
+        session, generation = self._plan.session, self._fetch.partitions.generation
+        if session is not None:
+            if look_at_all or session.generation != generation:
+                session.generation = generation
+                session.look_at_all()
+            return list(session.active)
         partitions = list(self._plan.partitions)
-        if self._plan.session is not None or len(partitions) < 2:
+        if len(partitions) < 2:
             return partitions
         start = self._hub.turn() % len(partitions)
         return partitions[start:] + partitions[:start]
@@ -539,7 +574,8 @@ class FetchOperation:
         topics: dict[bytes, list[PartitionAnswer]] = {}
         found, failed = self._found, False
         key, answers = None, []
-        for partition in list(plan.partitions):
+        session = plan.session if plan.incremental else None
+        for partition in list(plan.partitions if session is None else session.active):
             answer = (found.get(partition) if found else None) or self._without_records(partition)
             if answer is None:
                 continue

@@ -17,6 +17,11 @@ principal that opened it; others get FETCH_SESSION_ID_NOT_FOUND.
 If all slots are in use, a new session replaces the least recently used one if that has been idle
 for two minutes. Otherwise the new request is served without a session (id 0).
 
+A request of a session reads only its *active* partitions. A partition without new records rests,
+once the client knows its offsets, until its source gets records, a request contains it, or the
+metadata changes. So idle partitions cost a request nothing. Every `LOOK_SECONDS` a request reads
+all partitions, to report log start offsets that retention has moved.
+
 A partition remembers the error of its last response as long as the client fetches the same
 position. Such an error is not new and does not end a wait. Without a session the connection
 remembers these errors (`reported`).
@@ -27,7 +32,7 @@ Source: KIP-227; Kafka's `FetchSession.scala`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 FETCH_SESSION_IDLE_SECONDS: Final = 120.0
 """Idle time after which a fetch session may be evicted for a new one (as in Kafka)."""
 
+LOOK_SECONDS: Final = 10.0
+"""Interval at which a request reads all partitions of its session."""
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
@@ -51,26 +58,24 @@ offset that were requested, and the error number."""
 _NOTHING: Final[Reported] = {}
 
 
-class FetchPartition:
+class FetchPartition(Struct, eq=False):
     """Partition of a request or session.
 
     `source` is the `Partition` object to read from, cached between requests. It is valid while
     `generation` equals that of the partition registry.
     """
 
-    __slots__ = (
-        "generation", "index", "key", "last_epoch", "leader_epoch", "max_bytes", "offset",
-        "sent_error", "sent_high_watermark", "sent_log_start_offset", "source",
-    )  # fmt: skip
-
-    def __init__(self, key: bytes, row: PartitionRequest) -> None:
-        self.key = key
-        self.sent_error = 0
-        self.sent_high_watermark = -1
-        self.sent_log_start_offset = -1
-        self.index, self.leader_epoch, self.offset, self.last_epoch, self.max_bytes = row
-        self.source: Partition | None = None
-        self.generation = -1
+    key: bytes
+    index: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    max_bytes: int
+    source: Partition | None = None
+    generation: int = -1
+    sent_error: int = 0
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
 
     def update(self, row: PartitionRequest) -> None:
         """Apply a later request. If its position differs, the last error is forgotten."""
@@ -81,15 +86,33 @@ class FetchPartition:
 
 
 class FetchSession:
-    __slots__ = ("by_id", "epoch", "last_used", "owner", "partitions", "session_id")
+    __slots__ = (
+        "active", "by_id", "epoch", "generation", "last_used", "looked", "owner", "partitions",
+        "resting", "session_id", "topics", "waiting", "watched",
+    )  # fmt: skip
 
-    def __init__(self, session_id: int, owner: object, *, by_id: bool) -> None:
+    def __init__(
+        self, session_id: int, owner: object, *, by_id: bool, watched: WatchedSources
+    ) -> None:
         self.session_id = session_id
         self.owner = owner
         self.by_id = by_id
         self.epoch = 1
         self.last_used = 0.0
         self.partitions: dict[Place, FetchPartition] = {}
+        self.topics: dict[bytes, int] = {}
+        """Topic names or ids, each with its number of partitions."""
+        self.active: dict[FetchPartition, None] = {}
+        """Partitions that a request reads, in the order of reading."""
+        self.resting: dict[object, FetchPartition] = {}
+        """Partitions without anything new, by their sources."""
+        self.watched = watched
+        self.looked = 0.0
+        """Time of the last request that read all partitions, in monotonic seconds."""
+        self.generation = -1
+        """Generation of the partition registry that the resting partitions have."""
+        self.waiting: Any = None
+        """`Waiter` of the request of this session that waits for records, or None."""
 
     def update(self, request: FetchRequest, reported: Reported = _NOTHING) -> None:
         """Add, change and remove the partitions that the request contains."""
@@ -98,20 +121,65 @@ class FetchSession:
             for row in rows:
                 known = partitions.get((key, row[0]))
                 if known is None:
-                    partitions[key, row[0]] = _requested(key, row, reported)
+                    known = partitions[key, row[0]] = _requested(key, row, reported)
+                    self.topics[key] = self.topics.get(key, 0) + 1
                 else:
                     known.update(row)
+                    self._unwatch(known)
+                self.active[known] = None
         for key, indexes in request.forgotten:
             for index in indexes:
-                partitions.pop((key, index), None)
+                gone = partitions.pop((key, index), None)
+                if gone is not None:
+                    self._unwatch(gone)
+                    self.active.pop(gone, None)
+                    self.topics[key] -= 1
+                    if not self.topics[key]:
+                        del self.topics[key]
 
     def move_to_end(self, partition: FetchPartition) -> None:
         place = (partition.key, partition.index)
         if self.partitions.pop(place, None) is not None:
             self.partitions[place] = partition
+            self.active.pop(partition, None)
+            self.active[partition] = None
+
+    def rest(self, partition: FetchPartition, source: object) -> None:
+        """Stop reading a partition until its source gets records."""
+        del self.active[partition]
+        self.resting[source] = partition
+        self.watched.setdefault(source, {})[self] = None
+
+    def rose(self, source: object) -> None:
+        """Read a partition again, because `source`, which is no longer watched, has records."""
+        partition = self.resting.pop(source, None)
+        if partition is not None:
+            self.active[partition] = None
+
+    def look_at_all(self) -> None:
+        """Read all partitions again."""
+        for source, partition in self.resting.items():
+            self._drop_watch(source)
+            self.active[partition] = None
+        self.resting.clear()
+
+    def _unwatch(self, partition: FetchPartition) -> None:
+        source = partition.source
+        if source is not None and self.resting.pop(source, None) is not None:
+            self._drop_watch(source)
+
+    def _drop_watch(self, source: object) -> None:
+        watching = self.watched.get(source, {})
+        watching.pop(self, None)
+        if not watching:
+            self.watched.pop(source, None)
 
     def advance(self) -> None:
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+
+
+WatchedSources = dict[object, dict[FetchSession, None]]
+"""Sources of resting partitions, with the sessions to notify once when a source gets records."""
 
 
 class Plan(Struct):
@@ -130,13 +198,24 @@ class Plan(Struct):
     def session_id(self) -> int:
         return 0 if self.session is None else self.session.session_id
 
+    @property
+    def topics(self) -> Iterable[bytes]:
+        """Topic names or ids of the partitions."""
+        if self.session is not None:
+            return self.session.topics
+        return {partition.key for partition in self.partitions}
+
 
 class FetchSessions:
     """Fetch sessions of a broker, least recently used first."""
 
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+    def __init__(
+        self, slots: int, new_id: Callable[[], int], watched: WatchedSources | None = None
+    ) -> None:
+        """`watched` are the `FetchHub`'s sources of resting partitions."""
         self._slots = slots
         self._new_id = new_id
+        self._watched: WatchedSources = {} if watched is None else watched
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -161,7 +240,7 @@ class FetchSessions:
             session = None
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session is not None:
-                del self._sessions[session.session_id]
+                self._close(session)
             if request.session_epoch == FINAL_EPOCH:
                 return Plan(_complete(request, reported))
             return self._open(request, reported, owner, by_id=by_id, now=now)
@@ -173,6 +252,9 @@ class FetchSessions:
             return Plan((), error="invalid_fetch_session_epoch")
         session.advance()
         session.update(request)
+        if now >= session.looked + LOOK_SECONDS:
+            session.looked = now
+            session.look_at_all()
         self._touch(session, now)
         return Plan(session.partitions.values(), session, incremental=True)
 
@@ -184,7 +266,8 @@ class FetchSessions:
         session_id = self._new_id()
         while session_id in self._sessions or session_id == 0:
             session_id = self._new_id()
-        session = FetchSession(session_id, owner, by_id=by_id)
+        session = FetchSession(session_id, owner, by_id=by_id, watched=self._watched)
+        session.looked = now
         session.update(request, reported)
         self._touch(session, now)
         return Plan(session.partitions.values(), session)
@@ -195,8 +278,12 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now - oldest.last_used < FETCH_SESSION_IDLE_SECONDS:
             return False
-        del self._sessions[oldest.session_id]
+        self._close(oldest)
         return True
+
+    def _close(self, session: FetchSession) -> None:
+        session.look_at_all()  # watches nothing any more
+        del self._sessions[session.session_id]
 
     def _touch(self, session: FetchSession, now: float) -> None:
         session.last_used = now
@@ -218,13 +305,13 @@ def errors_reported(partitions: Iterable[FetchPartition]) -> Reported:
 
 def _complete(request: FetchRequest, reported: Reported) -> list[FetchPartition]:
     if not reported:
-        return [FetchPartition(key, row) for key, rows in request.topics for row in rows]
+        return [FetchPartition(key, *row) for key, rows in request.topics for row in rows]
     return [_requested(key, row, reported) for key, rows in request.topics for row in rows]
 
 
 def _requested(key: bytes, row: PartitionRequest, reported: Reported) -> FetchPartition:
     """Return a new partition, with the error that was already reported for its position."""
-    partition = FetchPartition(key, row)
+    partition = FetchPartition(key, *row)
     epoch, offset, error = reported.get((key, partition.index), (-1, -1, 0))
     if (epoch, offset) == (partition.leader_epoch, partition.offset):
         partition.sent_error = error
