@@ -175,7 +175,7 @@ def _kept_by_size_alone(config: LogConfig, committed_offset: int, tiered_offset:
 
 def _cut_at_once(self: LogReplica, end: int) -> None:
     _CUT(self, end)
-    self._state.queue.pending[-1].perform()  # type: ignore[attr-defined]
+    self._state.queue.pending[-1].perform()  # type: ignore[union-attr]
 
 
 _CUT = LogReplica._cut

@@ -148,6 +148,8 @@ class FakeStore:
         if grown:
             self.on_advance([log.state.owner for log in grown])
 
+    housekeeping_seconds = 1.0
+
     def housekeeping(self, now_ms: int) -> None:
         return
 

@@ -190,7 +190,7 @@ def link_transport(security_service: SecurityService) -> LinkTransport:
 SCRATCH_BYTES: Final = 256 << 10
 """Size of the receive buffer that all connections share for complete frames."""
 TICK_SECONDS: Final = 1.0
-"""Interval of checks of connections, produce timeouts and the store's housekeeping."""
+"""Time before the first check of connections, produce timeouts and the store's housekeeping."""
 FINISH_LOOK_SECONDS: Final = 0.005
 """Interval at which a stopping broker checks whether all requests are answered."""
 
@@ -611,7 +611,7 @@ class BrokerServer:
     def _tick(self) -> None:
         if self._loop is None or self.stopping.is_set():
             return
-        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._timer = self._loop.call_later(self.store.housekeeping_seconds, self._tick)
         now, looked = self.now(), self._looked
         self._looked = now
         if now - looked < HELD_UP_SECONDS:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from penstock.base.files import MACHINE_FILES, Files, make_directories, write_fi
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.records.appends import AppendResult
 from penstock.storage.compaction.cleaner import LogCleaner
 from penstock.storage.compaction.offsets import CleanOffsets
 from penstock.storage.files.appended import AppendQueue, TailCache
@@ -260,6 +261,25 @@ class LogStore:
 
     # -- appends -----------------------------------------------------------------------------
 
+    def append_each(
+        self,
+        logs: Sequence[PartitionLog],
+        batches: Sequence[memoryview],
+        *,
+        config: LogConfig,
+        now_ms: int,
+    ) -> list[AppendResult | None]:
+        """Append one batch to each of different logs of one topic, at a fraction of single calls.
+
+        Return the results, in the order of the logs. A result is None if the batch needs
+        `PartitionLog.append`, for example because it is invalid, a duplicate, transactional or
+        larger than 16 KiB; then nothing was appended to its log. The batches are copied.
+        """
+        # Imported on first use, because a broker starts without NumPy.
+        from penstock.storage.log.wide import append_each
+
+        return append_each([log.state for log in logs], batches, config, now_ms)
+
     def flush(self, on_durable: OnDurable) -> None:
         """Call `on_durable(None)` once everything appended so far is durable by `log.flush.policy`.
 
@@ -387,6 +407,11 @@ class LogStore:
             raise (ended and ended[0]) or StorageError("a checkpoint did not end")
 
     # -- upkeep ------------------------------------------------------------------------------
+
+    @property
+    def housekeeping_seconds(self) -> float:
+        """Interval of `housekeeping` calls: `log.cleaner.backoff.ms`, between 0.1 and 1 s."""
+        return min(1.0, max(0.1, self._parts.settings.log_cleaner_backoff_ms / 1000))
 
     def housekeeping(self, now_ms: int) -> None:
         """Do a bounded part of retention, expiry, checkpoints, compaction and file removal."""

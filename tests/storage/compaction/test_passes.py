@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from penstock.records import split_batches
 from penstock.records.errors import InvalidRecord
 from penstock.records.header import DELETE_HORIZON_FLAG
 from penstock.storage import LogConfig
+from penstock.storage.compaction import keys
 from tests.storage.compaction.keyed import COMPACTED, Keyed, Pair, batches_of
 
 CODECS = range(5)
@@ -267,3 +269,48 @@ def test_nothing_is_rewritten_that_stays_as_it_is(tmp_path: Path) -> None:
         for path in (tmp_path / "orders-0").glob("*.log")
         if path.name in inodes
     } == inodes
+
+
+@pytest.mark.parametrize("most", [1 << 16, 5])
+def test_batches_without_a_newest_record_are_read_once(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that may note few batches reads all of them twice."""
+    monkeypatch.setattr(keys, "NOTED_BATCHES_MAX", most)
+    config = replace(COMPACTED, segment_bytes=20_000)
+    place = Keyed(tmp_path, config=config, log_cleaner_io_buffer_size=1 << 14)
+    for turn in range(120):
+        value = None if turn == 118 else b"%03d" % turn * 60
+        place.send([(b"key %d" % number, value) for number in range(turn % 3, 3)])
+    place.settle()
+    size = sum(segment.end_position for segment in place.log.state.segments[:-1])
+    place.compact()
+    place.check()
+    read = place.harness.store._parts.counters.compaction_read_bytes
+    assert (read < 1.3 * size) == (most > 5)
+    place.harness.store.close()
+
+
+def test_a_swap_that_a_checkpoint_delays_follows_it(tmp_path: Path) -> None:
+    place = Keyed(tmp_path)
+    for number in range(40):
+        place.send(pairs(3 * number, 3))
+    place.settle()
+    checkpointer = place.harness.store._checkpointer
+    checkpointer._running = True
+    place.harness.store.housekeeping(place.now_ms)
+    assert place.passes == 0
+    checkpointer._running = False
+    checkpointer._save_behind()
+    assert place.passes == 1
+    assert len(place.check()) == 5
+    place.harness.store.close()
+
+
+@pytest.mark.parametrize(("backoff_ms", "seconds"), [(0, 0.1), (250, 0.25), (15_000, 1.0)])
+def test_housekeeping_is_as_frequent_as_the_search_for_dirty_logs(
+    tmp_path: Path, backoff_ms: int, seconds: float
+) -> None:
+    place = Keyed(tmp_path, log_cleaner_backoff_ms=backoff_ms)
+    assert place.harness.store.housekeeping_seconds == seconds
+    place.harness.store.close()

@@ -28,6 +28,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from msgspec import Struct
+
 from penstock.base.buffers import POOLED_BUFFER_BYTES, Lease, ReceivePool
 from penstock.security import ANONYMOUS, EVERYTHING, refusal
 from penstock.wire.kafka.apis import BY_NAME, Api
@@ -59,7 +61,6 @@ FRAME_BYTES_PER_SECOND_MIN: Final = 64 << 10
 logger = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct(">i")
-_PRODUCE_KEY = b"\0\0"
 WAITING_APIS: Final = frozenset({BY_NAME["JoinGroup"].key, BY_NAME["SyncGroup"].key})
 """API keys of requests whose handlers wait for other members of the group."""
 
@@ -75,7 +76,7 @@ class Expiring(Protocol):
     def expire(self) -> None: ...
 
 
-class RequestContext:
+class RequestContext(Struct, eq=False, kw_only=True):
     """State of one request, from the arrival of its frame to its response.
 
     `started` is the arrival in monotonic seconds. `abandon` is called if the client disconnects
@@ -84,33 +85,18 @@ class RequestContext:
     authorisation errors to audit.
     """
 
-    __slots__ = (
-        "abandon", "answer", "api", "client_id", "connection", "correlation_id", "granted",
-        "no_answer", "refused", "rights", "started", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        api: Api,
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-        connection: Connection,
-        started: float,
-    ) -> None:
-        self.api = api
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.connection = connection
-        self.started = started
-        self.answer: Buffers | None = None
-        self.no_answer = False
-        self.rights: Rights = EVERYTHING
-        self.refused: list[AuthorisationFailed] = []
-        self.granted: Any = None
-        self.abandon: Callable[[], None] | None = None
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str | None
+    connection: Connection
+    started: float
+    answer: Buffers | None = None
+    no_answer: bool = False
+    rights: Rights = EVERYTHING
+    refused: list[AuthorisationFailed] = []
+    granted: Any = None
+    abandon: Callable[[], None] | None = None
 
     def reply(self, buffers: Buffers) -> None:
         """Send a whole response frame, given in pieces, after all earlier responses."""
@@ -152,10 +138,10 @@ class ConnectionOwner(Protocol):
 
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
-        "_backlog", "_closing", "_filled", "_frame", "_frame_deadline", "_head", "_head_filled",
-        "_held", "_lease", "_muted", "_owner", "_pending", "_reading", "_task", "_transport",
-        "_writable", "authentication", "client_host", "client_port", "fetch_errors", "last_request",
-        "listener", "principal", "software",
+        "_backlog", "_closing", "_draining", "_filled", "_frame", "_frame_deadline", "_head",
+        "_head_filled", "_held", "_lease", "_muted", "_owner", "_pending", "_reading", "_task",
+        "_transport", "_writable", "authentication", "client_host", "client_port", "fetch_errors",
+        "last_request", "listener", "principal", "software",
     )  # fmt: skip
 
     def __init__(self, owner: ConnectionOwner, listener: str) -> None:
@@ -187,6 +173,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._writable = True
         self._closing = False
+        self._draining = False
+        """Whether `_drain` runs at the end of this turn of the loop."""
 
     # Transport events
 
@@ -278,28 +266,27 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin(length, data[start:])
                 return
             frame = data[start:end]
-            if data[start : start + 2] != _PRODUCE_KEY:
-                self._handle(frame, None)
+            if length < HEADER_BYTES_MIN or data[start] or data[start + 1]:  # not Produce
+                self._owner.request(self, frame, None)
             elif length <= SMALL_FRAME_BYTES:
-                self._handle(memoryview(bytearray(frame)), None)
+                self._owner.request(self, memoryview(bytearray(frame)), None)
             else:
                 self._handle_leased(frame)
             position = end
             if self._closing:
                 return
-        self._keep(data[position:])
+        if position < size or self._must_wait():
+            self._keep(data[position:])
 
     def _keep(self, data: memoryview) -> None:
         rest = len(data)
-        if rest and self._must_wait():
-            self._backlog = memoryview(bytes(data))
+        if self._must_wait():
+            self._backlog = memoryview(bytes(data)) if rest else None
             self._pause()
-        elif rest:
+        else:
             self._head[:rest] = data
             self._head_filled = rest
             self._frame_deadline = self._owner.now() + FRAME_GRACE_SECONDS
-        elif self._must_wait():
-            self._pause()
 
     def _check_length(self, length: int) -> None:
         """Raise UntrustworthyFrame for a length that neither requests nor raw SASL tokens have."""
@@ -338,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = self._lease = None
         self._frame_deadline = 0.0
         try:
-            self._handle(frame, lease)
+            self._owner.request(self, frame, lease)
         finally:
             if lease is not None:
                 lease.release()
@@ -351,12 +338,9 @@ class Connection(asyncio.BufferedProtocol):
         lease.view[:length] = frame
         self._owner.pool.received(lease, length)
         try:
-            self._handle(lease.view[:length], lease)
+            self._owner.request(self, lease.view[:length], lease)
         finally:
             lease.release()
-
-    def _handle(self, frame: memoryview, lease: Lease | None) -> None:
-        self._owner.request(self, frame, lease)
 
     def _drop_frame(self) -> None:
         self._frame = None
@@ -448,24 +432,31 @@ class Connection(asyncio.BufferedProtocol):
     def answered(self, request: RequestContext) -> None:
         """Write the response of `request` if all earlier responses have been written.
 
-        Write also the responses of the requests after it, up to the first one that is not ready.
+        If the client has sent more requests, wait for the end of this turn of the loop, because
+        one write can then send the responses of all appends that share a sync.
         """
         pending = self._pending
         if pending and pending[0] is request:
-            self._drain()
+            if len(pending) == 1:
+                self._drain()
+            elif not self._draining:
+                self._draining = True
+                asyncio.get_running_loop().call_soon(self._drain)
 
     def _drain(self) -> None:
+        """Write the responses that are ready, up to the first one that is not."""
+        self._draining = False
         pending = self._pending
         if self._closing:
             pending.clear()
             return
         was_full = len(pending) >= self._owner.in_flight_max
-        while pending:
-            buffers = pending[0].answer
-            if buffers is None:
-                break
+        ready: list[Buffer] = []
+        while pending and (buffers := pending[0].answer) is not None:
             pending.popleft()
-            self._write(buffers)
+            ready += buffers
+        if ready:
+            self._write(ready)
         if was_full or self._backlog is not None or not self._reading:
             self._resume()
 
@@ -509,6 +500,8 @@ class Connection(asyncio.BufferedProtocol):
         """Read nothing more, drop pending requests, and close after pending writes have left."""
         if self._closing:
             return
+        if self._draining:
+            self._drain()
         self._closing = True
         logger.info(
             "closing the connection of %s:%d: %s", self.client_host, self.client_port, reason

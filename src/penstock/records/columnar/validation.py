@@ -135,17 +135,25 @@ def is_chain(data: Readable, count: int) -> bool:
         for number in range(count):
             length, at = _varint(data, at, _INT_BITS)
             end = at + length
-            _, at = _varint(data, at + 1, _LONG_BITS)
-            delta, at = _varint(data, at, _INT_BITS)
-            key, at = _varint(data, at, _INT_BITS)
-            value, at = _varint(data, at + max(key, 0), _INT_BITS)
-            headers, at = _varint(data, at + max(value, 0), _INT_BITS)
-            if delta != number or min(key, value) < -1 or headers < 0:
+            at += 1
+            if data[at] < 0x80 and data[at + 1] == number << 1 and data[at + 2] == 1:
+                key, at = -1, at + 3  # the usual case: small deltas and no key
+            else:
+                _, at = _varint(data, at, _LONG_BITS)
+                delta, at = _varint(data, at, _INT_BITS)
+                key, at = _varint(data, at, _INT_BITS)
+                if delta != number or key < -1:
+                    return False
+                at += max(key, 0)
+            value, at = _varint(data, at, _INT_BITS)
+            if value < -1:
                 return False
-            if headers:
-                at = _headers_end(data, at, end, headers)
-            if at != end:
-                return False
+            at += max(value, 0)
+            if at + 1 != end or data[at]:
+                headers, at = _varint(data, at, _INT_BITS)
+                if headers < 0 or _headers_end(data, at, end, headers) != end:
+                    return False
+            at = end
     except (IndexError, ValueError):
         return False
     return at == len(data)

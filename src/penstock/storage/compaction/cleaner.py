@@ -97,6 +97,8 @@ class _Slot:
         self.cleaned: Cleaned | None = None
         """Written segment that is not swapped in yet."""
         self.due = self.going = False
+        self.waiting = False
+        """Whether `cleaned` waits for the end of a checkpoint."""
 
 
 class LogCleaner:
@@ -331,7 +333,11 @@ class LogCleaner:
             return
         if slot.stop.is_set() or log.closed is not None:
             self._abandon(slot)
-        elif not self._checkpointer.running and log.state.may_swap:
+        elif self._checkpointer.running:
+            if not slot.waiting:
+                slot.waiting = True
+                self._checkpointer.save_points_and(_nothing, partial(self._swap_again, slot))
+        elif log.state.may_swap:
             gone = [slot.segments[base] for base in cleaned.bases]
             if not log.compaction.begin_swap(gone):
                 self._abandon(slot)
@@ -343,6 +349,11 @@ class LogCleaner:
             else:  # otherwise removed offsets would count as lost after a crash
                 log.compaction.note_holes()
                 self._checkpointer.save_points_and(work, then)
+
+    def _swap_again(self, slot: _Slot, _: BaseException | None) -> None:
+        """Swap the segment that waited for the end of a checkpoint, if it still waits."""
+        slot.waiting = False
+        self._swap(slot)
 
     def _decided(
         self, slot: _Slot, log: PartitionLog, gone: list[Segment], error: BaseException | None

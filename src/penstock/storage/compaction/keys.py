@@ -120,6 +120,18 @@ class KeyMap:
         self._slots_max = max(self._slots_max, 1 << (int(keys * _FULL)).bit_length())
         self.slots = self._made(keys)
 
+    def live(self, bases: Ints, end_offset: int) -> Ints:
+        """Return for each batch how many keys have their last offset in it.
+
+        `bases` are the base offsets of adjacent batches, which end at `end_offset`.
+        """
+        counts, begins = np.zeros(len(bases) + 1, np.int64), bases.astype(np.uint64)
+        for low in range(0, len(self.slots), _COUNTED_SLOTS):
+            ends = self.slots[low : low + _COUNTED_SLOTS, 2]
+            ends = ends[(ends > 0) & (ends <= end_offset)]
+            counts += np.bincount(np.searchsorted(begins, ends), minlength=len(counts))
+        return counts[1:]
+
     def note(self, rows: Rows) -> None:
         self.known = kernels.note_keys(
             rows.hashes, rows.spans, rows.kinds, 0, len(rows.kinds), self.slots, self.known
@@ -189,17 +201,113 @@ _BATCHES_MAX: Final = 1 << 14
 """Maximum number of rows of a table."""
 _COMPRESSED_BYTES: Final = 256 << 10
 """Maximum compressed bytes that are decompressed together."""
+NOTED_BATCHES_MAX: Final = 1 << 16
+"""Maximum number of batches whose tables a pass keeps, with 160 bytes each."""
+_COUNTED_SLOTS: Final = 1 << 20
+"""Number of slots of a key map that are counted together."""
 
 
-class Chunk(NamedTuple):
+class Chunk:
     """Adjacent complete batches of a segment, with their bytes `view`, from byte `position` on.
 
-    `table` has a row of header fields and decisions for each batch (`kernels.compaction`).
+    `table` has a row of header fields and decisions for each batch (`kernels.compaction`). `live`
+    has for each batch how many of its records are the newest of their keys; None if unknown.
     """
 
-    view: memoryview
-    table: Ints
-    position: int
+    __slots__ = ("_read", "_view", "live", "position", "table")
+
+    def __init__(
+        self,
+        view: memoryview | None,
+        table: Ints,
+        position: int,
+        *,
+        read: Callable[[Chunk], memoryview] | None = None,
+        live: Ints | None = None,
+    ) -> None:
+        """Create a chunk. Without `view`, its bytes are read by `read` when they are needed."""
+        self._view = view
+        self._read = read
+        self.table = table
+        self.position = position
+        self.live = live
+
+    @property
+    def view(self) -> memoryview:
+        """Bytes of the batches; raises CorruptLog or OSError if they cannot be read."""
+        if self._view is None:
+            self._view = memoryview(b"") if self._read is None else self._read(self)
+        return self._view
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.table[-1, kernels.END])
+
+
+class NotedBatches:
+    """Tables of the batches whose keys a pass has noted, so that it need not read them again.
+
+    A batch none of whose records is the newest of its key is dropped without being read. Bounded in
+    batches: later segments are read twice.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[tuple[int, Ints]]] = {}
+        self._count = self._end_offset = 0
+
+    def add(self, source: Source, chunk: Chunk) -> None:
+        self._count += len(chunk.table)
+        if self._count <= NOTED_BATCHES_MAX:
+            table = chunk.table.copy()
+            self._tables.setdefault(source.path, []).append((chunk.position, table))
+
+    def end(self, source: Source, *, whole: bool) -> None:
+        """End a segment, whose batches count only if the pass has noted the `whole` segment."""
+        tables = self._tables.pop(source.path, [])
+        if not whole or self._count > NOTED_BATCHES_MAX:
+            return
+        self._end_offset = source.next_offset
+        if tables:
+            # The last batch, which often stays without records, becomes a chunk of its own.
+            position, table = tables.pop()
+            last = table[-1:].copy()
+            start = int(last[0, kernels.POSITION])
+            last[:, [kernels.BEGIN, kernels.END, kernels.POSITION]] -= start
+            tables += [(position, table[:-1])] if len(table) > 1 else []
+            self._tables[source.path] = [*tables, (position + start, last)]
+
+    def chunks(self, keys: KeyMap) -> dict[str, list[tuple[int, Ints, Ints]]]:
+        """Return position, table and live records of each chunk, by the path of its segment."""
+        tables = [table for chunks in self._tables.values() for _, table in chunks]
+        if not tables:
+            return {}
+        bases = np.concatenate([table[:, kernels.BASE_OFFSET] for table in tables])
+        live, place = keys.live(bases, self._end_offset), 0
+        found: dict[str, list[tuple[int, Ints, Ints]]] = {}
+        for path, chunks in self._tables.items():
+            for position, table in chunks:
+                part = live[place : place + len(table)]
+                found.setdefault(path, []).append((position, table, part))
+                place += len(table)
+        return found
+
+
+def read_noted(
+    files: Files, source: Source, spend: Callable[[int], None], chunk: Chunk
+) -> memoryview:
+    """Read the bytes of a chunk again, and verify them; raises CorruptLog, OSError."""
+    spend(chunk.size_bytes)
+    file = files.open_file(source.path)
+    try:
+        view = memoryview(read_range(files, file, chunk.size_bytes, chunk.position))
+        if len(view) < chunk.size_bytes:
+            raise CorruptLog(Path(source.path), chunk.position, "the file is too short")
+        check_crcs(view, chunk.table)
+    except CorruptBatch as error:
+        raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
+    finally:
+        files.close(file)
+    return view
 
 
 def chunks(
@@ -223,7 +331,7 @@ def chunks(
             try:
                 for chunk in tables(view, position, check=True):
                     yield chunk
-                    at += len(chunk.view)
+                    at += chunk.size_bytes
             except CorruptBatch as error:
                 raise CorruptLog(Path(source.path), position + at, str(error)) from None
             if at == 0:

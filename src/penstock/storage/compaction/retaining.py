@@ -22,7 +22,7 @@ Source: Kafka's `Cleaner.cleanInto`; KIP-534.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from penstock.storage.log.compaction import Live
 
 if TYPE_CHECKING:
     from penstock.records.columnar.arrays import Bytes, Flags, Ints
+
+
+_NOTHING: Final = memoryview(b"")
 
 
 class Retained(NamedTuple):
@@ -87,6 +90,11 @@ class Retention:
         mode[beyond | control & ~(idle & over & ~kept)] = kernels.WHOLE
         undated = control & idle & ~dated & ~beyond
         by_key = ~(control | beyond | aborted) & (table[:, kernels.COUNT] > 0)
+        if chunk.live is not None:
+            tombstones = table[:, kernels.TOMBSTONES]
+            whole = by_key & (chunk.live == table[:, kernels.COUNT]) & (tombstones == 0)
+            mode[whole] = kernels.WHOLE
+            by_key &= ~whole & ((chunk.live > 0) | (tombstones < 0))
         opened = np.flatnonzero(by_key | undated)
         retained = self._look_inside(chunk, opened, undated[opened], dated[opened])
         emptied = kept & ~control & (mode == kernels.DROP)
@@ -126,7 +134,7 @@ class Retention:
         """
         part = chunk.table[opened]
         part[:, kernels.MODE] = np.where(markers, kernels.WHOLE, kernels.DROP)
-        rows = read_rows(chunk.view, part, self._keys.secret)
+        rows = read_rows(chunk.view if len(part) else _NOTHING, part, self._keys.secret)
         keep = np.empty(len(rows.kinds), np.uint8)
         kernels.choose(
             part, rows.hashes, rows.spans, rows.kinds, self._keys.slots, self._now_ms, keep
@@ -153,7 +161,7 @@ class Retention:
 def note_keys(
     chunk: Chunk, keys: KeyMap, first_dirty: int, transactions: PassedTransactions
 ) -> int:
-    """Record the keys of a chunk in the key map.
+    """Record the keys of a chunk in the key map, and the numbers of tombstones in its table.
 
     Return -1, or the base offset of the first batch whose keys the map has no room for.
 
@@ -164,13 +172,22 @@ def note_keys(
     last_offsets = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA]
     wanted = _with_keys(table, last_offsets, transactions)
     wanted &= last_offsets >= first_dirty  # a log may start within a batch
-    part = table[wanted]
+    places = np.flatnonzero(wanted)
+    part = table[places]
     totals = part[:, kernels.COUNT].cumsum()
     taken = int(np.searchsorted(totals, keys.room, "right"))
     if taken == 0 and len(part) and keys.known == 0:
         keys.grow(int(totals[0]))
         taken = 1
-    keys.note(read_rows(chunk.view, part[:taken], keys.secret))
+    rows = read_rows(chunk.view, part[:taken], keys.secret)
+    keys.note(rows)
+    table[:, kernels.TOMBSTONES] = -1  # unknown
+    if taken:
+        starts = totals[:taken] - part[:taken, kernels.COUNT]
+        tombstones = (rows.kinds & kernels.TOMBSTONE) // kernels.TOMBSTONE
+        table[places[:taken], kernels.TOMBSTONES] = np.add.reduceat(
+            tombstones, starts, dtype=np.int64
+        )
     return int(part[taken, kernels.BASE_OFFSET]) if taken < len(part) else -1
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,15 @@ from penstock.kernels import compaction as kernels
 from penstock.records import HEADER_BYTES, CorruptBatch, compress, decode_header, seal
 from penstock.records.errors import RecordTooLarge, UnsupportedCodec
 from penstock.records.header import CODEC_MASK
-from penstock.storage.compaction.keys import Chunk, KeyMap, PassedTransactions, Secret, chunks
+from penstock.storage.compaction.keys import (
+    Chunk,
+    KeyMap,
+    NotedBatches,
+    PassedTransactions,
+    Secret,
+    chunks,
+    read_noted,
+)
 from penstock.storage.compaction.retaining import Retained, Retention, note_keys
 from penstock.storage.files.errors import CorruptLog
 from penstock.storage.files.values import (
@@ -48,15 +57,25 @@ _GROWTH_BYTES: Final = 12
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
+def unchanged(table: Ints) -> bool:
+    """Return whether compaction keeps all batches of a table; then set their sizes in it."""
+    if (table[:, kernels.MODE] != kernels.WHOLE).any():
+        return False
+    table[:, kernels.OUT_SIZE] = table[:, kernels.SIZE]
+    table[:, kernels.OUT_TIMESTAMP] = table[:, kernels.MAX_TIMESTAMP]
+    return True
+
+
 def rewritten(chunk: Chunk, retained: Retained) -> list[memoryview]:
     """Return the batches of a chunk that compaction keeps, unchanged or rebuilt as the modes in the
     chunk's table demand; set the batches' new sizes in the table."""
-    table, data = chunk.table, np.frombuffer(chunk.view, np.uint8)
+    table = chunk.table
     mode = table[:, kernels.MODE]
-    if (mode == kernels.WHOLE).all():
-        table[:, kernels.OUT_SIZE] = table[:, kernels.SIZE]
-        table[:, kernels.OUT_TIMESTAMP] = table[:, kernels.MAX_TIMESTAMP]
+    if unchanged(table):
         return [chunk.view]
+    if (mode == kernels.DROP).all():
+        return []
+    data = np.frombuffer(chunk.view, np.uint8)
     rebuilt = (mode == kernels.REBUILD) & (table[:, kernels.KEPT] > 0)
     if not (table[retained.opened, kernels.ATTRIBUTES] & CODEC_MASK).any():
         return [_copied(data, table, 0, len(table), retained)]
@@ -210,6 +229,7 @@ class CleaningPass:
         self._secret = secret
         self._spend = spend
         self._steps: Iterator[Cleaned] | None = None
+        self._noted: dict[str, list[tuple[int, Ints, Ints]]] = {}
         self.figures = Figures()
         self.end_offset = plan.first_dirty
         """Offset up to which the log is clean once `step` has returned None."""
@@ -256,18 +276,23 @@ class CleaningPass:
         """Fill the key map; return the offset below which the map has all keys."""
         plan = self._plan
         transactions = PassedTransactions(plan.aborted)
-        end = plan.first_dirty
+        end, full, noted = plan.first_dirty, -1, NotedBatches()
         for source in plan.sources:
             if source.next_offset <= plan.first_dirty:
                 continue
             for chunk in chunks(self._files, source, self._chunk_bytes, self._spent):
                 try:
-                    end = note_keys(chunk, keys, plan.first_dirty, transactions)
+                    full = note_keys(chunk, keys, plan.first_dirty, transactions)
                 except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
                     raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
-                if end >= 0:
-                    return end
-            end = source.next_offset
+                if full >= 0:
+                    break
+                noted.add(source, chunk)
+            noted.end(source, whole=full < 0 and source.base_offset >= plan.first_dirty)
+            end = source.next_offset if full < 0 else full
+            if full >= 0:
+                break
+        self._noted = noted.chunks(keys)
         return end
 
     def _spent(self, size_bytes: int) -> None:
@@ -334,15 +359,16 @@ class CleaningPass:
         changed = len(group) > 1
         try:
             for place, source in enumerate(group):
-                for chunk in chunks(self._files, source, self._chunk_bytes, self._spent):
-                    ends = chunk.position + len(chunk.view) == source.size_bytes
-                    parts = self._retained(source, chunk, retention, last=ends and place == last)
-                    target.index(chunk.table)
-                    if not changed and parts[0] is not chunk.view:
+                for chunk in self._chunks(source):
+                    ends = chunk.position + chunk.size_bytes == source.size_bytes
+                    retained = self._decide(source, chunk, retention, ends and place == last)
+                    whole = unchanged(chunk.table)
+                    if not changed and not whole:
                         changed = True
                         self._copy(source, chunk.position, target)
                     if changed:
-                        self._write(target, parts)
+                        self._write(target, self._rewritten(source, chunk, retained))
+                    target.index(chunk.table)
             transactions = retention.transactions.take_index()
             if not changed:
                 return None
@@ -351,12 +377,19 @@ class CleaningPass:
             target.close()
         return target.size_bytes
 
-    def _retained(
-        self, source: Source, chunk: Chunk, retention: Retention, *, last: bool
-    ) -> list[memoryview]:
+    def _chunks(self, source: Source) -> Iterator[Chunk]:
+        """Yield the chunks of a segment; those with noted keys are read only if necessary."""
+        noted = self._noted.get(source.path)
+        if noted is None:
+            yield from chunks(self._files, source, self._chunk_bytes, self._spent)
+            return
+        read = partial(read_noted, self._files, source, self._spent)
+        for position, table, live in noted:
+            yield Chunk(None, table, position, read=read, live=live)
+
+    def _decide(self, source: Source, chunk: Chunk, retention: Retention, last: bool) -> Retained:
         try:
             retained = retention.decide(chunk, last=last)
-            parts = rewritten(chunk, retained)
         except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
             raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
         table = chunk.table
@@ -365,7 +398,13 @@ class CleaningPass:
         rebuilt = table[:, kernels.MODE] == kernels.REBUILD
         self.figures.read_records += int(counts.sum())
         self.figures.kept_records += int(counts[whole].sum() + table[rebuilt, kernels.KEPT].sum())
-        return parts
+        return retained
+
+    def _rewritten(self, source: Source, chunk: Chunk, retained: Retained) -> list[memoryview]:
+        try:
+            return rewritten(chunk, retained)
+        except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
+            raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
 
     def _write(self, target: CleanedSegment, parts: Sequence[memoryview]) -> None:
         size_bytes = sum(map(len, parts))

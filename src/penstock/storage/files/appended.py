@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from penstock.base.settings import LONG_MAX
-from penstock.records import BatchHeader
+from penstock.records import BatchHeader, decode_header
 from penstock.storage.files.errors import StorageError, StorageFailed
 from penstock.storage.files.producers import Undo
 from penstock.storage.files.segment import Segment
@@ -44,51 +46,38 @@ class AppendedTo(Protocol):
 LogT = TypeVar("LogT", bound=AppendedTo)
 
 
-class Appended(Generic[LogT]):
+class Appended(Struct, Generic[LogT], eq=False):
     """Batches of one append call, from acceptance to eviction."""
 
-    __slots__ = (
-        "base_offset", "data", "headers", "in_segment", "lease", "log", "next_offset", "position",
-        "segment", "size_bytes", "stamped", "undo",
-    )  # fmt: skip
+    log: LogT
+    segment: Segment
+    position: int
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    known_headers: list[BatchHeader] | None
+    """Headers of the batches; None if `data` is one batch whose header is decoded when needed."""
+    data: Buffer
+    lease: Lease | None = None
+    undo: list[Undo] | None = None
+    stamped: bool = False
+    """Whether the headers hold final offsets, as in a replica's batches with offset gaps."""
+    in_segment: bool = False
+    """Whether the bytes are synced in the segment before the journal entry is written."""
 
-    def __init__(
-        self,
-        log: LogT,
-        segment: Segment,
-        position: int,
-        base_offset: int,
-        next_offset: int,
-        size_bytes: int,
-        headers: list[BatchHeader],
-        data: Buffer,
-        lease: Lease | None,
-        undo: list[Undo] | None,
-        stamped: bool = False,
-    ) -> None:
-        self.log = log
-        self.segment = segment
-        self.position = position
-        self.base_offset = base_offset
-        self.next_offset = next_offset
-        self.size_bytes = size_bytes
-        self.headers = headers
-        self.data = data
-        self.lease = lease
-        self.undo = undo
-        self.in_segment = False
-        """Whether the bytes are synced in the segment before the journal entry is written."""
-        self.stamped = stamped
-        """Whether the headers hold final offsets, as in a replica's batches with offset gaps."""
+    @property
+    def headers(self) -> list[BatchHeader]:
+        headers = self.known_headers
+        return [decode_header(self.data)] if headers is None else headers
 
     def release(self) -> None:
         self.data = b""
-        lease, self.lease = self.lease, None
-        if lease is not None:
+        if self.lease is not None:
+            lease, self.lease = self.lease, None
             lease.release()
 
 
-class Control(Appended[LogT]):
+class Control(Appended[LogT], eq=False, kw_only=True):
     """Journal row without batches: a change of a log, performed once the row is durable.
 
     `perform` changes the files. It runs before later appends of the log become durable, and raises
@@ -97,28 +86,42 @@ class Control(Appended[LogT]):
     added to the tail.
     """
 
-    __slots__ = ("perform", "take_back")
-
-    def __init__(
-        self,
-        log: LogT,
-        segment: Segment,
-        position: int,
-        base_offset: int,
-        next_offset: int,
-        *,
-        data: bytes = b"",
-        perform: Callable[[], None],
-        take_back: Callable[[], None],
-    ) -> None:
-        offsets = base_offset, next_offset
-        super().__init__(log, segment, position, *offsets, len(data), [], data, None, None)
-        self.perform = perform
-        self.take_back = take_back
+    perform: Callable[[], None]
+    take_back: Callable[[], None]
 
     def cuts_behind(self, sequence: int) -> None:
         if self.segment.base_offset >= 0:
             self.log.tail.cut_sequence = sequence
+
+
+class Wide(Struct, Generic[LogT], eq=False):
+    """Appends to many logs that share one part of a journal entry (`log/wide.py`).
+
+    `table` has their rows of the journal's table, and `data` has their batches back to back.
+    """
+
+    rows: list[Appended[LogT]]
+    table: bytes
+    data: bytes
+    in_segment: ClassVar[bool] = False
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+
+Queued = Appended[LogT] | Wide[LogT]
+
+
+def separate(items: Iterable[Queued[LogT]]) -> list[Appended[LogT]]:
+    """Return the appends of all items, in their order."""
+    appends: list[Appended[LogT]] = []
+    for item in items:
+        if isinstance(item, Wide):
+            appends += item.rows
+        else:
+            appends.append(item)
+    return appends
 
 
 class Tail(Generic[LogT]):
@@ -187,6 +190,10 @@ class TailCache(Generic[LogT]):
         self._order.append(item)
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
+    def add_all(self, wide: Wide[LogT]) -> None:
+        self._order += wide.rows
+        self.size_bytes += wide.size_bytes + _OVERHEAD_BYTES * len(wide.rows)
+
     def shrink(self) -> LogT | None:
         """Evict written appends, oldest first, until the cache is within its limit.
 
@@ -195,12 +202,19 @@ class TailCache(Generic[LogT]):
         order = self._order
         while order and self.size_bytes > self._limit_bytes:
             item = order[0]
-            if item.data:
-                tail = item.log.tail
-                if tail.written == 0:
-                    return item.log
-                self.drop(tail.pop_oldest())
+            if not item.data:
+                order.popleft()
+                continue
+            tail = item.log.tail
+            if tail.written == 0:
+                return item.log
+            oldest = tail.pop_oldest()
+            self.size_bytes -= oldest.size_bytes + _OVERHEAD_BYTES
+            if oldest.lease is None:
+                oldest.data = b""
             else:
+                oldest.release()
+            if oldest is item:
                 order.popleft()
         return None
 
@@ -222,7 +236,7 @@ class AppendQueue(Generic[LogT]):
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.pending: list[Appended[LogT]] = []
+        self.pending: list[Queued[LogT]] = []
         self.pending_bytes = 0
         self.controls = False
         """Whether `pending` holds controls."""
@@ -233,7 +247,7 @@ class AppendQueue(Generic[LogT]):
         self.failed: StorageFailed | None = None
         """Permanent failure after a failed sync; the queue accepts nothing afterwards."""
 
-    def add(self, item: Appended[LogT]) -> None:
+    def add(self, item: Queued[LogT]) -> None:
         self.pending.append(item)
         self.pending_bytes += item.size_bytes
 
@@ -246,15 +260,21 @@ class AppendQueue(Generic[LogT]):
         self.pending.remove(item)
         self.pending_bytes -= item.size_bytes
 
-    def take(self) -> tuple[list[Appended[LogT]], int, bool]:
+    def separated(self) -> list[Appended[LogT]]:
+        """Return the queued appends; wide ones are queued as separate ones from now on."""
+        self.pending = [*separate(self.pending)]
+        return separate(self.pending)
+
+    def take(self) -> tuple[list[Queued[LogT]], int, bool]:
         """Remove and return everything queued: appends, their bytes, whether any are controls."""
         taken = self.pending, self.pending_bytes, self.controls
         self.pending, self.pending_bytes, self.controls = [], 0, False
         return taken
 
     def forget(self, log: LogT) -> None:
-        self.pending_bytes -= sum([item.size_bytes for item in self.pending if item.log is log])
-        self.pending = [item for item in self.pending if item.log is not log]
+        items = self.separated()
+        self.pending_bytes -= sum([item.size_bytes for item in items if item.log is log])
+        self.pending = [item for item in items if item.log is not log]
 
     def fail(self, error: StorageFailed) -> None:
         """Stop accepting appends, and keep the first of several errors."""

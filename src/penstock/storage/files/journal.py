@@ -26,7 +26,7 @@ from uuid import UUID
 from penstock.base.crc import crc32c
 from penstock.base.files import Files, sync_directory, write_all
 from penstock.records import decode_header
-from penstock.storage.files.appended import Appended, LogT
+from penstock.storage.files.appended import LogT, Queued, Wide
 from penstock.storage.files.errors import (
     JOURNAL_ENTRY_BYTES_MAX,
     JOURNAL_PREWRITE_BYTES,
@@ -357,7 +357,7 @@ class Journal:
             sync_directory(self._files, self._directory)
         self.synced_bytes = self._total_bytes
 
-    def write(self, items: Sequence[Appended[LogT]], *, sync: bool) -> None:
+    def write(self, items: Sequence[Queued[LogT]], *, sync: bool) -> None:
         """Write a group's appends; with `sync`, sync them as well.
 
         Raises:
@@ -420,14 +420,15 @@ class Journal:
         if self._active is not None:
             yield self._active
 
-    def _write_entry(self, items: Sequence[Appended[LogT]], payload_bytes: int) -> None:
+    def _write_entry(self, items: Sequence[Queued[LogT]], payload_bytes: int) -> None:
         rows, payloads = _rows(items)
-        file = self._take_file(payload_bytes + len(items) * _ROW_KEY_BYTES)
+        count = row_count(items)
+        file = self._take_file(payload_bytes + count * _ROW_KEY_BYTES)
         head, size_bytes, checksum = encode_entry(
             rows,
             payloads,
             payload_bytes,
-            item_count=len(items),
+            item_count=count,
             sequence=self.sequence + 1,
             generation=file.generation,
             durable_sequence=self.durable_sequence,
@@ -511,16 +512,26 @@ class Journal:
                 self._files.write_at(file.descriptor, [_ZEROS], position)
 
 
-def journal_bytes(item: Appended[LogT]) -> int:
+def journal_bytes(item: Queued[LogT]) -> int:
     """Return how many bytes the journal stores for an append, without its table row."""
     return REFERENCE_BYTES if item.in_segment else item.size_bytes
 
 
-def _rows(items: Sequence[Appended[LogT]]) -> tuple[list[bytes], list[Buffer]]:
+def row_count(items: Sequence[Queued[LogT]]) -> int:
+    """Return how many rows the journal stores for a group."""
+    wide = [len(item.rows) - 1 for item in items if isinstance(item, Wide)]
+    return len(items) + sum(wide)
+
+
+def _rows(items: Sequence[Queued[LogT]]) -> tuple[list[bytes], list[Buffer]]:
     pack = ROW.pack
     rows: list[bytes] = []
     payloads: list[Buffer] = []
     for item in items:
+        if isinstance(item, Wide):
+            rows.append(item.table)
+            payloads.append(item.data)
+            continue
         position, size_bytes, data = item.position, item.size_bytes, item.data
         if item.in_segment:
             leader_epoch = decode_header(item.data).partition_leader_epoch
@@ -534,7 +545,7 @@ def _rows(items: Sequence[Appended[LogT]]) -> tuple[list[bytes], list[Buffer]]:
     return rows, payloads
 
 
-def _entries(items: Sequence[Appended[LogT]]) -> Iterator[tuple[Sequence[Appended[LogT]], int]]:
+def _entries(items: Sequence[Queued[LogT]]) -> Iterator[tuple[Sequence[Queued[LogT]], int]]:
     """Split a group into entries of bounded size."""
     total = sum([item.size_bytes for item in items])
     total -= sum([item.size_bytes - REFERENCE_BYTES for item in items if item.in_segment])

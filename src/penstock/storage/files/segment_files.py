@@ -21,7 +21,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.base.files import Files, read_file, read_range
+from penstock.base.files import Buffer, Files, read_file, read_range
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader
 from penstock.storage.files.errors import SCAN_BYTES, CorruptLog
@@ -117,6 +117,12 @@ logger = logging.getLogger(__name__)
 
 _LENGTH_OVERHEAD_BYTES: Final = 12
 _OFFSET: Final = Struct(">q")
+READ_AHEAD: Final = 2
+"""Times the bytes of a read that the kernel reads ahead of a consumer that reads in order."""
+READ_AHEAD_FROM_BYTES: Final = 128 << 10
+READ_AHEAD_BYTES_MAX: Final = 16 << 20
+READ_ENDS_MAX: Final = 1024
+"""Maximum number of earlier reads whose ends are remembered."""
 _LOOK_BYTES: Final = 4096 + 1024
 """Bytes that a walk reads at once to find one batch: about one index interval."""
 
@@ -159,12 +165,14 @@ class IndexCache:
 class SegmentFiles:
     """Open files and indexes of a store's segments; used on the event loop's thread."""
 
-    __slots__ = ("_counters", "descriptors", "files", "indexes")
+    __slots__ = ("_counters", "_ends", "descriptors", "files", "indexes")
 
     def __init__(
         self, files: Files, counters: Counters, *, open_files_max: int, index_cache_bytes: int
     ) -> None:
         self._counters = counters
+        self._ends: dict[tuple[Segment, int], int] = {}
+        """Positions at which reads of segments ended, by the offset after them."""
         self.files = files
         self.descriptors = Descriptors(files, open_files_max)
         self.indexes = IndexCache(index_cache_bytes)
@@ -172,6 +180,8 @@ class SegmentFiles:
     def forget(self, segment: Segment) -> None:
         """Close the files of a segment that is about to change or be removed."""
         self.indexes.forget(segment)
+        for key in [key for key in self._ends if key[0] is segment]:
+            del self._ends[key]
         for suffix in SEGMENT_SUFFIXES:
             self.descriptors.forget(segment.sibling(suffix))
 
@@ -468,16 +478,22 @@ class SegmentFiles:
         interval_bytes: int,
         epoch: int,
         gaps: bool,
+        following: Segment | None = None,
     ) -> Read | None:
         """Return verified complete batches from the one that holds `offset`; None if there is none.
 
         The read ends before a batch that holds `end_offset`, and before a damaged batch. Batches
-        must have the leader epoch `epoch`, unless it is -1.
+        must have the leader epoch `epoch`, unless it is -1. Reads in order also load the beginning
+        of the segment `following` into the kernel's cache.
 
         Raises:
             CorruptLog: the first batch is damaged, or no batch holds `offset` although there are no
                 `gaps`.
         """
+        if end_offset is None:
+            read = self._read_on(segment, offset, max_bytes, epoch, following)
+            if read is not None:
+                return read
         first = self.locate(segment, offset, interval_bytes)
         if first is None:
             return None
@@ -498,21 +514,65 @@ class SegmentFiles:
             end, _ = self.end_before(segment, start, limit, interval_bytes)
         return self._verified(segment, start, end, epoch)
 
+    def _read_on(
+        self,
+        segment: Segment,
+        offset: int,
+        max_bytes: int,
+        epoch: int,
+        following: Segment | None,
+    ) -> Read | None:
+        """Read where the segment begins or an earlier read ended, without a look at the index.
+
+        The kernel starts to read the bytes behind it meanwhile. Return None if `offset` is not such
+        a place, or if the bytes do not begin with a whole batch from `offset` on.
+        """
+        start = 0 if offset == segment.base_offset else self._ends.get((segment, offset))
+        if start is None or max_bytes <= 0:
+            return None
+        descriptor = self.descriptor_of(segment)
+        size = min(max_bytes, segment.written_bytes - start)
+        if size >= READ_AHEAD_FROM_BYTES:  # otherwise the kernel's own reading ahead suffices
+            ahead = min(READ_AHEAD * size, READ_AHEAD_BYTES_MAX)
+            left = min(ahead, segment.written_bytes - start - size)
+            if left:
+                self.files.read_ahead(descriptor, start + size, left)
+            if left < ahead and following is not None and following.written_bytes:
+                self.files.read_ahead(self.descriptor_of(following), 0, ahead - left)
+        data = read_range(self.files, descriptor, size, start)
+        good, next_offset = whole_batches(data, epoch)
+        if not good or _OFFSET.unpack_from(data)[0] != offset:
+            return None
+        return self._followed(segment, data, start, good, next_offset)
+
     def _verified(self, segment: Segment, start: int, end: int, epoch: int) -> Read:
         """Return the intact batches at the beginning of a range; raises CorruptLog without any."""
-        descriptor = self.descriptor_of(segment)
-        data = read_range(self.files, descriptor, end - start, start)
+        data = read_range(self.files, self.descriptor_of(segment), end - start, start)
         good, next_offset = whole_batches(data, epoch)
         if not good:
             raise CorruptLog(Path(segment.path), start, "the batch is damaged")
-        if good < end - start:
-            data = data[:good]
-        elif end < segment.written_bytes:
-            behind = read_range(self.files, descriptor, _OFFSET.size, end)
-            if len(behind) < _OFFSET.size or _OFFSET.unpack(behind)[0] < next_offset:
+        return self._followed(segment, data, start, good, next_offset)
+
+    def _followed(
+        self, segment: Segment, data: bytes, start: int, good: int, next_offset: int
+    ) -> Read:
+        """Return the first `good` bytes, unless the batch behind them has a lower offset."""
+        end = start + good
+        if end < segment.written_bytes:
+            behind = data[good : good + _OFFSET.size]
+            if len(behind) < _OFFSET.size:
+                behind = read_range(self.files, self.descriptor_of(segment), _OFFSET.size, end)
+            follows = len(behind) == _OFFSET.size and _OFFSET.unpack(behind)[0] >= next_offset
+            if good == len(data) and not follows:
                 reason = f"no batch follows offset {next_offset - 1}"
                 raise CorruptLog(Path(segment.path), end, reason)
-        return self._counted(data, next_offset)
+            if len(self._ends) >= READ_ENDS_MAX:
+                del self._ends[next(iter(self._ends))]
+            self._ends[segment, next_offset] = end
+        part: Buffer = data
+        if good < len(data):
+            part = data[:good] if good < len(data) // 2 else memoryview(data)[:good]
+        return self._counted(part, next_offset)
 
     def piece(self, segment: Segment, start: int, end: int, next_offset: int) -> Read:
         """Read the bytes [start, end) of a segment, whose batches `survey` has found intact.
@@ -523,7 +583,7 @@ class SegmentFiles:
         data = read_range(self.files, self.descriptor_of(segment), end - start, start)
         return self._counted(data, next_offset)
 
-    def _counted(self, data: bytes, next_offset: int) -> Read:
+    def _counted(self, data: Buffer, next_offset: int) -> Read:
         self._counters.reads += 1
         self._counters.read_bytes += len(data)
         return Read([data], len(data), next_offset)

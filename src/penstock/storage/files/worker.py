@@ -39,6 +39,13 @@ class Worker:
     def attached(self) -> bool:
         return self._call_soon is not None
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the next turn of the event loop; at once without a loop."""
+        if self._call_soon is None:
+            callback()
+        else:
+            self._call_soon(callback)
+
     def submit(self, job: Job, done: Done) -> None:
         """Run `job`; then call `done(result, None)` or `done(None, error)`."""
         if self._call_soon is None:

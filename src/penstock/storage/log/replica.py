@@ -229,7 +229,7 @@ class LogReplica:
             return
         state.queue.add_control(
             Control(
-                state, NOWHERE, int(standing.lost), standing.promised, standing.limbo,
+                state, NOWHERE, int(standing.lost), standing.promised, standing.limbo, 0, [], b"",
                 perform=partial(self._keep_durably, standing),
                 take_back=partial(setattr, self, "standing", before),
             )
@@ -344,7 +344,7 @@ class LogReplica:
 
     def _take_back(self, end: int) -> None:
         state = self._state
-        waiting = [item for item in state.queue.pending if item.log is state]
+        waiting = [item for item in state.queue.separated() if item.log is state]
         while waiting and state.log_end_offset > end:
             item = waiting.pop()
             if isinstance(item, Control):
@@ -392,7 +392,7 @@ class LogReplica:
         state.end_at(end)
         state.queue.add_control(
             Control(
-                state, segment, position, end, end,
+                state, segment, position, end, end, 0, [], b"",
                 perform=partial(self._perform_cut, before, segment, end, position),
                 take_back=self._take_back_cut,
             )
@@ -413,7 +413,7 @@ class LogReplica:
         state.end_at(offset)
         state.queue.add_control(
             Control(
-                state, segment, STARTS, offset, offset, data=producers,
+                state, segment, STARTS, offset, offset, len(producers), [], producers,
                 perform=partial(self._perform_start, before, segment, producers),
                 take_back=self._take_back_start,
             )

@@ -557,7 +557,7 @@ class LogState:
                 base_offset = header.base_offset if item.stamped else base_offset
                 segment.add(header, base_offset, RELATIVE_OFFSET_MAX if full else interval_bytes)
                 base_offset += header.last_offset_delta + 1
-            item.headers = []
+            item.known_headers = []
             item.undo = None
             written_bytes += item.size_bytes
             if item.lease is not None:

@@ -188,10 +188,12 @@ class Checkpointer:
                 failure = disk_full(error, self._path) or failure
         for then in waiting:
             then(failure)
+        if self._running:  # for one of them, which continues as below when it ends
+            return
         again, self._again = self._again, False
-        if again and not self._running:
+        if again:
             self.start()
-        elif not self._running:
+        else:
             self._save_behind()
 
     def close(self) -> None:

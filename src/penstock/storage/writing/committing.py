@@ -31,14 +31,14 @@ from typing import NamedTuple
 
 from penstock.base.files import sync_directory
 from penstock.base.settings import LONG_MAX
-from penstock.storage.files.appended import Appended, Control
+from penstock.storage.files.appended import Appended, Control, Queued, separate
 from penstock.storage.files.errors import (
     INLINE_COMMIT_BYTES_MAX,
     SEGMENT_SYNCS_MAX,
     StorageError,
     StorageFailed,
 )
-from penstock.storage.files.journal import Journal
+from penstock.storage.files.journal import Journal, row_count
 from penstock.storage.files.values import LogOwner
 from penstock.storage.files.worker import SideBySide, Worker
 from penstock.storage.log.state import LogState, StoreParts
@@ -59,7 +59,7 @@ OnDurable = Callable[[StorageError | None], None]
 class Group(NamedTuple):
     """Appends that become durable together, and the callbacks that wait for them."""
 
-    items: list[Appended[LogState]]
+    items: list[Queued[LogState]]
     callbacks: list[OnDurable]
     size_bytes: int
     controls: bool
@@ -123,9 +123,9 @@ class Committer:
             self._finish(group, error)
         else:
             # Logs may have been deleted while the group waited; their bytes are gone.
-            items = [item for item in group.items if item.log.closed is None]
+            items = [item for item in separate(group.items) if item.log.closed is None]
             with self._alone():
-                self._start(group._replace(items=items))
+                self._start(group._replace(items=[*items]))
         self.commit()
 
     def drain(self) -> None:
@@ -153,7 +153,7 @@ class Committer:
         sync = self._policy == "group" or self._flush_is_due(group)
         large = self._segment_writer.large_in(group.items, group.size_bytes) if sync else []
         in_journal = group.size_bytes - sum([item.size_bytes for item in large])
-        if not self._journal.has_room(in_journal + 512 * len(group.items)):
+        if not self._journal.has_room(in_journal + 512 * row_count(group.items)):
             self._in_flight = group
             self._waiting_for_room = True
             self.make_room()
@@ -195,7 +195,7 @@ class Committer:
         Counts the unsynced records of each log, and records the lowest `flush.ms` above 0.
         """
         due = False
-        for item in group.items:
+        for item in separate(group.items):
             log = item.log
             config = log.config
             if config.flush_messages != LONG_MAX:
@@ -217,7 +217,8 @@ class Committer:
                 error = StorageFailed(f"the journal's writer failed: {error!r}")
             with self._alone():
                 self._finish(group, error)
-        self.commit()
+        # At the end of the turn, so that the requests that have arrived meanwhile join the group.
+        self._worker.call_soon(self.commit)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -230,14 +231,11 @@ class Committer:
 
     def _write_segments(self, group: Group) -> None:
         sync = self._flush_is_due(group)
-        if (
-            len(group.items) == 1
-            and not sync
-            and self._segment_writer.may_write_alone(group.items[0])
-        ):
-            self._write_lone(group)
+        items = separate(group.items)
+        if len(items) == 1 and not sync and self._segment_writer.may_write_alone(items[0]):
+            self._write_lone(group, items[0])
             return
-        logs = list(dict.fromkeys(item.log for item in group.items))
+        logs = list(dict.fromkeys(item.log for item in items))
         job = NOTHING
         try:
             job = self._segment_writer.plan(logs, durable_only=False)
@@ -256,26 +254,26 @@ class Committer:
             return
         # Mark as written before the tails are read again: a second write of an append would use a
         # receive buffer that was already returned and refilled.
-        for item in group.items:
+        for item in items:
             item.log.unwritten_bytes += item.size_bytes
             self._queue.unwritten_bytes += item.size_bytes
         self._segment_writer.finish(job)
         self._finish(group, None)
 
-    def _write_lone(self, group: Group) -> None:
+    def _write_lone(self, group: Group, item: Appended[LogState]) -> None:
         """Write a group of one append without a `Job`, which would cost more than the write."""
         try:
-            self._segment_writer.write_alone(group.items[0])
+            self._segment_writer.write_alone(item)
         except OSError as error:
             self._finish(group, storage_error(self._root, error))
             return
         self._finish(group, None)
 
     def _finish(self, group: Group, error: StorageError | None) -> None:
-        appends = group.items
+        appends = separate(group.items)
         self._segment_writer.wrote_direct(group.direct, error)
         if group.controls and error is None:
-            appends, error = self._perform_controls(group)
+            appends, error = self._perform_controls(appends)
         if error is not None:
             self._fail(group, error)
             return
@@ -299,7 +297,7 @@ class Committer:
             self.on_written(within)
 
     def _perform_controls(
-        self, group: Group
+        self, items: list[Appended[LogState]]
     ) -> tuple[list[Appended[LogState]], StorageError | None]:
         """Perform the controls of a group that is now in the journal, such as truncations of files.
 
@@ -307,7 +305,7 @@ class Committer:
         failed control or None.
         """
         appends: list[Appended[LogState]] = []
-        for item in group.items:
+        for item in items:
             if not isinstance(item, Control):
                 appends.append(item)
             elif item.log.closed is None:
@@ -331,7 +329,7 @@ class Committer:
         else:
             self._counters.disk_full += 1
             logger.error("a group of appends was rejected: %s", error)
-            for item in reversed(group.items + later.items):
+            for item in reversed(separate(group.items + later.items)):
                 if item.log.closed is not None:
                     continue
                 if isinstance(item, Control):

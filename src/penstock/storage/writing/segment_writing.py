@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.base.files import Files, sync_directory, write_all
-from penstock.storage.files.appended import Appended
+from penstock.storage.files.appended import Appended, Queued, Wide
 from penstock.storage.files.errors import (
     INLINE_WRITE_BYTES_MAX,
     SEGMENT_WRITE_BYTES,
@@ -88,9 +88,7 @@ class SegmentWriter:
         self._when_idle: list[Callable[[StorageError | None], None]] = []
         self.error: StorageError | None = None
 
-    def large_in(
-        self, items: list[Appended[LogState]], size_bytes: int
-    ) -> list[Appended[LogState]]:
+    def large_in(self, items: list[Queued[LogState]], size_bytes: int) -> list[Appended[LogState]]:
         """Mark and return the large appends of a group: they are written before the journal entry.
 
         `size_bytes` is the size of the whole group.
@@ -101,6 +99,8 @@ class SegmentWriter:
         covered = self._journal.checkpoint_sequence
         large = []
         for item in items:
+            if isinstance(item, Wide):
+                continue
             item.in_segment = (
                 item.size_bytes > least
                 and bool(item.headers)
@@ -139,11 +139,11 @@ class SegmentWriter:
     def became_durable(self, items: list[Appended[LogState]]) -> None:
         """Record appends that became durable, and start the segment writes that are due."""
         queue, unwritten, wanted = self._queue, self._unwritten, self._wanted
+        queue.unwritten_bytes += sum([item.size_bytes for item in items])
         for item in items:
             log = item.log
             size_bytes = item.size_bytes
             log.unwritten_bytes += size_bytes
-            queue.unwritten_bytes += size_bytes
             unwritten[log] = None
             if item.lease is not None or log.unwritten_bytes >= SEGMENT_WRITE_BYTES:
                 wanted[log] = None

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.framing import (
@@ -53,22 +54,16 @@ _V9 = struct.Struct(">ihqqqBBx")
 _SINGLE_HEAD = struct.Struct(">xhiBB")
 
 
-class ProduceRequest:
+class ProduceRequest(Struct, eq=False):
     """Decoded request. The records in `topics` are views of the frame."""
 
-    __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
-
-    def __init__(
-        self, transactional_id: str | None, acks: int, timeout_ms: int, topics: list[Topic]
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.acks = acks
-        self.timeout_ms = timeout_ms
-        self.topics = topics
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[Topic]
 
 
-@dataclass(slots=True)
-class PartitionResult:
+class PartitionResult(Struct):
     """Result of the append to one partition. `error` is Kafka's number, 0 for success."""
 
     index: int

@@ -1,0 +1,193 @@
+"""Appends of one batch to each of many logs: the same as single appends, or left to them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.records import compress, decode_header, encode_header, seal
+from penstock.records.appends import AppendResult
+from penstock.storage import DiskFull, LogConfig
+from tests.faulty_files import FaultyFiles
+from tests.storage.batches import Harness, batch, read_all
+
+
+def changed(data: memoryview, **fields: Any) -> memoryview:
+    """A batch with other fields in its header, and a checksum that fits."""
+    header = decode_header(data)
+    whole = bytearray(encode_header(header._replace(**fields)) + bytes(data[61:]))
+    seal(whole)
+    return memoryview(whole)
+
+
+def packed(data: memoryview) -> memoryview:
+    records = bytes(compress(3, bytes(data[61:])))
+    whole = bytes(data[:61]) + records
+    return changed(memoryview(whole), batch_length=len(whole) - 12, attributes=3)
+
+
+def flipped(data: memoryview, place: int) -> memoryview:
+    whole = bytearray(data)
+    whole[place] ^= 1
+    return memoryview(whole)
+
+
+PLAIN = [
+    batch(), batch(3, fill=7), batch(200, size=3000), packed(batch(9, size=600)),
+    batch(2, producer_id=5, epoch=0, sequence=0), batch(size=16_000, fill=1),
+]  # fmt: skip
+NOT_WIDE = [
+    flipped(batch(), -1),
+    flipped(packed(batch(9, size=600)), 65),
+    changed(batch(), base_offset=1),
+    changed(batch(), magic=1),
+    changed(batch(3), record_count=2),
+    changed(batch(3), last_offset_delta=3, record_count=4),
+    changed(batch(), base_timestamp=5000),
+    changed(batch(), base_timestamp=1 << 60, max_timestamp=1 << 60),
+    changed(batch(), batch_length=48),
+    changed(batch(), attributes=16, producer_id=3, producer_epoch=0, base_sequence=0),
+    changed(batch(), producer_id=-2),
+    batch(producer_id=5, epoch=-1),
+    batch(size=17 << 10, fill=1),
+    memoryview(b"short"),
+]
+
+
+def test_wide_appends_equal_single_ones(tmp_path: Path) -> None:
+    one, each = Harness(tmp_path / "one"), Harness(tmp_path / "each")
+    count = len(PLAIN)
+    logs = [each.log(number) for number in range(count)]
+    for log in logs:
+        log.load()
+    for turn in range(30):
+        data = [PLAIN[(turn + number) % count] for number in range(count)]
+        if turn:
+            data = [batch(fill=turn) if item is PLAIN[4] else item for item in data]
+        expected = [one.append(item, number) for number, item in enumerate(data)]
+        results = each.store.append_each(
+            logs, [memoryview(bytes(item)) for item in data], config=each.config,
+            now_ms=each.clock.ms,
+        )  # fmt: skip
+        assert results == [AppendResult(base, -1, 0) for base in expected]
+        if turn % 3 == 0:
+            assert one.commit() is each.commit() is None
+        if turn == 10:
+            each.store.checkpoint()
+    assert one.commit() is each.commit() is None
+    whole = [read_all(one.log(number)) for number in range(count)]
+    assert [read_all(log) for log in logs] == whole
+    each.crash()
+    assert [read_all(each.log(number)) for number in range(count)] == whole
+    again = memoryview(bytes(PLAIN[4]))
+    duplicate = each.log(4).append(memoryview(bytearray(again)), now_ms=each.clock.ms)
+    assert (duplicate.base_offset, duplicate.duplicate) == (0, True)
+    assert (
+        each.store.append_each(
+            [each.log(3)] * 2, [batch()] * 2, config=each.config, now_ms=each.clock.ms
+        )
+        == [None] * 2
+    )
+    assert each.store.append_each(
+        [each.log(4)], [again], config=each.config, now_ms=each.clock.ms
+    ) == [None]
+    one.store.close()
+    each.store.close()
+
+
+def test_batches_that_are_not_plain_are_left_to_single_appends(tmp_path: Path) -> None:
+    """The others of the call are appended."""
+    harness = Harness(tmp_path, config=LogConfig(retention_ms=-1, message_timestamp_after_max_ms=9))
+    harness.log(1).append(batch(2, producer_id=5, epoch=0, sequence=0), now_ms=harness.clock.ms)
+    data = [item for bad in NOT_WIDE for item in (batch(), bad)]
+    logs = [harness.log(number) for number in range(len(data))]
+    for log in logs:
+        log.load()
+    results = harness.store.append_each(logs, data, config=harness.config, now_ms=harness.clock.ms)
+    assert [result is None for result in results] == [False, True] * len(NOT_WIDE)
+    assert harness.commit() is None
+    assert [log.durable_offset for log in logs[::2]] == [1] * len(NOT_WIDE)
+    assert [log.log_end_offset for log in logs[3::2]] == [0] * (len(NOT_WIDE) - 1)
+    for log, bad in zip(logs[1::2], NOT_WIDE, strict=True):
+        if len(bad) < 16 << 10:
+            with pytest.raises(PenstockError):
+                log.append(memoryview(bytearray(bad)), now_ms=harness.clock.ms, single=True)
+    harness.store.close()
+
+
+@pytest.mark.parametrize("settings", [
+    {"cleanup_policy": "compact"}, {"record_validation": "full"}, {"compression_type": "zstd"},
+    {"message_timestamp_type": "LogAppendTime"},
+    {"schema_validation_value": True}, {"segment_index_bytes": 64}, {"segment_jitter_ms": 5},
+])  # fmt: skip
+def test_topics_with_other_checks_are_left_to_single_appends(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    harness = Harness(tmp_path, config=LogConfig(retention_ms=-1, **settings))
+    harness.log().load()
+    found = harness.store.append_each(
+        [harness.log()], [batch()], config=harness.config, now_ms=harness.clock.ms
+    )
+    assert found == [None]
+    harness.store.close()
+
+
+def test_logs_that_reject_appends_get_none(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, config=LogConfig(retention_ms=-1, segment_ms=10, segment_bytes=250))
+    logs = [harness.log(number) for number in range(5)]
+    for _ in range(2):
+        harness.put(batch(timestamp=2000), 4)
+    for number, log in enumerate(logs[:3]):
+        harness.put(batch(timestamp=1000), number)
+        log.load()
+    logs[0].state.fence = PenstockError("moving")
+    logs[1].set_leader_epoch(4)  # its next append begins a segment
+    data = [batch(timestamp=2000)] * 5
+    found = harness.store.append_each(logs, data, config=harness.config, now_ms=harness.clock.ms)
+    # The third's segment is too old, the fourth is not loaded, the fifth's segment is full.
+    assert found == [None] * 5
+    harness.store.close()
+
+
+def test_a_full_disk_undoes_a_wide_append(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    logs = [harness.log(number) for number in range(20)]
+    for number in range(20):
+        harness.put(batch(2, producer_id=5, epoch=0, sequence=0), number)
+    for _ in range(2):
+        harness.append(batch(size=300), 3)
+        found = harness.store.append_each(
+            logs, [batch(2, size=900, producer_id=5, epoch=0, sequence=2)] * 20,
+            config=harness.config, now_ms=harness.clock.ms,
+        )  # fmt: skip
+        assert None not in found
+        files.fail = lambda name, path: errno.ENOSPC if name == "write_at" else None
+        assert isinstance(harness.commit(), DiskFull)
+        assert [(log.log_end_offset, log.durable_offset) for log in logs] == [(2, 2)] * 20
+        files.fail = lambda name, path: None
+    assert harness.put(batch(2, producer_id=5, epoch=0, sequence=2), 7) == 2
+    harness.store.close()
+
+
+def test_a_log_is_deleted_while_a_wide_append_waits(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    logs = [harness.log(number) for number in range(5)]
+    for log in logs:
+        log.load()
+    found = harness.store.append_each(
+        logs, [batch(3)] * 5, config=harness.config, now_ms=harness.clock.ms
+    )
+    assert None not in found
+    harness.store.delete(TopicPartition("orders", 2))
+    assert harness.commit() is None
+    assert [log.durable_offset for log in logs] == [3, 3, 0, 3, 3]
+    harness.crash()
+    assert [harness.log(number).durable_offset for number in (0, 1, 3, 4)] == [3] * 4
+    assert harness.log(2).log_end_offset == 0
+    harness.store.close()
