@@ -349,6 +349,16 @@ class GroupCommits:
         """Set the event loop's `call_soon`; without it, `flush` commits every request."""
         self._call_soon = call_soon
 
+    def append_each(
+        self, partitions: Sequence[LocalPartition], batches: Sequence[memoryview], now_ms: int
+    ) -> list[AppendResult | None]:
+        """Append as `LogStore.append_each` to partitions of a topic, and commit at the end of this
+        turn. The caller adds the results to `appends`."""
+        logs = [partition.log for partition in partitions]
+        config = partitions[0].config
+        self.schedule()
+        return self._store.append_each(logs, batches, config=config, now_ms=now_ms)
+
     def flush(self) -> None:
         """End a request: register one store callback for all of its appends."""
         appends = self.appends

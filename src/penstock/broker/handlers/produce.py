@@ -44,7 +44,7 @@ from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
 from penstock.broker.requests.access import forbidden_topic
 from penstock.broker.requests.opening import Opener, OpenResult, Sealed
 from penstock.broker.requests.schema_ids import Candidate, SchemaChecks, TopicIds, UnknownSchema
-from penstock.partitions import look_up_watermarks
+from penstock.partitions import LocalPartition, look_up_watermarks
 from penstock.records import InvalidProducerEpoch, InvalidRecord, decode_header, says_transactional
 from penstock.records.appends import AppendResult, Done, IdReader, NeedsOpening, Opening, Outcome
 from penstock.records.errors import InvalidTxnState
@@ -62,6 +62,7 @@ from penstock.wire.kafka.produce import (
     encode_response,
     encode_single_frame,
 )
+from penstock.wire.kafka.produce import Partition as PartitionBatch
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
@@ -330,6 +331,8 @@ def guard_of(guards: Guards, place: Place) -> Guard:
 logger = logging.getLogger(__name__)
 
 _ALL: Final = -1
+WIDE_PARTITIONS_MIN: Final = 32
+"""Least partitions of a topic whose batches are appended together, which costs 0.1 ms at least."""
 
 
 class Produce(Struct, frozen=True, kw_only=True):
@@ -395,20 +398,22 @@ class Produce(Struct, frozen=True, kw_only=True):
     ) -> Coroutine[Any, Any, None] | None:
         """Append the batches of a request; return a coroutine for those to decompress first.
 
-        `guards` are the verified transactions of batches. `results` already has the partitions that
-        were rejected.
+        `guards` are the verified transactions of batches; `results` has the rejected partitions.
         """
         now_ms, acks, traces = self.clock.now_ms(), request.acks, self.traces
         by_id = context.version >= TOPIC_IDS_FROM
         topics = self.partitions.topics_by_id if by_id else self.partitions.topics_by_name
-        pending = _Pending(self, context, request, results)
+        deadline = context.started + request.timeout_ms / 1000
+        pending = _Pending(self, context, request, results, deadline)
         sealed: list[_Sealed] = []
         for key, partitions in request.topics:
             topic = topics.get(key)
             topic_results: list[PartitionResult] = []
             results.append((key, topic_results))
-            for index, records in partitions:
-                result = _Appended(index, pending)
+            wide = len(partitions) >= WIDE_PARTITIONS_MIN and guards is None
+            state = pending, topic, partitions, topic_results, now_ms
+            for index, records in self._append_wide(*state) if wide else partitions:
+                result = _Appended(index, pending=pending)
                 topic_results.append(result)
                 try:
                     if topic is None:
@@ -428,10 +433,8 @@ class Produce(Struct, frozen=True, kw_only=True):
                         )  # fmt: skip
                         result.takes = partition.append_takes
                     except (NeedsOpening, UnknownSchema):
-                        result.takes = "the batch's validation"
-                        transactional = guard is not None
-                        batch = Sealed(records, partition.config, transactional, ids is not None)
-                        sealed.append(_Sealed(result, done, topic, partition, batch, guard))
+                        item = Sealed(records, partition.config, guard is not None, ids is not None)
+                        sealed.append(_Sealed(result, done, topic, partition, item, guard))
                     pending.outstanding += 1
                 except Exception as error:
                     _fail(result, topic, error)
@@ -445,6 +448,41 @@ class Produce(Struct, frozen=True, kw_only=True):
         if lease is not None:
             lease.retain()
         return self._append_opened(context, pending, sealed, lease)
+
+    def _append_wide(
+        self,
+        pending: _Pending,
+        topic: ServedTopic | None,
+        batches: list[PartitionBatch],
+        results: list[PartitionResult],
+        now_ms: int,
+    ) -> list[PartitionBatch]:
+        """Append the ordinary batches for local partitions of a topic together.
+
+        Add their results to `results`, and return the batches that must be appended one by one.
+        """
+        if topic is None or topic.topic.internal or self.traces is not None:
+            return batches
+        served = topic.partitions
+        local = [
+            (batch, partition, batch[1])
+            for batch in batches
+            if batch[1] and 0 <= batch[0] < len(served)
+            and type(partition := served[batch[0]]) is LocalPartition
+        ]  # fmt: skip
+        if len(local) < WIDE_PARTITIONS_MIN:
+            return batches
+        _, partitions, records = zip(*local, strict=True)
+        appended = self.commits.append_each(partitions, records, now_ms)
+        done = set()
+        for (batch, _, _), outcome in zip(local, appended, strict=True):
+            if outcome is not None:
+                done.add(id(batch))
+                result = _Appended(batch[0], pending=pending, takes=LocalPartition.append_takes)
+                results.append(result)
+                self.commits.appends.append((result, outcome))
+        pending.outstanding += len(done)
+        return [batch for batch in batches if id(batch) not in done]
 
     def _writable(self, context: RequestContext, topic: ServedTopic, index: int) -> Partition:
         """Return a partition that this client may write to; raises PenstockError."""
@@ -479,6 +517,8 @@ class Produce(Struct, frozen=True, kw_only=True):
         connection = context.connection
         client = (connection.principal, connection.client_host)
         now_ms = self.clock.now_ms()
+        for waiting in sealed:
+            waiting.result.takes = "the batch's validation"
         try:
             found = await self.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
             if any(waiting.batch.with_ids for waiting in sealed):
@@ -563,7 +603,7 @@ class Produce(Struct, frozen=True, kw_only=True):
     ) -> None:
         """Append nothing, and respond with `error` for every partition of the request."""
         context.no_answer = request.acks == 0
-        _Pending(self, context, request, _refused(request, error)).answer()
+        _Pending(self, context, request, _refused(request, error), 0.0).answer()
 
     def refuse_old(
         self, context: RequestContext, frame: memoryview, offset: int, message: str
@@ -638,23 +678,14 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
     ]
 
 
-class _Appended(PartitionResult):
+class _Appended(PartitionResult, eq=False, kw_only=True):
     """Response element of a partition, and the callback that fills it after the append.
 
     `takes` names the step that the append waits for, for the error message of a timeout.
     """
 
-    __slots__ = ("_pending", "takes")
-    takes: str
-
-    def __init__(self, index: int, pending: _Pending) -> None:
-        self.index = index
-        self.error = 0
-        self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
-        self.message = None
-        self.record_errors = ()
-        self.leader = None
-        self._pending = pending
+    pending: _Pending
+    takes: str = ""
 
     def __call__(self, outcome: Outcome) -> None:
         if not isinstance(outcome, AppendResult):
@@ -663,32 +694,21 @@ class _Appended(PartitionResult):
             self.error, self.message = error_number(outcome.error), outcome.message
         else:
             self.base_offset, self.log_append_time_ms, self.log_start_offset, _, _, _ = outcome
-        pending = self._pending
+        pending = self.pending
         pending.outstanding -= 1
         if not pending.outstanding:
             pending.answer()
 
 
-class _Pending:
+class _Pending(Struct, eq=False):
     """Request that waits until all of its appends are acknowledged."""
 
-    __slots__ = (
-        "_context", "_produce", "_request", "_results", "deadline", "outstanding",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        produce: Produce,
-        context: RequestContext,
-        request: ProduceRequest,
-        results: list[TopicResult],
-    ) -> None:
-        self._produce = produce
-        self._context = context
-        self._request = request
-        self._results: list[TopicResult] | None = results
-        self.outstanding = 0
-        self.deadline = context.started + request.timeout_ms / 1000
+    _produce: Produce
+    _context: RequestContext
+    _request: ProduceRequest
+    _results: list[TopicResult] | None
+    deadline: float
+    outstanding: int = 0
 
     def append_opened(
         self, sealed: _Sealed, ready: OpenResult, now_ms: int, lease: Lease | None
