@@ -63,7 +63,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -73,7 +73,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from benchmarks.harness import Row
-from benchmarks.peers import grpc_stream, http_ingest
+from benchmarks.peers import grpc_stream, host_bare, http_ingest
 from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.round_trip import RoundTrip, on_one_core
 from penstock.apps.loads.figures import interleaved
@@ -81,6 +81,7 @@ from penstock.apps.loads.unix_socket import RawLimit, connect
 from penstock.client import Client
 from penstock.host.client.blocking import HostClient
 from penstock.host.client.futures import PublishFuture
+from penstock.host.ring import Ring
 from penstock.testing import Broker
 
 KIBIBYTE, MEBIBYTE = 1 << 10, 1 << 20
@@ -102,6 +103,18 @@ PARTS: Final = ("socket", "ring", "checksum", "fresh", "grpc", "http", "round_tr
 SINGLE, SOCKET, ARROW = "DATA", "DATA_BATCH", "DATA_BATCH of an Arrow array"
 RING, RING_ARROW = f"{SOCKET} in the ring", f"{ARROW} in the ring"
 CHECKSUM = "DATA_BATCH with checksums"
+BARE, BARE_RING = "bare frames", "bare frames in the ring"
+AIMS: Final = {
+    (SOCKET, "64 KiB"): 0.5,
+    (ARROW, "64 KiB"): 0.5,
+    (RING, "256 KiB"): 1.5,
+    (RING, "1 MiB"): 1.5,
+    (RING_ARROW, "256 KiB"): 1.5,
+    (RING_ARROW, "1 MiB"): 1.5,
+}
+"""Of the raw socket, by contender and size."""
+ROUND_TRIP_AIM: Final = 25.0
+"""Microseconds of the median on one core."""
 _RING: Final = {"ring_bytes": RING_BYTES, "ring_payload_bytes_min": 1}
 CLIENTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     SINGLE: ("socket", {}),
@@ -195,6 +208,10 @@ class Stage:
             _, raw_path = self.process("penstock.apps.loads.unix_socket", "take")
             self.raw = RawLimit(connect(raw_path))
             stack.callback(self.raw.close)
+            bare, bare_path = self.process("benchmarks.peers.host_bare")
+            self.bare_pid = bare.pid
+            self.bare = host_bare.Producer(bare_path)
+            stack.callback(self.bare.close)
             self.agent, self.agent_path = self.process("benchmarks.peers.host_agent", "null")
             self.grpc: dict[str, grpc_stream.Producer] = {}
             self.pids = [self.agent.pid]
@@ -223,7 +240,7 @@ class Stage:
 
     def process(self, module: str, *arguments: str) -> tuple[PeerProcess, str]:
         """Start a peer; it and the path of its socket."""
-        name = f"{module.rpartition('.')[2]}-{arguments[0]}".replace(":", "-")
+        name = "-".join((module.rpartition(".")[2], *arguments)).replace(":", "-")
         path = str(self._folder / name)
         return self._stack.enter_context(PeerProcess(module, *arguments, path)), path
 
@@ -265,6 +282,11 @@ def _throughput(stage: Stage, size: str, effort: Effort) -> list[Row]:
     contenders = {name: raw(read_bytes) for name, read_bytes in READS.items()}
     contenders[PIECES] = lambda: stage.raw.write_pieces(chunks, count, MEBIBYTE)
     with ExitStack() as clients:
+        contenders[BARE] = partial(stage.bare.batches, chunks, count)
+        if "ring" in stage.parts:
+            ring = Ring.create(RING_BYTES)
+            clients.callback(ring.close)
+            contenders[BARE_RING] = partial(stage.bare.batches, chunks, count, ring)
         for name, (part, options) in CLIENTS.items():
             if part in stage.parts:
                 client = HostClient(stage.agent_path, **options)
@@ -358,6 +380,8 @@ def _limit_rows(
                 prediction=PREDICTIONS[name][size],
                 reference=figures[best],
                 reference_name="raw AF_UNIX",
+                aim_ratio=AIMS.get((name, size)),
+                limit=_limit(name, size, figures, figures[best]),
             ),
             Row(
                 name=f"agent's CPU, {name}, {size}",
@@ -367,7 +391,33 @@ def _limit_rows(
                 note=f"the producer's own: {own[name]:.2f} s/GB",
             ),
         ]
+    rows += [
+        Row(
+            name=f"{name}, {size}",
+            value=figures[name],
+            unit="MB/s",
+            reference=figures[best],
+            reference_name="raw AF_UNIX",
+        )
+        for name in (BARE, BARE_RING)
+        if name in figures
+    ]
     return rows
+
+
+def _limit(name: str, size: str, figures: dict[str, float], raw: float) -> str:
+    """Why an aim is out of reach, by the figures of this run; empty where the bare program meets
+    it.
+    """
+    aim, bare = AIMS.get((name, size)), BARE_RING if "ring" in name else BARE
+    if aim is None or bare not in figures or figures[bare] >= aim * raw:
+        return ""
+    least, own = FRAMES[size] / figures[bare], FRAMES[size] / figures[name]
+    return (
+        f"A raw write of {size} takes {FRAMES[size] / raw:.1f} µs. The bare program, which only"
+        f" describes, encodes, copies and answers frames in Python, takes {least:.1f} µs a frame"
+        f" ({figures[bare] / raw:.2f} of raw), the client and its agent {own:.1f}."
+    )
 
 
 def _peer_rows(size: str, figures: dict[str, float]) -> list[Row]:
@@ -408,7 +458,8 @@ def _round_trips(stage: Stage, effort: Effort) -> list[Row]:
         stack.callback(client.close)
         client.wait_started()
         contenders: dict[str, Callable[[], object]] = {"agent": partial(client.send, payload)}
-        pids = list(stage.pids)
+        contenders[BARE] = partial(stage.bare.send, payload)
+        pids = [*stage.pids, stage.bare_pid]
         for name in ("blocking", "uvloop"):
             peer, path = stage.process("penstock.apps.loads.unix_socket", name)
             pids.append(peer.pid)
@@ -475,6 +526,19 @@ def _round_trip_rows(
             for echo in middle
             if echo != "agent"
         ]
+    owed = next(row for row in rows if row.reference_name == "blocking echo")
+    if place == "one core" and owed.reference is not None:
+        bare = next(row.reference or 0.0 for row in rows if row.reference_name == BARE)
+        rows[rows.index(owed)] = replace(
+            owed,
+            aim_value=ROUND_TRIP_AIM,
+            limit=(
+                f"An echo takes {owed.reference:.1f} µs, the bare program, which only encodes and"
+                f" decodes the two frames in Python, {bare:.1f}. The {owed.value - bare:.1f} µs"
+                " above it are credit, order, what is kept to be sent again, time limits and"
+                " checks of both sides."
+            ),
+        )
     return rows
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.host.client_machine import (
     _ALLOWED,
+    LARGE_PIECE_BYTES,
     ClientMachine,
     ClientState,
     ClientTerms,
@@ -72,10 +73,13 @@ def said(machine: ClientMachine) -> list[Header]:
     return [frame.header for frame in frames_of(b"".join(machine.take_output()))]
 
 
-def started(terms: ClientTerms | None = None, *, ring: bool = False) -> ClientMachine:
+def started(
+    terms: ClientTerms | None = None, *, ring: bool = False, **offer: object
+) -> ClientMachine:
     machine = ClientMachine(terms or ClientTerms())
     machine.connected(0, ring=ring)
-    machine.receive(hello_ack(ring_size_bytes=machine.terms.ring_bytes if ring else 0), 0)
+    ring_bytes = machine.terms.ring_bytes if ring else 0
+    machine.receive(hello_ack(ring_size_bytes=ring_bytes, **offer), 0)
     machine.take_output()
     return machine
 
@@ -398,16 +402,20 @@ def test_sequences_count_chunks_and_are_kept() -> None:
     assert list(machine.in_flight) == [1, 5]
 
 
-def test_the_payload_follows_its_header_uncopied() -> None:
-    machine = started(ClientTerms(checksum=True))
-    pieces: list[bytes | bytearray] = [b"one", bytearray(b"two")]
+@pytest.mark.parametrize("size", [3, LARGE_PIECE_BYTES + 1])
+def test_large_pieces_follow_their_header_uncopied_and_small_ones_are_joined(size: int) -> None:
+    machine = started(ClientTerms(checksum=True), payload_bytes=1 << 20, frame_bytes_max=1 << 20)
+    pieces: list[bytes | bytearray] = [b"1" * size, bytearray(b"2" * size)]
     machine.publish(batch(pieces), 0)
     output = machine.take_output()
-    assert output[1] is pieces[0]
-    assert output[2] is pieces[1]
+    if size > LARGE_PIECE_BYTES:
+        assert output[1] is pieces[0]
+        assert output[2] is pieces[1]
+    else:
+        assert len(output) == 1
     (parsed,) = frames_of(b"".join(output))
     assert parsed.flags == FLAG_PAYLOAD_CRC
-    assert bytes(parsed.payload) == b"onetwo"
+    assert bytes(parsed.payload) == b"".join(pieces)
 
 
 def test_payloads_in_the_ring() -> None:

@@ -122,6 +122,13 @@ class Disconnect(Struct, frozen=True):
 
 Event = Started | Ended | Drained | CreditChanged | Disconnect
 
+JOINED_BYTES_MAX: Final = 512 << 10
+"""Maximum payload of a frame whose pieces are joined, because the kernel and the loop that sends
+them work per piece.
+"""
+LARGE_PIECE_BYTES: Final = 16 << 10
+"""Average size in bytes above which pieces are not joined."""
+
 _STARTED: Final = ClientState.STARTED
 """Alias for the code that runs per frame, because access to an enumeration's member is slower."""
 
@@ -233,9 +240,12 @@ class ClientMachine:
             publication.first_sent_ms = now_ms
         self.in_flight[publication.first_sequence] = publication
         self._spoke_ms = now_ms
-        self._output.append(head)
-        if publication.ring_position == NO_POSITION:
-            self._output.extend(publication.payload)
+        payload = () if publication.ring_position != NO_POSITION else publication.payload
+        if len(payload) > 1 and size <= min(JOINED_BYTES_MAX, LARGE_PIECE_BYTES * len(payload)):
+            self._output.append(b"".join((head, *payload)))
+        else:
+            self._output.append(head)
+            self._output.extend(payload)
 
     def has_room(self, publication: Publication) -> bool:
         """Whether `publish` should be called now, because the credit and the ring have room.

@@ -33,7 +33,7 @@ from penstock.host.errors import InvalidRing
 
 RING_BYTES_MAX: Final = 1 << 30
 """Maximum size of a ring; no other limit keeps a file in memory from using all memory."""
-_JOINED_BYTES_MAX: Final = 256 << 10
+_JOINED_BYTES_MAX: Final = 128 << 10
 _NAME: Final = "penstock-ring"
 _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 _DESCRIPTORS_MAX: Final = 16
@@ -111,17 +111,16 @@ class Ring:
         Raises:
             BugError: the pieces do not end inside the ring.
         """
-        memory = self.memory
-        if len(pieces) > 1 and sum(map(len, pieces)) <= _JOINED_BYTES_MAX:
+        size, mapped = sum(map(len, pieces)), self._map
+        if mapped is None or position + size > self.size_bytes:
+            raise BugError(
+                f"a payload ends at byte {position + size}, but the ring has {self.size_bytes}"
+                " bytes"
+            )
+        if len(pieces) > 1 and size <= _JOINED_BYTES_MAX:
             pieces = (b"".join(pieces),)
-        for piece in pieces:
-            end = position + len(piece)
-            if end > self.size_bytes:
-                raise BugError(
-                    f"a payload ends at byte {end}, but the ring has {self.size_bytes} bytes"
-                )
-            memory[position:end] = piece
-            position = end
+        mapped.seek(position)
+        deque(map(mapped.write, pieces), 0)
 
     def close(self) -> None:
         """Unmap the ring; existing views stay valid until they are dropped."""

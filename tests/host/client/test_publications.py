@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.host.client.publications import JOINED_BYTES_MAX, many, one
+from penstock.host.client.publications import many, one
 from penstock.host.errors import InvalidChunks
 from penstock.host.publication import Publication, adjacent
 from penstock.testing import Agent
@@ -58,10 +58,10 @@ def test_an_agent_takes_arrow_arrays_from_socket_and_ring(ring_bytes: int) -> No
             client.publish_batch(values).result(20)
 
 
-def test_small_payloads_are_joined_and_large_ones_are_not() -> None:
-    half = bytes(JOINED_BYTES_MAX // 2)
-    assert len(made([half, half]).payload) == 1
-    assert len(made([half, half, b"x"]).payload) == 3
+def test_payloads_are_kept_without_a_copy() -> None:
+    payloads = [bytes(10), bytes(100_000)]
+    kept = made(payloads).payload
+    assert [id(piece) for piece in kept] == [id(payload) for payload in payloads]
 
 
 def test_a_payload_of_wide_items_is_its_bytes() -> None:

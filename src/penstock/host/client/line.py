@@ -25,6 +25,7 @@ from penstock.base.errors import BugError, CorruptError
 from penstock.base.system import Randomness
 from penstock.host.client.options import ClientOptions
 from penstock.host.client_machine import (
+    LARGE_PIECE_BYTES,
     ClientState,
     Disconnect,
     Drained,
@@ -53,9 +54,6 @@ IOV_MAX: Final = 1024
 
 JOINED_BYTES_MAX: Final = 128 << 10
 """Maximum total bytes of pieces that are joined before they are sent."""
-
-_LARGE_PIECE_BYTES: Final = 16 << 10
-"""Average size in bytes from which pieces are not joined."""
 
 _INBOX_BYTES: Final = 2 * (HEADER_BYTES_MAX + 1 + PRELUDE_BYTES)
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -175,7 +173,7 @@ class Outbound:
             data = pieces[0]
         else:
             size = sum(map(len, pieces))
-            if size > JOINED_BYTES_MAX or size >= _LARGE_PIECE_BYTES * len(pieces):
+            if size > JOINED_BYTES_MAX or size >= LARGE_PIECE_BYTES * len(pieces):
                 self._pieces.extend(pieces)
                 self._send_waiting(sock)
                 return

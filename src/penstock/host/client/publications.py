@@ -25,9 +25,6 @@ _OFFSET_WIDTHS: Final[Mapping[str, np.dtype[np.integer[Any]]]] = {
 }
 """Integer types of an Arrow array's offsets, by the name of the array's type."""
 
-JOINED_BYTES_MAX: Final = 96 << 10
-"""Maximum total bytes of payloads that are joined; larger copies need fresh memory each time."""
-
 
 def readable(payload: Any) -> Readable:
     """Return a payload as bytes without a copy; its memory must not change until the future ends.
@@ -75,11 +72,9 @@ def many(
         return made
     if set(map(type, payloads)) - {bytes}:
         payloads = [readable(payload) for payload in payloads]
-    made = batch(list(payloads), event_counts=event_counts, topic=topic, partition=partition)
+    # The garbage collector does not traverse a tuple of bytes while the frame is in flight.
+    made = batch(tuple(payloads), event_counts=event_counts, topic=topic, partition=partition)
     made.trace = current_context()
-    if made.payload_bytes <= JOINED_BYTES_MAX:
-        # One copy costs less than what the kernel does for a hundred pieces.
-        made.payload = (b"".join(made.payload),)
     return made
 
 
