@@ -3,7 +3,8 @@
 One client keeps one request in flight on each of its connections, with requests that were built
 before. It has one thread, and shares two cores with the broker, so the processor time of a request
 says more than the rate. Every step runs on Penstock as it comes (*synced*), on Penstock with
-`log.flush.policy=os`, and on Apache Kafka, which acknowledges from the page cache too.
+`log.flush.policy=os`, and on Apache Kafka, which acknowledges from the page cache too. Connections
+are opened to a bare program too, a uvloop server that receives, writes and answers.
 
 - **Connections**: 1 to 1,000, each with one record of 100 bytes for one of 16 partitions.
 - **Partitions**: 16 connections, whose requests of one record go round over 1 to 10,000 partitions.
@@ -30,9 +31,10 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -50,7 +52,15 @@ from benchmarks.peers.bare_client import (
     produced,
 )
 from benchmarks.peers.load import cpu_seconds, create_topic
-from benchmarks.peers.log_clients import KafkaClient, Link, Loop, closed_loop, framed
+from benchmarks.peers.log_clients import (
+    EchoClient,
+    KafkaClient,
+    Link,
+    Loop,
+    closed_loop,
+    framed,
+)
+from benchmarks.peers.round_trip import EchoServer
 from penstock.apps.loads.figures import percentile
 
 NAMES: Final = {
@@ -58,11 +68,13 @@ NAMES: Final = {
     single.FROM_CACHE: "penstock, policy os",
     single.APACHE: "Apache Kafka, page cache",
 }
+BARE = "bare program: uvloop echo that writes"
 VALUE_BYTES = 100
 TOPIC = "curve"
 FEW_PARTITIONS = 16
 FEW_CONNECTIONS = 16
 PROCESS_CONNECTIONS = 64
+LEADERS_SECONDS = 60
 
 
 class Curve(NamedTuple):
@@ -125,27 +137,47 @@ def measure(*, quick: bool) -> Report:
     """Measure every step of every curve, in turn on each server."""
     found: dict[tuple[str, int, str], list[Step]] = defaultdict(list)
     seconds, runs = (0.3, 1) if quick else (1.5, 3)
-    wide: set[int] = set()
     with single.brokers(*NAMES) as brokers:
         for broker in brokers.values():
             create_topic(broker.bootstrap, TOPIC, FEW_PARTITIONS)
-        for curve, load, is_wide in LOADS:
+        for curve, load in LOADS:
             for count in curve.quick if quick else curve.steps:
-                if is_wide and count not in wide:
-                    wide.add(count)
-                    for broker in brokers.values():
-                        create_topic(broker.bootstrap, f"{TOPIC}-{count}", count)
+                if curve is PARTITIONS:
+                    _create(brokers, count)
                 for _, (name, broker) in itertools.product(range(runs), brokers.items()):
-                    client = KafkaClient(broker.port)
-                    step = _step(broker.pid, load, client, count, seconds)
+                    step = _step(broker.pid, load, KafkaClient(broker.port), count, seconds)
                     found[curve.name, count, name].append(step)
-    for _ in range(runs):
-        for count in PROCESSES.quick if quick else PROCESSES.steps:
-            found[PROCESSES.name, count, single.PENSTOCK].append(_processes(count, seconds))
+    for curve, name, alone in (
+        (CONNECTIONS, BARE, _bare),
+        (PROCESSES, single.PENSTOCK, _processes),
+    ):
+        for count, _ in itertools.product(curve.quick if quick else curve.steps, range(runs)):
+            found[curve.name, count, name].append(alone(count, seconds))
     middle = {
         key: Step(*map(statistics.median, zip(*steps, strict=True))) for key, steps in found.items()
     }
     return Report(rows=list(_rows(middle)), charts=list(_charts(middle)))
+
+
+def _create(brokers: Mapping[str, single.Broker], count: int) -> None:
+    """Create the topic of so many partitions on each broker."""
+    for broker in brokers.values():
+        create_topic(broker.bootstrap, f"{TOPIC}-{count}", count)
+        _await_leaders(KafkaClient(broker.port), count)
+
+
+def _await_leaders(client: KafkaClient, count: int) -> None:
+    """Wait until every partition of a topic accepts records."""
+    deadline = time.monotonic() + LEADERS_SECONDS
+    while True:
+        with ExitStack() as stack:
+            try:
+                closed_loop(width(stack, client, count), 0)
+                return
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+        time.sleep(0.1)
 
 
 def connections(stack: ExitStack, client: KafkaClient, count: int) -> list[Link]:
@@ -176,13 +208,13 @@ def groups(stack: ExitStack, client: KafkaClient, count: int) -> list[Link]:
     return _links(stack, client, _shares(requests), committed)
 
 
-LOADS: Final[Sequence[tuple[Curve, Load, bool]]] = (
-    (CONNECTIONS, connections, False),
-    (GROUPS, groups, False),
-    (PARTITIONS, partitions, True),
-    (WIDTH, width, True),
+LOADS: Final[Sequence[tuple[Curve, Load]]] = (
+    (CONNECTIONS, connections),
+    (GROUPS, groups),
+    (PARTITIONS, partitions),
+    (WIDTH, width),
 )
-"""Curves with their loads, and whether a step has a topic of so many partitions."""
+"""Curves with their loads; `WIDTH` uses the topics of `PARTITIONS`."""
 
 
 def _shares(requests: Sequence[bytes]) -> list[Iterator[bytes]]:
@@ -200,17 +232,31 @@ def _links(
     requests: Sequence[Iterator[bytes]],
     check: Callable[[memoryview], object],
 ) -> list[Link]:
-    return [Link(stack.enter_context(client.open("")), each, framed(check)) for each in requests]
+    bare = isinstance(client, EchoClient)
+    return [
+        Link(
+            stack.enter_context(client.open("")),
+            each,
+            client.answers(1) if bare else framed(check),
+        )
+        for each in requests
+    ]
 
 
 def _step(pid: int, load: Load, client: KafkaClient, count: int, seconds: float) -> Step:
     with ExitStack() as stack:
-        closed_loop(load(stack, client, count), seconds / 4)  # logs and compiled code are loaded
-    with ExitStack() as stack:
         links = load(stack, client, count)
+        closed_loop(links, seconds / 4)  # logs and compiled code are loaded
         before = cpu_seconds(pid)
         loop = closed_loop(links, seconds)
         return _figures(loop, cpu_seconds(pid) - before)
+
+
+def _bare(count: int, seconds: float) -> Step:
+    """Run the connections of a step against a program that only receives, writes and answers."""
+    size = len(BatchTemplate(1, VALUE_BYTES).request(TOPIC, 0))
+    with closing(EchoServer(size, EchoClient.ANSWER_BYTES, "write")) as echo:
+        return _step(echo.pid, connections, EchoClient(echo.port), count, seconds)
 
 
 def _figures(loop: Loop, cpu: float) -> Step:
@@ -233,24 +279,20 @@ def _processes(count: int, seconds: float) -> Step:
         create_topic(server.bootstrap, TOPIC, PROCESS_CONNECTIONS)
         told = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(TOPIC, timeout=30)
 
-        def links() -> list[Link]:
-            template = BatchTemplate(1, VALUE_BYTES)
-            found = []
-            for partition in told.topics[TOPIC].partitions.values():
-                client = KafkaClient(told.brokers[partition.leader].port)
-                request = itertools.repeat(template.request(TOPIC, partition.id))
-                found += _links(stack, client, [request], produced)
-            return found
-
-        closed_loop(links(), seconds / 4)
-        opened = links()
+        template = BatchTemplate(1, VALUE_BYTES)
+        links = []
+        for partition in told.topics[TOPIC].partitions.values():
+            client = KafkaClient(told.brokers[partition.leader].port)
+            request = itertools.repeat(template.request(TOPIC, partition.id))
+            links += _links(stack, client, [request], produced)
+        closed_loop(links, seconds / 4)
         before = cpu_seconds(server.pid)
-        loop = closed_loop(opened, seconds)
+        loop = closed_loop(links, seconds)
         return _figures(loop, cpu_seconds(server.pid) - before)
 
 
 def _rows(found: Steps) -> Iterator[Row]:
-    for curve in (*(curve for curve, _, _ in LOADS), PROCESSES):
+    for curve in (*(curve for curve, _ in LOADS), PROCESSES):
         for count, predicted in zip(curve.steps, curve.predicted, strict=True):
             if (curve.name, count, single.PENSTOCK) in found:
                 yield _row(curve, count, predicted, found)
@@ -264,6 +306,8 @@ def _row(curve: Curve, count: int, predicted: float, found: Steps) -> Row:
     notes = [BENDS[curve.name] if count == 1 else "", _described("synced", ours)]
     notes += [_described("policy os", cached)] if cached else []
     notes += [_described("Apache Kafka", peer)] if peer else []
+    bare = found.get((curve.name, count, BARE))
+    notes += [_described("bare program", bare)] if bare else []
     return Row(
         name=f"{count:,} {curve.name}",
         value=ours.rate,
@@ -281,12 +325,12 @@ def _described(name: str, step: Step) -> str:
 
 
 def _charts(found: Steps) -> Iterator[Chart]:
-    for curve in (*(curve for curve, _, _ in LOADS), PROCESSES):
+    for curve in (*(curve for curve, _ in LOADS), PROCESSES):
         for title, unit, value in CHARTS:
             lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
             for (name, count, server), step in found.items():
                 if name == curve.name:
-                    lines[NAMES[server]].append((count, value(step)))
+                    lines[NAMES.get(server, server)].append((count, value(step)))
             yield Chart(
                 title=f"{curve.name}: {title}",
                 unit=unit,

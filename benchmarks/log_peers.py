@@ -40,7 +40,7 @@ from benchmarks.harness import Row, figure
 from benchmarks.peers import single
 from benchmarks.peers.load import cpu_seconds, resident_mebibytes
 from benchmarks.peers.log_clients import (
-    Answers,
+    EchoClient,
     KafkaClient,
     LogClient,
     NatsClient,
@@ -66,7 +66,6 @@ BARE: Final = {
     CACHED: "bare program: uvloop echo that writes",
 }
 KEEPS: Final[Mapping[str, Literal["write", "sync"]]] = {SYNCED: "sync", CACHED: "write"}
-ANSWER_BYTES = 80
 BESIDE: Final = {SYNCED: (REDIS_ALWAYS,), CACHED: (KAFKA, REDIS, NATS, RABBIT)}
 """Peers that give the same durability."""
 CONNECTIONS = 64
@@ -74,31 +73,6 @@ BATCHES: Final = {100: 1_000, 1024: 100}
 """Records of a batch by the size of their values."""
 SINGLE_BYTES = 100
 MIB = 1 << 20
-
-
-class EchoClient(KafkaClient):
-    """Client of the bare program, whose answers all have the same size and no content."""
-
-    def create(self, topic: str) -> None:
-        """Do nothing: the program has no topics."""
-
-    def delete(self, topic: str) -> None:
-        """Do nothing: the program has no topics."""
-
-    def request(self, topic: str, records: int, value_bytes: int, number: int = 0) -> bytes:
-        """Return a request whose size does not depend on the topic."""
-        return super().request("load-0-single", records, value_bytes)
-
-    def answers(self, records: int) -> Answers:
-        received = 0
-
-        def count(data: bytes) -> int:
-            nonlocal received
-            before = received // ANSWER_BYTES
-            received += len(data)
-            return received // ANSWER_BYTES - before
-
-        return count
 
 
 class Server(NamedTuple):
@@ -178,7 +152,8 @@ def servers() -> Iterator[dict[str, Server]]:
             found[name] = Server(client, broker.pid, broker.start_seconds, idle)
         for ours, keeps in KEEPS.items():
             begun = time.perf_counter()
-            echo = EchoServer(len(EchoClient(0).request("", 1, SINGLE_BYTES)), ANSWER_BYTES, keeps)
+            size = len(EchoClient(0).request("", 1, SINGLE_BYTES))
+            echo = EchoServer(size, EchoClient.ANSWER_BYTES, keeps)
             stack.callback(echo.close)
             seconds, idle = time.perf_counter() - begun, resident_mebibytes(echo.pid)
             found[BARE[ours]] = Server(EchoClient(echo.port), echo.pid, seconds, idle)

@@ -38,7 +38,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
+import socket
 import statistics
 import tempfile
 import time
@@ -60,6 +62,7 @@ from benchmarks.peers.bare_client import (
     produced,
 )
 from benchmarks.peers.load import create_topic
+from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.steady_requests import Phase, steady_requests
 from penstock.objects import open_store
 from penstock.objects.rate_limit import TokenBucket
@@ -67,6 +70,8 @@ from penstock.objects.rate_limit import TokenBucket
 TOPIC, LOCAL, STEADY = "tiered", "local", "steady"
 SEGMENT_BYTES = 32 << 20
 FETCHED_BYTES = 8 << 20
+NEAR_AIM = 0.8
+"""Of GETs, that a tiered topic near its store is owed."""
 BATCH = (64, 1000)
 IN_FLIGHT = 8
 STORM, GETS = 4, 12
@@ -105,6 +110,7 @@ class Rates(NamedTuple):
 
     tiered: float
     gets: float
+    forwarded: float
     local: float
     raw: float
 
@@ -168,6 +174,7 @@ def _rates(directory: Path, store: RemoteStore, port: int, end: int) -> Rates:
     return Rates(
         tiered=asyncio.run(_read(port, TOPIC, 0, end)),
         gets=objects,
+        forwarded=asyncio.run(_forwarded(store)),
         local=asyncio.run(_read(port, LOCAL, 0, int(local[-1].stem))),
         raw=raw,
     )
@@ -207,6 +214,36 @@ async def _plain(store: RemoteStore, options: Mapping[str, str]) -> float:
     seconds = time.perf_counter() - begun
     await opened.close()
     return size / seconds / MEGABYTE
+
+
+async def _forwarded(store: RemoteStore) -> float:
+    """MB/s of the same ranges through a process that only reads them ahead and sends them on."""
+    options = json.dumps(dict(store.near))
+    module = "benchmarks.peers.range_forwarder"
+    with PeerProcess(module, store.url, options, "archive/", str(FETCHED_BYTES)) as peer:
+        loop, size, buffer = asyncio.get_running_loop(), 0, memoryview(bytearray(FETCHED_BYTES))
+        with socket.create_connection(("127.0.0.1", int(peer.said))) as connection:
+            connection.setblocking(False)
+            begun = time.perf_counter()
+            while True:
+                await loop.sock_sendall(connection, b"+")
+                await _filled(loop, connection, buffer[:4])
+                count = int.from_bytes(buffer[:4], "big")
+                if not count:
+                    break
+                await _filled(loop, connection, buffer[:count])
+                size += count
+            return size / (time.perf_counter() - begun) / MEGABYTE
+
+
+async def _filled(
+    loop: asyncio.AbstractEventLoop, connection: socket.socket, view: memoryview
+) -> None:
+    while len(view):
+        count = await loop.sock_recv_into(connection, view)
+        if not count:
+            raise ConnectionError("the forwarder closed the connection")
+        view = view[count:]
 
 
 def _forgotten(paths: Sequence[Path]) -> None:
@@ -304,12 +341,29 @@ def _read_rows(found: Sequence[Rates], far: Sequence[tuple[float, float]]) -> li
     def median(name: str) -> float:
         return float(statistics.median([getattr(rates, name) for rates in found]))
 
+    share = median("forwarded") / median("gets")
+    limit = (
+        f"Two cores carry the S3 server, the GETs and a second way over loopback: a program that"
+        f" only reads the same ranges ahead and sends them on makes {median('forwarded'):.0f} MB/s,"
+        f" {share:.2f} of GETs without that way. The broker also checks every batch."
+        if share < NEAR_AIM
+        else ""
+    )
     return [
         Row(
             name="read of a tiered topic",
             value=median("tiered"),
             unit="MB/s",
             prediction=420,
+            reference=median("gets"),
+            reference_name="GETs of the same ranges",
+            aim_ratio=NEAR_AIM,
+            limit=limit,
+        ),
+        Row(
+            name="the same ranges read ahead and sent on, without a broker",
+            value=median("forwarded"),
+            unit="MB/s",
             reference=median("gets"),
             reference_name="GETs of the same ranges",
         ),

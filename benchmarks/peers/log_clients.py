@@ -122,7 +122,7 @@ class Link(NamedTuple):
 
 
 def closed_loop(links: Sequence[Link], seconds: float) -> Loop:
-    """Keep one request in flight on each connection for a time."""
+    """Keep one request in flight on each connection for a time, then wait for the last answers."""
     sent: dict[int, float] = {}
     by_descriptor = {link.connection.fileno(): link for link in links}
     durations: list[float] = []
@@ -141,6 +141,9 @@ def closed_loop(links: Sequence[Link], seconds: float) -> Loop:
                     durations.append(now - sent[descriptor])
                     sent[descriptor] = now
                     connection.sendall(next(requests))
+    for link in links:
+        while not link.answers(received(link.connection)):
+            pass
     return Loop(now - begun, durations)
 
 
@@ -230,6 +233,33 @@ class KafkaClient(LogClient):
                         raise RuntimeError(f"fetch failed with error code {part.error}")
                     for _, end in batches(part.records):
                         position = max(position, end)
+
+
+class EchoClient(KafkaClient):
+    """Client of `EchoServer`, whose answers all have the same size and no content."""
+
+    ANSWER_BYTES = 80
+
+    def create(self, topic: str) -> None:
+        """Do nothing: the server has no topics."""
+
+    def delete(self, topic: str) -> None:
+        """Do nothing: the server has no topics."""
+
+    def request(self, topic: str, records: int, value_bytes: int, number: int = 0) -> bytes:
+        """Return a request whose size does not depend on the topic."""
+        return super().request("load-0-single", records, value_bytes)
+
+    def answers(self, records: int) -> Answers:
+        size = 0
+
+        def count(data: bytes) -> int:
+            nonlocal size
+            before = size // self.ANSWER_BYTES
+            size += len(data)
+            return size // self.ANSWER_BYTES - before
+
+        return count
 
 
 class RedisClient(LogClient):
