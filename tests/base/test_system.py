@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 
 
@@ -18,3 +21,20 @@ def test_identifiers_differ() -> None:
     assert randomness.uuid().version == 4
     assert all(0 <= randomness.bits(7) < 128 for _ in range(100))
     assert 0 <= randomness.uniform() < 1
+
+
+def test_freed_memory_is_kept_for_reuse() -> None:
+    code = (
+        "import resource\n"
+        "from penstock.base.system import keep_memory\n"
+        "keep_memory()\n"
+        "found = []\n"
+        "for _ in range(2):\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    bytearray(b'x') * (16 << 20)\n"
+        "    found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
+        "print(*found)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    first, second = map(int, done.stdout.split())
+    assert second <= first // 4

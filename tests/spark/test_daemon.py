@@ -143,3 +143,11 @@ def test_what_a_worker_frees_serves_its_next_batch() -> None:
     pages = 3 * 4 * (24 << 20) // (4 << 10)
     assert taken[0] > pages // 2, "the C library keeps it by default"
     assert taken[1] < pages // 100
+
+
+def test_planners_do_not_import_pandas() -> None:
+    """Each Python process of a source would import it again, for 0.2 s."""
+    modules = "penstock.spark.sessions.source, penstock.spark.pipeline.runner"
+    code = f"import sys, {modules}; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    assert done.stdout.split() == [b"False"]

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
 from penstock.base.retry import Backoff
-from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, keep_memory
 from penstock.client import Client, TransactionalProducer
 from penstock.client.errors import InvalidArgument
 from penstock.connect import positions as stored
@@ -109,6 +109,7 @@ def run(run: Run) -> None:
     Raises:
         PenstockError: the connector has failed; the status has the cause.
     """
+    keep_memory()
     if run.spec.direction == "source":
         _attempts(run, partial(_source_attempt, run))
     else:

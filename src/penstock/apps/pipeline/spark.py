@@ -140,6 +140,7 @@ def _session(
     from pyspark.errors import PySparkException
 
     from penstock.spark.pipeline.causes import cause_of
+    from penstock.spark.sessions.java import stop_accumulators
 
     spark = _started(application, master=master, remote=remote, settings=settings, loud=loud)
     try:
@@ -147,6 +148,7 @@ def _session(
     except (Py4JError, PySparkException) as error:
         raise SparkFailed(cause_of(error)) from error
     finally:
+        stop_accumulators()
         with suppress(Py4JError, OSError):  # Java itself may have failed
             spark.stop()
 

@@ -9,7 +9,6 @@ daemon as `spark.python.daemon.module`.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -19,16 +18,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
+from penstock.base.system import keep_memory
+
 CLOSED: Final = 1
 """Exit code of a worker whose socket Spark closed; Spark requires a code other than 0."""
 
 _RAISE_ON_FLUSH: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
 """Variable that makes a worker raise errors of flushing; Spark sets it for task workers only."""
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT_BLOCK_BYTES: Final = 32 << 20
-_KEPT_BYTES: Final = 256 << 20
-"""Most freed bytes that the C library of each worker keeps for reuse."""
 
 _LEFT: Final = (BrokenPipeError, ConnectionResetError)
 _PRELOADED: Final = (
@@ -54,18 +50,6 @@ def preload() -> None:
     pa.array([0])  # imports pandas where it is installed; once here instead of in every worker
     gc.collect()
     gc.freeze()
-
-
-def keep_memory() -> None:
-    """Make the C library keep freed memory for the next batch.
-
-    By default it returns large blocks to the operating system at once. Page faults would then take
-    half of the time of reading values of 100 bytes.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
-        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def quietly(work: Callable[..., int]) -> Callable[..., int]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import threading
 from collections.abc import Mapping
@@ -113,14 +114,27 @@ _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _FIRST_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 """Setting whose options Java gets before those of `_OPTIONS`, so that the user's options win."""
 COMPILING: Final = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
-    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000"
+    " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
 )
-"""Thresholds of calls for Java's optimising compiler (C2), ten times the defaults.
+"""Thresholds of calls for Java's optimising compiler (C2), forty times the defaults.
 
 Methods that run once per row still reach them within a second. Code that plans and starts queries
-does not; compiling it would take more processor time than a batch of a million rows.
+does not; compiling it would take more processor time than a batch of a million rows. A pipeline of
+two million rows takes a tenth less time than with ten times the defaults.
 """
+SERIAL: Final = "-XX:+UseSerialGC"
+"""Collector of small sessions.
+
+A pipeline of two million rows takes a tenth less processor time than with Java's default, G1, which
+does more work at each write of a reference.
+"""
+_SERIAL_SLOTS_MAX: Final = 4
+_DEFAULTS: Final = "spark-defaults.conf"
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_OPTION_VARIABLES: Final = (
+    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS",
+)  # fmt: skip
 USUAL: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     b"Using Spark's default log4j profile: ",
@@ -153,12 +167,16 @@ def require_java() -> None:
     )
 
 
-def start(settings: Mapping[str, Any]) -> None:
-    """Start Spark's Java process with these settings; the next session uses it."""
+def start(settings: Mapping[str, Any], *, slots: int | None = None) -> None:
+    """Start Spark's Java process with these settings; the next session uses it.
+
+    Args:
+        slots: number of tasks that run in the process at once; None if they run elsewhere.
+    """
     conf = SparkConf()
     for name, value in settings.items():
         conf.set(name, _text(value))
-    conf.setIfMissing(_FIRST_OPTIONS, COMPILING)
+    conf.setIfMissing(_FIRST_OPTIONS, first_options(_text(settings.get(_OPTIONS, "")), slots))
     if options := with_archive(_text(settings.get(_OPTIONS, ""))):
         conf.set(_OPTIONS, options)
     reading, writing = os.pipe()
@@ -169,6 +187,30 @@ def start(settings: Mapping[str, Any]) -> None:
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def first_options(options: str, slots: int | None) -> str:
+    """Return the options that Java gets before the user's.
+
+    They name no collector if the user's do, because Java does not start with two.
+    """
+    if slots is None or slots > _SERIAL_SLOTS_MAX:
+        return COMPILING
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf", _DEFAULTS)
+    texts = [options, defaults.read_text() if defaults.exists() else ""]
+    texts += [os.environ.get(name, "") for name in _OPTION_VARIABLES]
+    chosen = any(_COLLECTOR.search(text) for text in texts)
+    return COMPILING if chosen else f"{COMPILING} {SERIAL}"
+
+
+def stop_accumulators() -> None:
+    """Begin to stop PySpark's server of accumulators, while the caller stops Spark's session.
+
+    The server notices that it is stopped after up to half a second, for which PySpark waits.
+    """
+    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    if server is not None:
+        threading.Thread(target=server.shutdown, daemon=True).start()
 
 
 def end(seconds: float) -> None:

@@ -266,7 +266,7 @@ def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
     inherits = SparkContext._gateway is None
     if inherits:  # the Java process starts now and passes this environment to the planners
         os.environ.update(facts(slots), SPARK_HOME=str(spark_home()))
-        java.start(wanted)
+        java.start(wanted, slots=slots)
     spark = built(wanted)
     if not inherits or spark.sparkContext.defaultParallelism != slots:
         _configure(spark, facts(spark.sparkContext.defaultParallelism))
