@@ -43,6 +43,11 @@ class YieldingLimit:
         self._free_at = 0.0
         self.per_second: float = YIELDING_PER_SECOND_FIRST
 
+    @property
+    def lifted(self) -> bool:
+        """Whether reads need not wait, because no other client uses the broker."""
+        return self.per_second >= YIELDING_PER_SECOND_MAX
+
     def take(self, now: float, size_bytes: int) -> float:
         """Reserve the next bytes; return the seconds after which they may be read."""
         begins_at = max(now, self._free_at)

@@ -135,6 +135,8 @@ ABORTED_PAGES_MAX: Final = 1_000
 BEAT_SECONDS: Final = 0.01
 """Interval of the timer that measures how late the event loop runs while the archive is read."""
 ADJUSTMENT_BEATS: Final = 5
+FIRST_BEATS: Final = 2
+"""Beats until the first adjustment, so that a reader that is alone soon has the full rate."""
 LATE_SECONDS_MAX: Final = 0.004
 """Lateness of the event loop above which reads of the archive yield to appends."""
 IDLE_BEATS_MAX: Final = 100
@@ -211,9 +213,7 @@ class TierFetcher:
 
     async def run(self, part: TierSource, chunk: Chunk) -> TierRun:
         """Return the batches of a chunk; raises like `chunk`."""
-        wait = self._yielding.take(chunk.size_bytes, part.log.state.parts.counters)
-        if wait > 0.0:
-            await pause(wait)
+        await self._yielding.admit(chunk.size_bytes, part.log.state.parts.counters)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 run = await self._run(chunk)
@@ -398,12 +398,20 @@ class Yielding:
         self._beats = self._idle_beats = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    async def admit(self, size_bytes: int, counters: Counters) -> None:
+        """Wait until a read may begin, at once if the limit is lifted meanwhile."""
+        wait = self.take(size_bytes, counters)
+        while wait > 0.0:
+            await pause(min(wait, BEAT_SECONDS))
+            wait = 0.0 if self._limit.lifted else wait - BEAT_SECONDS
+
     def take(self, size_bytes: int, counters: Counters) -> float:
         """Return the seconds after which a read may begin; `counters` are those of the store."""
         loop = asyncio.get_running_loop()
         self._idle_beats = 0
         if self._timer is None:
             self._limit, self._counters, self._groups = YieldingLimit(), counters, counters.groups
+            self._beats = ADJUSTMENT_BEATS - FIRST_BEATS
             self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
         return self._limit.take(loop.time(), size_bytes)
 
