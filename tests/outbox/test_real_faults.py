@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from penstock.outbox.writer.safe_write import Tree
+from penstock.outbox.writer.safe_write import SLICE_BYTES, Tree
 from tests.machine import lacking, system_tool
 from tests.outbox.write_once import payload_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = [sys.executable, "-W", "error", "-m", "tests.outbox.write_once"]
 SIZE = 300_000
+TWO_WRITES = SLICE_BYTES + SIZE
 RUN_SECONDS = 60
 
 
@@ -56,9 +57,9 @@ def run(command: list[str], *, killed: bool = False) -> list[dict[str, Any]]:
     return said
 
 
-def check_whole(root: Path, batch: str) -> None:
+def check_whole(root: Path, batch: str, size_bytes: int = SIZE) -> None:
     path = root / f"p/year=1970/month=01/day=01/hour=00/batch-{batch}/data.bin"
-    assert path.read_bytes() == b"".join(payload_of(batch, SIZE))
+    assert path.read_bytes() == b"".join(payload_of(batch, size_bytes))
 
 
 FAULTS = [
@@ -80,11 +81,11 @@ def test_the_kernel_fails_a_call(
     root.mkdir()
     call = fault.partition(":")[0]
     inject = [strace, "-f", "-qq", "-o", str(trace), "-e", f"trace={call}", "-e", f"inject={fault}"]
-    said = run([*inject, *PYTHON, str(root), "b", str(SIZE)])[0]
+    said = run([*inject, *PYTHON, str(root), "b", str(TWO_WRITES)])[0]
     calls = [line for line in trace.read_text().splitlines() if f" {call}(" in line]
     assert sum("INJECTED" in line for line in calls) == 1
     assert (said["attempts"], said["existing"]) == (attempts, existing)
-    check_whole(root, "b")
+    check_whole(root, "b", TWO_WRITES)
     assert [path.name for path in root.rglob("data.bin*")] == ["data.bin"]
     if call in {"fdatasync", "fsync"}:
         failed = next(number for number, line in enumerate(calls) if "INJECTED" in line)
@@ -107,12 +108,12 @@ KILLS = [
 def test_the_kernel_kills_at_a_call(tmp_path: Path, strace: str, kill: str) -> None:
     """The kill is at the system call itself, whereas `test_kill` kills at the port."""
     inject = [strace, "-f", "-qq", "-o", "/dev/null", "-e", f"inject={kill}"]
-    run([*inject, *PYTHON, str(tmp_path), "b", str(SIZE)], killed=True)
+    run([*inject, *PYTHON, str(tmp_path), "b", str(TWO_WRITES)], killed=True)
     for path in tmp_path.rglob("data.bin"):
-        assert path.read_bytes() == b"".join(payload_of("b", SIZE))
-    said = run([*PYTHON, str(tmp_path), "b", str(SIZE)])[0]
+        assert path.read_bytes() == b"".join(payload_of("b", TWO_WRITES))
+    said = run([*PYTHON, str(tmp_path), "b", str(TWO_WRITES)])[0]
     assert said["existing"] == kill.startswith("fsync")
-    check_whole(tmp_path, "b")
+    check_whole(tmp_path, "b", TWO_WRITES)
     orphans = [path.name for path in tmp_path.rglob("data.bin?*")]
     assert all(re.fullmatch(r"data\.bin\.tmp\.[0-9a-f]{16}\.1", name) for name in orphans)
 

@@ -30,7 +30,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -645,20 +645,17 @@ class OutboxWriter:
 
         Wait for its end even if cancelled, because it reads the payload.
         """
-        tree = self._tree
-        if tree is None:
+        tree, pool = self._tree, self._pool
+        if tree is None or pool is None:
             raise OutboxClosed("outbox: not started, or stopped")
-        future = asyncio.get_running_loop().run_in_executor(self._pool, tree.write, plan)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait({future})
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            future.exception()
-            raise cancelled
-        return future.result()
+        running = pool.submit(tree.write, plan)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                with suppress(asyncio.CancelledError, Exception):
+                    await asyncio.wrap_future(running)
+            raise
 
     async def _publish(self, job: Job, record: OutboxRecord) -> None:
         where = f"batch {job.identity.batch_id} of {job.identity.partition_id}"
