@@ -5,7 +5,8 @@ was already written, which is what the journal does; `appended` grows a new one,
 log without a journal does.
 
 Predictions (2 cores, virtio disk): a sync of a recycled file costs 80 µs and of a growing one
-130; an append of a small batch 6 µs of Python, its share of the commit 2; large payloads cost a
+130; an append of a small batch 6 µs of Python, its share of the commit 2; one call for many
+partitions 1 µs for each, and as much to commit; large payloads cost a
 checksum of the batch (26 GiB/s), a copy into the page cache (17 GB/s) and the device, once: they
 are synced in their segments, and the journal's small entry costs one sync more for each group.
 """
@@ -46,8 +47,16 @@ PARTITIONS = 1000
 CONNECTIONS = 64
 WIDE_AIM_US = 1500.0
 CONCURRENT_AIM = 60_000.0
-WIDE_LIMIT = ""
-READING_LIMIT = ""
+WIDE_LIMIT = (
+    "The least in Python takes 0.5 ms, 0.3 of them for the write. The log also checks headers and"
+    " records (0.3 ms), creates the row that readers find in memory and evicts an old one (0.8 ms),"
+    " and reads and sets the ends of each partition (0.4 ms): Python sets attributes of 1,000"
+    " objects one by one."
+)
+READING_LIMIT = (
+    "Every batch is verified before it is returned. Reading and checksums alone, without a log,"
+    " reach 0.45 of the plain read, which copies 25 GB/s from memory to a cache of the processor."
+)
 
 
 def batch(size_bytes: int) -> bytes:

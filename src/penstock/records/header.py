@@ -377,6 +377,12 @@ def _timestamp_refusal(header: BatchHeader) -> str | None:
     return None
 
 
+def newest_timestamp(batch: Readable) -> int:
+    """Return `BatchHeader.newest_timestamp` of a batch, without decoding the whole header."""
+    newest: int = _INT64.unpack_from(batch, _MAX_TIMESTAMP_AT)[0]
+    return max(newest, NO_TIMESTAMP)
+
+
 stamp: Final = _PREFIX.pack_into
 """Write base offset, batch length (unchanged) and leader epoch into a buffer at a position.
 

@@ -312,9 +312,9 @@ class CleaningPass:
         for source in map(self._with_epoch, plan.sources):
             if source.base_offset >= self.end_offset:
                 break
-            its_index = self._index_size(source)
+            its_index, its_size = self._index_size(source), self._size_left(source)
             fits = (
-                size_bytes + source.size_bytes <= plan.segment_bytes
+                size_bytes + its_size <= plan.segment_bytes
                 and index_bytes + its_index <= plan.index_bytes
                 and bool(group)
                 and source.next_offset - group[0].base_offset <= INT_MAX
@@ -324,10 +324,22 @@ class CleaningPass:
                 yield group
                 group, size_bytes, index_bytes = [], 0, 0
             group.append(source)
-            size_bytes += source.size_bytes
+            size_bytes += its_size
             index_bytes += its_index
         if group:
             yield group
+
+    def _size_left(self, source: Source) -> int:
+        """Return at most how many bytes of a segment stay, so that segments of which little stays
+        become one, with one swap."""
+        noted = self._noted.get(source.path)
+        if noted is None:
+            return source.size_bytes
+        left = 0
+        for _, table, live in noted:
+            emptied = (live == 0) & (table[:, kernels.TOMBSTONES] >= 0)
+            left += int(np.where(emptied, HEADER_BYTES, table[:, kernels.SIZE]).sum())
+        return left
 
     def _with_epoch(self, source: Source) -> Source:
         if source.size_bytes < HEADER_BYTES:

@@ -63,13 +63,15 @@ class Segment:
     def sibling(self, suffix: str) -> str:
         return self.path[: -len(LOG)] + suffix
 
-    def add(self, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
-        """Index a batch that was written at `written_bytes`."""
+    def add(self, last_offset: int, timestamp: int, size_bytes: int, interval_bytes: int) -> None:
+        """Index a batch that was written at `written_bytes`; its highest timestamp is -1 for none.
+
+        Raises:
+            CorruptLog: the index is not loaded.
+        """
         index = self.index
         if index is None:
             raise not_loaded(self)
-        last_offset = base_offset + header.last_offset_delta
-        timestamp = header.newest_timestamp
         if self.first_timestamp < 0:
             self.first_timestamp = timestamp
         if timestamp > self.max_timestamp:
@@ -80,9 +82,13 @@ class Segment:
             if self.max_timestamp >= 0:
                 index.add_time(self.max_timestamp, self.max_timestamp_offset)
             self.bytes_since_entry = 0
-        size = header.batch_length + 12
-        self.bytes_since_entry += size
-        self.written_bytes += size
+        self.bytes_since_entry += size_bytes
+        self.written_bytes += size_bytes
+
+    def add_batch(self, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
+        """Index a batch as `add`; `base_offset` replaces the one in its header."""
+        last_offset, size_bytes = base_offset + header.last_offset_delta, header.batch_length + 12
+        self.add(last_offset, header.newest_timestamp, size_bytes, interval_bytes)
 
     def close_index(self) -> None:
         if self.index is not None and self.max_timestamp >= 0:

@@ -324,7 +324,7 @@ class SegmentFiles:
                 if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
                     reason = f"offset {header.last_offset} is too far above the segment's first"
                     raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
-                segment.add(header, header.base_offset, interval_bytes)
+                segment.add_batch(header, header.base_offset, interval_bytes)
         except CorruptLog as error:
             logger.error("an index omits damaged batches: %s", error)
             self._index_survey(segment, end, interval_bytes)
@@ -343,7 +343,7 @@ class SegmentFiles:
             for position, header, _ in survey.batches(0, segment.base_offset):
                 if header is not None:
                     segment.written_bytes = position
-                    segment.add(header, header.base_offset, interval_bytes)
+                    segment.add_batch(header, header.base_offset, interval_bytes)
                     segment.written_bytes = end
 
     def descriptor_of(self, segment: Segment) -> int:

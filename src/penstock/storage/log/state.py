@@ -29,6 +29,7 @@ from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
 from penstock.records import BatchHeader, stamp
 from penstock.records.appends import AppendResult, placed
+from penstock.records.header import newest_timestamp
 from penstock.records.transactions import AbortedTransaction, decode_marker
 from penstock.storage.files.appended import Appended, AppendQueue, Tail, TailCache
 from penstock.storage.files.checkpoint import HAS_HOLES, RecoveryPoint, encode_recovery_point
@@ -552,10 +553,14 @@ class LogState:
             changed.add(segment)
             index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
             full = len(index.offsets) + 8 > index_bytes_max
-            base_offset = item.base_offset
-            for header in item.headers:
+            apart_bytes = RELATIVE_OFFSET_MAX if full else interval_bytes
+            base_offset, headers = item.base_offset, item.known_headers
+            if headers is None:
+                newest = newest_timestamp(item.data)
+                segment.add(item.next_offset - 1, newest, item.size_bytes, apart_bytes)
+            for header in headers or ():
                 base_offset = header.base_offset if item.stamped else base_offset
-                segment.add(header, base_offset, RELATIVE_OFFSET_MAX if full else interval_bytes)
+                segment.add_batch(header, base_offset, apart_bytes)
                 base_offset += header.last_offset_delta + 1
             item.known_headers = []
             item.undo = None

@@ -101,7 +101,10 @@ def append_each(
         _check_records(joined, plain, config)
         _check_producers(joined, logs, plain)
         if plain.all():
-            for place, result in zip(places, _accept(logs, joined, ends, now_ms), strict=True):
+            accepted = _accept(logs, joined, ends, now_ms)
+            if whole:
+                return [*accepted]
+            for place, result in zip(places, accepted, strict=True):
                 results[place] = result
             break
         places = [place for place, good in zip(places, plain.tolist(), strict=True) if good]
