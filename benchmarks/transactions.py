@@ -13,6 +13,9 @@ the marker are one more each: 1.5 ms, 600 transactions a second; Apache Kafka wr
 syncs, through threads that wait for each other: 2 ms. Ten partitions are one request more to the
 same broker and ten markers, which are synced together: 2 ms here. The loop is a transaction with a
 save for the offsets, a fetch that waits on either side of it, 3 ms.
+
+The bare program (`peers/bare_transactions.py`) answers the same client, and does nothing but the
+write of each request, with its sync and without: what a broker that syncs cannot avoid.
 """
 
 from __future__ import annotations
@@ -27,11 +30,13 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from benchmarks.harness import Row
 from benchmarks.peers.load import cpu_seconds, create_topic
+from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.single import APACHE, PENSTOCK, Broker, brokers
 
 TIMEOUT_SECONDS = 60.0
 VALUE = bytes(range(100))
 PREDICTED = {(1, 1): 600.0, (1, 10): 500.0}
+BARE, BARE_UNSYNCED = "bare program, synced", "bare program, not synced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,11 @@ def measure(*, quick: bool) -> list[Row]:
     runs, count = (1, 100) if quick else (3, 500)
     paces: dict[tuple[str, Shape, bool], list[Pace]] = defaultdict(list)
     loops: dict[str, list[float]] = defaultdict(list)
-    with brokers(PENSTOCK, APACHE) as found:
+    with (
+        brokers(PENSTOCK, APACHE) as found,
+        _bare("sync") as synced,
+        _bare("none") as unsynced,
+    ):
         for run in range(runs):
             for name, broker in found.items():
                 for shape in SHAPES:
@@ -77,12 +86,25 @@ def measure(*, quick: bool) -> list[Row]:
                         pace = _pace(broker, shape, count, plain=plain, run=run)
                         paces[name, shape, plain].append(pace)
                 loops[name].append(_loop(broker, count, run))
+            for name, server in ((BARE, synced), (BARE_UNSYNCED, unsynced)):
+                bare = Broker(bootstrap=f"127.0.0.1:{server.said}", pid=server.pid)
+                for shape in SHAPES:
+                    paces[name, shape, False].append(_pace_of(bare, "bare", shape, count))
     return [*_rows(paces), *_loop_rows(loops)]
 
 
 def _pace(broker: Broker, shape: Shape, count: int, *, plain: bool, run: int) -> Pace:
     topic = f"pace-{shape.records}-{shape.partitions}-{plain}-{run}"
     create_topic(broker.bootstrap, topic, shape.partitions)
+    return _pace_of(broker, topic, shape, count, plain=plain)
+
+
+def _bare(syncs: str) -> PeerProcess:
+    most = max(shape.partitions for shape in SHAPES)
+    return PeerProcess("benchmarks.peers.bare_transactions", str(most), syncs)
+
+
+def _pace_of(broker: Broker, topic: str, shape: Shape, count: int, *, plain: bool = False) -> Pace:
     producer = _producer(broker.bootstrap, "" if plain else topic)
     records = [
         {"value": VALUE, "partition": number % shape.partitions}
@@ -186,6 +208,13 @@ def _rows(paces: Mapping[tuple[str, Shape, bool], Sequence[Pace]]) -> Iterator[R
             for without in (False, True)
             for name in (PENSTOCK, APACHE)
         )
+        (bare_pace, bare_cpu), (free_pace, free_cpu) = (
+            (
+                middle(name, shape, False, lambda figures: figures.per_second),
+                middle(name, shape, False, lambda figures: figures.cpu_ms),
+            )
+            for name in (BARE, BARE_UNSYNCED)
+        )
         yield Row(
             name=shape.name,
             value=pace,
@@ -195,6 +224,9 @@ def _rows(paces: Mapping[tuple[str, Shape, bool], Sequence[Pace]]) -> Iterator[R
             reference_name=APACHE,
             note=f"{pace / plain:.2f} of the pace without transactions;"
             f" Kafka's {beside / plain_beside:.2f}",
+            aim_ratio=1.0,
+            limit=f"A transaction waits for three syncs in turn, Apache Kafka for none. The bare"
+            f" program makes {bare_pace:,.0f} a second with its syncs, {free_pace:,.0f} without.",
         )
         yield Row(
             name=f"CPU of the broker, {shape.name}",
@@ -203,6 +235,17 @@ def _rows(paces: Mapping[tuple[str, Shape, bool], Sequence[Pace]]) -> Iterator[R
             reference=middle(APACHE, shape, False, lambda figures: figures.cpu_ms),
             reference_name=APACHE,
             lower_is_better=True,
+            aim_ratio=1.0,
+            limit=f"Four writes and their syncs take {bare_cpu:.2f} ms of processor in the bare"
+            f" program, {free_cpu:.2f} ms without syncs; the rest is Python and SQLite, spread over"
+            " requests, coordinator, log and two saves.",
+        )
+        yield Row(
+            name=f"{BARE}, {shape.name}",
+            value=bare_pace,
+            unit="1/s",
+            reference=beside,
+            reference_name=APACHE,
         )
 
 
@@ -215,4 +258,7 @@ def _loop_rows(loops: Mapping[str, Sequence[float]]) -> Iterator[Row]:
         reference=statistics.median(loops[APACHE]),
         reference_name=APACHE,
         lower_is_better=True,
+        aim_ratio=1.0,
+        limit="From a record to its answer there are six syncs in turn (the record, the partition,"
+        " the group, the offsets or the answer, the commit, the marker), Apache Kafka has none.",
     )

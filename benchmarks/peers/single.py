@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,18 +32,19 @@ class Broker:
 
 
 @contextmanager
-def brokers(*names: str) -> Iterator[dict[str, Broker]]:
-    """The brokers of these names, each with an empty directory."""
+def brokers(*names: str, configs: Mapping[str, str] | None = None) -> Iterator[dict[str, Broker]]:
+    """The brokers of these names, each with an empty directory and with `configs`."""
+    own = configs or {}
     with ExitStack() as stack:
         found = {}
         for name in names:
             running: PenstockProcess | ApacheKafka
             if name == APACHE:
-                running = stack.enter_context(ApacheKafka())
+                running = stack.enter_context(ApacheKafka(configs=own))
             else:
                 directory = tempfile.TemporaryDirectory(prefix="penstock-bench-")
                 place = Path(stack.enter_context(directory))
-                running = PenstockProcess(place, configs=_CONFIGS[name]).start()
+                running = PenstockProcess(place, configs={**_CONFIGS[name], **own}).start()
                 stack.callback(running.stop)
             found[name] = Broker(
                 bootstrap=running.bootstrap,

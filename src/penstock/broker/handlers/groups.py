@@ -18,6 +18,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.base.errors import BugError, PenstockError
+from penstock.base.pause import pause
 from penstock.broker.groups.classic import (
     Assignment,
     Heartbeat,
@@ -30,6 +31,7 @@ from penstock.broker.groups.classic import (
     Synced,
     SyncGroup,
 )
+from penstock.broker.groups.classic.states import MEMBER_ID_REQUIRED
 from penstock.broker.groups.consumer import (
     ConsumerHeartbeat,
     DescribedConsumer,
@@ -73,6 +75,13 @@ NOT_FOUND_VERSION: Final = 6
 report them in the state Dead."""
 
 Entry = dict[str, Any]
+
+RESERVED_ID_SECONDS: Final = 0.02
+"""Delay of the response that gives a new member its id.
+
+If members start together, others have then reserved ids, too, and the group waits for them. A
+member that begins alone learns of the others with its next heartbeat, up to 3 s later.
+"""
 
 
 class Groups(Struct, frozen=True, kw_only=True):
@@ -146,6 +155,8 @@ class Groups(Struct, frozen=True, kw_only=True):
             return _joined(response)
         if not isinstance(response, Refused):
             raise unexpected(response)
+        if response.error == MEMBER_ID_REQUIRED:
+            await pause(RESERVED_ID_SECONDS)
         return {
             "error_code": error_number(response.error),
             "generation_id": -1,

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.broker.groups.classic import (
     Assignment,
     GroupLimits,
@@ -217,7 +219,9 @@ class World:
         self.random = Random(seed)
         self.now_ms = 0
         self.faults = True
-        self.core = Core(LIMITS)
+        self.limits = LIMITS if seed % 2 else replace(LIMITS, group_initial_rebalance_delay_ms=0)
+        """Every second run has no initial delay."""
+        self.core = Core(self.limits)
         self.incarnation = 0
         self.rows: Mapping[str, bytes] = {}
         self.saving: Save | None = None
@@ -336,7 +340,7 @@ class World:
             self.rows = self.saving.rows
         self.saving = None
         self.waiting.clear()
-        self.core = Core(LIMITS, epoch=self.incarnation)
+        self.core = Core(self.limits, epoch=self.incarnation)
         self.core_generation = -1
         if self.rows:
             self.perform(self.core.load(Stored(key="g", rows=self.rows), self.now_ms))
