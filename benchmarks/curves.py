@@ -277,12 +277,14 @@ def _processes(count: int, seconds: float) -> Step:
         ).start()
         stack.callback(server.stop)
         create_topic(server.bootstrap, TOPIC, PROCESS_CONNECTIONS)
-        told = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(TOPIC, timeout=30)
+        cluster = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(
+            TOPIC, timeout=30
+        )
 
         template = BatchTemplate(1, VALUE_BYTES)
         links = []
-        for partition in told.topics[TOPIC].partitions.values():
-            client = KafkaClient(told.brokers[partition.leader].port)
+        for partition in cluster.topics[TOPIC].partitions.values():
+            client = KafkaClient(cluster.brokers[partition.leader].port)
             request = itertools.repeat(template.request(TOPIC, partition.id))
             links += _links(stack, client, [request], produced)
         closed_loop(links, seconds / 4)

@@ -1,8 +1,8 @@
 """Penstock beside Apache Kafka, Redis Streams, NATS JetStream and RabbitMQ streams, in one run.
 
 Clients are plain sockets that send prepared requests (`peers/log_clients.py`), so that the servers
-are measured and not their libraries. Each server has its defaults. What an acknowledgement means
-differs, and stands in the names of rows:
+are measured and not their libraries. Each server has its defaults. The names of rows say what an
+acknowledgement means:
 
 - Penstock, and Redis with `appendfsync always`: the record is synced to the disk.
 - Penstock with `log.flush.policy=os`, and Apache Kafka: the record is in the page cache; the kernel
@@ -10,6 +10,9 @@ differs, and stands in the names of rows:
 - Redis with `appendfsync everysec`: in the page cache, synced once a second.
 - NATS JetStream with a file store: in the page cache, synced every two minutes.
 - RabbitMQ streams: in the page cache, never synced by the broker.
+
+System calls confirm this. For 300 requests one after the other, Redis syncs 300 times with `always`
+and once with `everysec`; NATS and RabbitMQ write each record and sync none.
 
 Rows compare servers of the same durability; their notes have the figure of Penstock as it comes. A
 bare program runs beside them: a uvloop server that receives, writes (and syncs) and answers, and

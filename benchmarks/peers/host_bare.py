@@ -13,13 +13,14 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import uvloop
 
 from penstock.apps.loads.unix_socket import connect, listen
-from penstock.host.publication import batch, single
+from penstock.host.client.publications import many
+from penstock.host.publication import single
 from penstock.host.ring import Ring
 from penstock.wire.frames import ACCEPTED, Frame, Header, decode, encode
 
@@ -43,18 +44,22 @@ class Producer:
         """Close the connection."""
         self._socket.close()
 
-    def batches(self, chunks: Sequence[bytes], count: int, ring: Ring | None = None) -> float:
-        """Send the chunks as one frame, `count` times; MB/s until all are accepted."""
+    def batches(self, chunks: Any, count: int, ring: Ring | None = None) -> float:
+        """Send chunks, a sequence or an Arrow array, as one frame; MB/s until `count` of them are
+        accepted.
+        """
         last = self._sequence + count * len(chunks)
         position = size_bytes = 0
         begun = time.perf_counter()
         for number in range(count):
-            publication = batch(tuple(chunks))
+            publication = many(chunks, None, "", -1)
             publication.first_sequence = self._sequence
             self._sequence += publication.count
             header, size_bytes = publication.header(), publication.payload_bytes
             if ring is None:
-                self._socket.sendall(b"".join((encode(header, payload_bytes=size_bytes), *chunks)))
+                self._socket.sendall(
+                    b"".join((encode(header, payload_bytes=size_bytes), *publication.payload))
+                )
                 self._look(number)
                 continue
             if position + size_bytes > ring.size_bytes:

@@ -28,14 +28,39 @@ from typing import Literal
 from crc32c import crc32c
 
 ECHO = """
-import asyncio, os, sys, tempfile, uvloop
-FILE_BYTES, ENTRY_BYTES = 4 << 20, 4096
+import asyncio, os, struct, sys, tempfile, uvloop
+from crc32c import crc32c
+FILE_BYTES, ENTRY_BYTES, ANSWER_BYTES = 4 << 20, 4096, int(sys.argv[2])
+HEADER = struct.Struct('>qiibIhiqqqhii')
 file = tempfile.TemporaryFile(prefix='penstock-bench-')
 file.write(bytes(FILE_BYTES)); file.flush(); os.fsync(file.fileno())
 class Echo(asyncio.Protocol):
-    position = 0
+    position = offset = 0
+    answer = b''
+    def check(self, data):
+        # what no broker can leave out: the frame, the batch and its record, then offset and answer
+        frame = memoryview(bytearray(data))
+        length, key, version, correlation, client = struct.unpack_from('>ihhih', frame)
+        acks, timeout, topics, name = struct.unpack_from('>hiBB', frame, 16)
+        at = 23 + name
+        partitions, index, low, high = struct.unpack_from('>BiBB', frame, at)
+        batch = frame[at + 7:-3]
+        header = HEADER.unpack_from(batch)
+        size = (batch[61] & 127 | batch[62] << 7) >> 1
+        if (length + 4 != len(frame) or key or topics != 2 or partitions != 2 or index
+                or (low & 127 | high << 7) != len(batch) + 1 or header[1] + 12 != len(batch)
+                or header[3] != 2 or header[12] != 1 or crc32c(batch[21:]) != header[4]
+                or size != len(batch) - 63 or batch[64] or batch[65] or batch[66] != 1
+                or (batch[67] & 127 | batch[68] << 7) >> 1 != size - 7 or batch[-1]):
+            raise ValueError('a request is not as expected')
+        struct.pack_into('>q', batch, 0, Echo.offset)
+        Echo.offset += 1
+        self.answer = struct.pack(f'>iixBB{name - 1}sBihqqqBBBBiB', ANSWER_BYTES - 4, correlation,
+            2, name, bytes(frame[24:23 + name]), 2, index, 0, Echo.offset, -1, 0, 1, 0, 0, 0, 0, 0)
+        return batch
     def keep(self, data):
         if sys.argv[3] == 'echo': return
+        if sys.argv[3] == 'check': data = self.check(data)
         entry = [data, bytes(ENTRY_BYTES - len(data))]
         os.pwritev(file.fileno(), entry, Echo.position)
         Echo.position = (Echo.position + ENTRY_BYTES) % FILE_BYTES
@@ -47,7 +72,7 @@ class Echo(asyncio.Protocol):
         if self.left >= int(sys.argv[1]):
             self.left -= int(sys.argv[1])
             self.keep(data)
-            self.transport.write(bytes(int(sys.argv[2])))
+            self.transport.write(self.answer.ljust(ANSWER_BYTES))
 async def main():
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Echo, '127.0.0.1', 0)
@@ -55,6 +80,9 @@ async def main():
     await asyncio.Event().wait()
 uvloop.run(main())
 """
+
+
+Keeps = Literal["echo", "write", "sync", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +132,15 @@ def round_trips(port: int, request: bytes, *, count: int, answer_bytes: int = 0)
     return RoundTrip(p50=statistics.median(ordered), p99=ordered[int(len(ordered) * 0.99)])
 
 
+def checked_size(port: int, request: bytes) -> int:
+    """Send a Produce request once; return the size of the answer, which has no error."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(request)
+        answer = _answer(connection, 0)
+        _check(answer)
+        return len(answer)
+
+
 def pipelined(port: int, request: bytes, *, count: int, in_flight: int) -> None:
     """Send a request `count` times, so many of them before the first is answered, and then on."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -151,14 +188,15 @@ def _place(pids: Iterable[int], cores: set[int]) -> None:
 class EchoServer:
     """A bare uvloop server in a process of its own.
 
-    `keeps` is what it does before it answers: nothing more (echo), write, or write and sync.
+    `keeps` is what it does before it answers: nothing more (echo), write, write and sync, or check
+    the request, its batch and its record in one function, and write.
     """
 
     def __init__(
         self,
         request_bytes: int,
         answer_bytes: int,
-        keeps: Literal["echo", "write", "sync"] = "echo",
+        keeps: Keeps = "echo",
     ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", ECHO, str(request_bytes), str(answer_bytes), keeps],

@@ -1,0 +1,138 @@
+"""Many small requests over many connections, beside a server that does only what it must.
+
+The client keeps some requests in flight on each connection. It sends bytes that were built before
+and counts the bytes of the answers, all of one size, so that it costs less than any server.
+
+`BareServer` is the least that a Python server on uvloop does for a durable request: receive, write
+all requests of a turn with one call and sync them on a thread, then send an answer of the size of a
+broker's. It reads no request, checks nothing and keeps no log.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import time
+from typing import Self
+
+from benchmarks.peers.round_trip import checked_size
+
+TIMEOUT_SECONDS = 60
+WARM_UP_SECONDS = 0.5
+
+BARE = """
+import asyncio, os, queue, sys, tempfile, threading, uvloop
+request_bytes, answer = int(sys.argv[1]), bytes(int(sys.argv[2]))
+FILE_BYTES, BLOCK_BYTES = 64 << 20, 4096
+file = tempfile.TemporaryFile(prefix='penstock-bench-')
+file.write(bytes(FILE_BYTES)); file.flush(); os.fsync(file.fileno())
+jobs = queue.SimpleQueue()
+position, busy, scheduled, waiting = 0, False, False, []
+def sync():
+    global position
+    while True:
+        group = jobs.get()
+        data = [part for _, _, part in group]
+        size = sum(map(len, data))
+        data.append(bytes(-size % BLOCK_BYTES))
+        if position + size > FILE_BYTES - BLOCK_BYTES: position = 0
+        for start in range(0, len(data), 1000):
+            position += os.pwritev(file.fileno(), data[start:start + 1000], position)
+        os.fdatasync(file.fileno())
+        loop.call_soon_threadsafe(synced, group)
+def synced(group):
+    global busy
+    busy = False
+    for transport, count, _ in group:
+        if not transport.is_closing(): transport.write(answer * count)
+    if waiting: commit()
+def commit():
+    global busy, scheduled, waiting
+    scheduled = False
+    if busy or not waiting: return
+    busy, group, waiting = True, waiting, []
+    jobs.put(group)
+class Bare(asyncio.Protocol):
+    def connection_made(self, transport): self.transport = transport; self.left = 0
+    def data_received(self, data):
+        global scheduled
+        count, self.left = divmod(self.left + len(data), request_bytes)
+        waiting.append((self.transport, count, data))
+        if not scheduled:
+            scheduled = True
+            loop.call_soon(commit)
+async def main():
+    global loop
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Bare, '127.0.0.1', 0)
+    threading.Thread(target=sync, daemon=True).start()
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+uvloop.run(main())
+"""
+
+
+class BareServer:
+    """Bare durable server in a process of its own, as a context manager."""
+
+    def __init__(self, request_bytes: int, answer_bytes: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BARE, str(request_bytes), str(answer_bytes)],
+            stdout=subprocess.PIPE,
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=TIMEOUT_SECONDS)
+
+
+def answered_per_second(
+    port: int,
+    request: bytes,
+    *,
+    connections: int,
+    in_flight: int,
+    seconds: float,
+    answer_bytes: int = 0,
+) -> float:
+    """Return how many requests a second are answered.
+
+    Args:
+        answer_bytes: the size of an answer of the bare server; 0 asks the broker for it.
+    """
+    size = answer_bytes or checked_size(port, request)
+    opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+    by_descriptor = {connection.fileno(): connection for connection in opened}
+    left = dict.fromkeys(by_descriptor, 0)
+    burst = [request * count for count in range(in_flight + 1)]
+    answered, begun = 0, 0.0
+    start = time.perf_counter()
+    with select.epoll() as poll:
+        for connection in opened:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            poll.register(connection.fileno(), select.EPOLLIN)
+            connection.sendall(burst[in_flight])
+        while True:
+            now = time.perf_counter()
+            if not begun and now - start >= WARM_UP_SECONDS:
+                answered, begun = 0, now
+            elif begun and now - begun >= seconds:
+                break
+            for descriptor, _ in poll.poll(TIMEOUT_SECONDS):
+                connection = by_descriptor[descriptor]
+                received = left[descriptor] + len(connection.recv(65536))
+                count, left[descriptor] = divmod(received, size)
+                if count:
+                    answered += count
+                    connection.send(burst[count])
+    for connection in opened:
+        connection.close()
+    return answered / (now - begun)
