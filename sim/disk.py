@@ -240,9 +240,6 @@ class Disk:
     def read_at(self, file: int, size: int, position: int, /) -> bytes:
         return self._file(file).content[position : position + size]
 
-    def read_ahead(self, file: int, position: int, size: int, /) -> None:
-        return
-
     def write(self, file: int, buffers: Sequence[Buffer], /) -> int:
         opened = self._opened[file]
         written = self.write_at(file, buffers, opened.position)

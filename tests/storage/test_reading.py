@@ -16,7 +16,8 @@ def written(directory: Path, files: FaultyFiles) -> tuple[Harness, bytes]:
     config = LogConfig(retention_ms=-1, segment_bytes=60_000, index_interval_bytes=500)
     harness = Harness(directory, config=config, files=files)
     for number in range(200):
-        harness.put(batch(1 + number % 3, size=200 + 37 * (number % 31), fill=number))
+        harness.append(batch(1 + number % 3, size=200 + 37 * (number % 31), fill=number))
+    assert harness.commit() is None
     expected = read_all(harness.log())
     harness.reopen()
     harness.log().load()
@@ -30,26 +31,6 @@ def test_a_read_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     assert read_all(harness.log(), max_bytes=READ_BYTES) == expected
     reads = -(-len(expected) // (READ_BYTES - 1500)) + harness.log().segment_count
     assert files.calls.count("read_at") <= reads + harness.log().segment_count
-    assert "read_ahead" not in files.calls
-    harness.store.close()
-
-
-def test_large_reads_load_what_follows(tmp_path: Path) -> None:
-    """Also the beginning of the next segment; and nothing for a read of no bytes."""
-    files = FaultyFiles()
-    config = LogConfig(retention_ms=-1, segment_bytes=1 << 20)
-    harness = Harness(tmp_path, config=config, files=files)
-    for number in range(24):
-        harness.put(batch(size=100_000, fill=number))
-    expected = read_all(harness.log())
-    harness.reopen()
-    log = harness.log()
-    log.load()
-    files.calls.clear()
-    assert log.read(0, max_bytes=0, end_offset=24, at_least_one=False).size_bytes == 0
-    assert "read_ahead" not in files.calls
-    assert read_all(log, max_bytes=300_000) == expected
-    assert files.calls.count("read_ahead") > log.segment_count
     harness.store.close()
 
 
@@ -79,7 +60,8 @@ def test_a_cut_log_is_read_by_its_index_again(tmp_path: Path) -> None:
     kept = read_all(log, max_bytes=READ_BYTES)
     more = [batch(1 + number % 2, size=90 + 11 * number, fill=number) for number in range(60)]
     for data in more:
-        harness.put(data)
+        harness.append(data)
+    assert harness.commit() is None
     harness.reopen()
     whole = read_all(harness.log(), max_bytes=READ_BYTES)
     assert whole.startswith(kept)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from penstock.base.errors import PenstockError
+from penstock.base.extras import MissingExtra
 from penstock.base.ids import TopicPartition
 from penstock.records import compress, decode_header, encode_header, seal
 from penstock.records.appends import AppendResult
@@ -134,6 +137,27 @@ def test_topics_with_other_checks_are_left_to_single_appends(
         [harness.log()], [batch()], config=harness.config, now_ms=harness.clock.ms
     )
     assert found == [None]
+    harness.store.close()
+
+
+class Lacking(ModuleType):
+    """A module that cannot be loaded without an extra."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise MissingExtra("numba", "compile")
+
+
+def test_without_kernels_batches_are_left_to_single_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "penstock.records.columnar.walk", Lacking("walk"))
+    harness = Harness(tmp_path)
+    harness.log().load()
+    found = harness.store.append_each(
+        [harness.log()], [batch()], config=harness.config, now_ms=harness.clock.ms
+    )
+    assert found == [None]
+    assert harness.put(batch()) == 0
     harness.store.close()
 
 

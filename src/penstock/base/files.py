@@ -87,10 +87,6 @@ class Files(Protocol):
         """Return at least one and at most `size` bytes from `position` on, none at the end."""
         ...
 
-    def read_ahead(self, file: int, position: int, size: int, /) -> None:
-        """Let the kernel start to read bytes into its cache, without waiting for them."""
-        ...
-
     def write(self, file: int, buffers: Sequence[Buffer], /) -> int:
         """Write the buffers in order, perhaps only a part; return the number of bytes written."""
         ...
@@ -196,10 +192,6 @@ class MachineFiles:
 
     def set_mode(self, handle: int, mode: int, /) -> None:
         os.fchmod(handle, mode | os.fstat(handle).st_mode & stat.S_ISGID)
-
-    def read_ahead(self, file: int, position: int, size: int, /) -> None:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file, position, size, os.POSIX_FADV_WILLNEED)
 
     def start_write_back(self, file: int, /) -> None:
         if _SYNC_FILE_RANGE is not None:

@@ -117,10 +117,6 @@ logger = logging.getLogger(__name__)
 
 _LENGTH_OVERHEAD_BYTES: Final = 12
 _OFFSET: Final = Struct(">q")
-READ_AHEAD: Final = 2
-"""Times the bytes of a read that the kernel reads ahead of a consumer that reads in order."""
-READ_AHEAD_FROM_BYTES: Final = 128 << 10
-READ_AHEAD_BYTES_MAX: Final = 16 << 20
 READ_ENDS_MAX: Final = 1024
 """Maximum number of earlier reads whose ends are remembered."""
 _LOOK_BYTES: Final = 4096 + 1024
@@ -478,20 +474,18 @@ class SegmentFiles:
         interval_bytes: int,
         epoch: int,
         gaps: bool,
-        following: Segment | None = None,
     ) -> Read | None:
         """Return verified complete batches from the one that holds `offset`; None if there is none.
 
         The read ends before a batch that holds `end_offset`, and before a damaged batch. Batches
-        must have the leader epoch `epoch`, unless it is -1. Reads in order also load the beginning
-        of the segment `following` into the kernel's cache.
+        must have the leader epoch `epoch`, unless it is -1.
 
         Raises:
             CorruptLog: the first batch is damaged, or no batch holds `offset` although there are no
                 `gaps`.
         """
         if end_offset is None:
-            read = self._read_on(segment, offset, max_bytes, epoch, following)
+            read = self._read_on(segment, offset, max_bytes, epoch)
             if read is not None:
                 return read
         first = self.locate(segment, offset, interval_bytes)
@@ -514,32 +508,17 @@ class SegmentFiles:
             end, _ = self.end_before(segment, start, limit, interval_bytes)
         return self._verified(segment, start, end, epoch)
 
-    def _read_on(
-        self,
-        segment: Segment,
-        offset: int,
-        max_bytes: int,
-        epoch: int,
-        following: Segment | None,
-    ) -> Read | None:
+    def _read_on(self, segment: Segment, offset: int, max_bytes: int, epoch: int) -> Read | None:
         """Read where the segment begins or an earlier read ended, without a look at the index.
 
-        The kernel starts to read the bytes behind it meanwhile. Return None if `offset` is not such
-        a place, or if the bytes do not begin with a whole batch from `offset` on.
+        Return None if `offset` is not such a place, or if the bytes do not begin with a whole batch
+        from `offset` on.
         """
         start = 0 if offset == segment.base_offset else self._ends.get((segment, offset))
         if start is None or max_bytes <= 0:
             return None
-        descriptor = self.descriptor_of(segment)
         size = min(max_bytes, segment.written_bytes - start)
-        if size >= READ_AHEAD_FROM_BYTES:  # otherwise the kernel's own reading ahead suffices
-            ahead = min(READ_AHEAD * size, READ_AHEAD_BYTES_MAX)
-            left = min(ahead, segment.written_bytes - start - size)
-            if left:
-                self.files.read_ahead(descriptor, start + size, left)
-            if left < ahead and following is not None and following.written_bytes:
-                self.files.read_ahead(self.descriptor_of(following), 0, ahead - left)
-        data = read_range(self.files, descriptor, size, start)
+        data = read_range(self.files, self.descriptor_of(segment), size, start)
         good, next_offset = whole_batches(data, epoch)
         if not good or _OFFSET.unpack_from(data)[0] != offset:
             return None

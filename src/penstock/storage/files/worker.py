@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from penstock.base.metrics import Metrics, counter, gauge
@@ -40,11 +41,12 @@ class Worker:
         return self._call_soon is not None
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the next turn of the event loop; at once without a loop."""
-        if self._call_soon is None:
-            callback()
-        else:
-            self._call_soon(callback)
+        """Call `callback` in the next turn of the event loop; at once without an open loop."""
+        if self._call_soon is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._call_soon(callback)
+                return
+        callback()
 
     def submit(self, job: Job, done: Done) -> None:
         """Run `job`; then call `done(result, None)` or `done(None, error)`."""

@@ -90,7 +90,6 @@ def _read_files(
                 interval_bytes=log.interval_bytes,
                 epoch=log.epoch_of(place),
                 gaps=gaps,
-                following=None if last else segments[place + 1],
             )
         if not last:
             files.indexes.used(segment)
