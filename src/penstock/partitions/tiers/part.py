@@ -11,7 +11,6 @@ Source: KIP-405 (log start and local log start); KIP-1023 (the pending upload).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,6 +29,7 @@ from penstock.storage.files.epochs import EpochHistory
 from penstock.storage.files.values import Later, OffsetAndTimestamp, Read
 
 if TYPE_CHECKING:
+    import asyncio
     from uuid import UUID
 
     from penstock.base.system import Clock
@@ -61,11 +61,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 8 << 20
 """Bytes of a chunk, unless many consumers share the buffer or a fetch asks for more."""
 CHUNKS_AHEAD: Final = 3
-"""Maximum number of chunks that are read ahead."""
-AHEAD_SECONDS: Final = 0.01
-"""Age of a load from which the next chunk is loaded beside it. A store nearby answers before, so
-that the consumer gets the first of several chunks while the next one is loaded.
-"""
+"""Maximum number of chunks that are read ahead in parallel."""
 READY_BYTES_MAX: Final = 128 << 20
 """Maximum bytes of buffered batches that wait for their fetch."""
 READY_SECONDS: Final = 30.0
@@ -111,8 +107,8 @@ class TierReader:
         self._ready = Ready(max_bytes=READY_BYTES_MAX, seconds=READY_SECONDS)
         self._budget = ByteBudget(LOADING_BYTES_MAX)
         self._loads = Loads[Place](LOADS_MAX)
-        self._ahead: dict[Place, int] = {}
-        """Number of chunks to read ahead after the chunk of each running load."""
+        self._following: dict[Place, int] = {}
+        """Offset in the first batch after the chunk, for each running load."""
 
     def read(self, want: TierWant, *, at_least_one: bool) -> Read | None:
         """Return buffered batches for a fetch; None if they must be loaded first.
@@ -166,40 +162,28 @@ class TierReader:
             ready = self.run_at(want.key, at)
             if ready is None:
                 self._begin(want._replace(offset=at), ahead=left)
-                return
-            at = _behind(ready)
+            at = self._following.get((want.key, at), -1) if ready is None else _behind(ready)
 
     def _begin(self, want: TierWant, ahead: int = 0) -> None:
-        """Start to load a chunk, unless it is being loaded, and later `ahead` chunks after it."""
-        place = want.key, want.offset
-        if positions := self._loads.fresh([place]):
-            self._ahead[place] = ahead
-            self._loads.begin(positions, self._load(want))
-        elif place in self._ahead:
-            self._ahead[place] = max(ahead, self._ahead[place])
+        """Start to load a chunk, and the next `ahead` chunks after it."""
+        positions = self._loads.fresh([(want.key, want.offset)])
+        if positions:
+            self._loads.begin(positions, self._load(want, ahead))
 
-    def _continue(self, want: TierWant, following: int) -> None:
-        """Start to load the chunk after that of `want`, which is loaded or takes long."""
-        ahead, self._ahead[want.key, want.offset] = self._ahead[want.key, want.offset], 0
-        if ahead and 0 <= following < want.part.tiered_end:
-            self._begin(want._replace(offset=following), ahead - 1)
-
-    async def _load(self, want: TierWant) -> None:
+    async def _load(self, want: TierWant, ahead: int) -> None:
         place = want.key, want.offset
         try:
             chunk = await self._fetcher.chunk(want.part, want.offset, self._chunk_bytes(want))
-            following = chunk.following
+            following = self._following[place] = chunk.following
+            if ahead and 0 <= following < want.part.tiered_end:
+                self._begin(want._replace(offset=following), ahead - 1)
             await self._budget.take(chunk.size_bytes)
-            loop = asyncio.get_running_loop()
-            slow = loop.call_later(AHEAD_SECONDS, self._continue, want, following)
             try:
                 run = await self._fetcher.run(want.part, chunk)
             finally:
-                slow.cancel()
                 self._budget.give(chunk.size_bytes)
             run.following = following
             self._ready.put(want.key, run, self._clock.monotonic())
-            self._continue(want, following)
             self._loads.is_same((want.key, following), (want.key, run.next_offset))
             self._counters.fetches += 1
             self._counters.fetched_bytes += len(run)
@@ -209,7 +193,7 @@ class TierReader:
             logger.exception("reading %s from the archive failed", want.part.name)
             self._failed(want, Unreadable("an internal error of the broker; see its log"))
         finally:
-            self._ahead.pop(place, None)
+            self._following.pop(place, None)
             self._loads.end([place])
             self._wake([want.part])
 
