@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import queue
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from penstock.spark.sessions.workers import (
     server_slots,
     ship,
     slots,
+    warm_up,
 )
 from tests.spark.conftest import SETTINGS as OWN
 from tests.spark.conftest import until
@@ -73,6 +77,33 @@ def test_java_s_options_come_before_those_of_the_user(spark: SparkSession) -> No
     ours, own = (options.split() for options in (COMPILING, OWN["spark.driver.extraJavaOptions"]))
     places = [list(given).index(option) for option in (*ours, *own)]
     assert places == sorted(places)
+
+
+class _Started:
+    """Session that records the jobs that are started in it."""
+
+    def __init__(self, master: str) -> None:
+        self.sparkContext = SimpleNamespace(master=master)
+        self.jobs: queue.Queue[int] = queue.Queue()
+
+    def range(self, rows: int, *, numPartitions: int) -> Any:  # noqa: N803
+        def collect() -> None:
+            self.jobs.put(rows)
+            raise RuntimeError("the session ended")
+
+        return SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(collect=collect))
+
+
+def test_local_workers_start_while_the_driver_plans() -> None:
+    local: Any = _Started("local[2]")
+    warm_up(local)
+    assert local.jobs.get(timeout=30) == 1
+    cluster: Any = _Started("spark://127.0.0.1:7077")
+    warm_up(cluster)
+    for thread in threading.enumerate():
+        if thread.name == "warm-up":
+            thread.join(30)
+    assert cluster.jobs.empty()
 
 
 @pytest.mark.spark

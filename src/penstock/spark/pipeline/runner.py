@@ -38,7 +38,7 @@ from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.pipeline.state import PipelinePaths, QueryState
 from penstock.spark.reads import stream
 from penstock.spark.sessions.source import PenstockSource
-from penstock.spark.sessions.workers import is_connect, ship
+from penstock.spark.sessions.workers import is_connect, ship, warm_up
 
 POLL_SECONDS: Final = 0.2
 BACKOFF: Final = Backoff(first_ms=1_000, ceiling_ms=60_000)
@@ -103,6 +103,7 @@ class PipelineRunner:
             if not is_connect(self._spark):
                 # Registered here, so that sources and sinks share one parent of workers.
                 self._spark.dataSource.register(PenstockSource)
+                warm_up(self._spark)
             self._spec = readers.pinned(self._spec)
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             definitions = Definitions(self._paths.definitions)

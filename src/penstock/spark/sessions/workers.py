@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -81,6 +82,24 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
             f"the workers' Python has penstock {found}, but the driver's has {here}. Install the"
             " same version on both"
         )
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Start the parent process of Python workers now, while the driver plans the first job.
+
+    It imports for a second what workers need. A cluster has started its own for `check_workers`.
+    """
+
+    def run() -> None:
+        with suppress(Exception):  # the first job reports the same error
+            spark.range(1, numPartitions=1).mapInArrow(_unchanged, "id long").collect()
+
+    if (spark.sparkContext.master or "").startswith("local"):
+        threading.Thread(target=run, name="warm-up", daemon=True).start()
+
+
+def _unchanged(batches: Iterator[Any]) -> Iterator[Any]:
+    return batches
 
 
 def _tagging(spark: SparkSession) -> tuple[Callable[[str], Any], ...]:
