@@ -180,7 +180,8 @@ def run(
                 console.print(f"  [dim]{row.name}: {row.note}[/dim]")
     if ran:
         console.print(f"Page: {page.write(results)}")
-        console.print(table_of_aims(ran))
+        if any(aims(ran)):
+            console.print(table_of_aims(ran))
         for name, limit in limits(ran):
             console.print(f"  [dim]{escape(name)}: {escape(limit)}[/dim]")
     return broken

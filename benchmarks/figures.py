@@ -182,7 +182,8 @@ def _short(value: float) -> str:
 
 
 def _row(result: Result, name: str, against: str = "") -> Row:
-    for row in result.rows:
-        if row.name == name and against in row.reference_name:
-            return row
-    raise KeyError(f"{result.benchmark} has no row {name!r}: correct benchmarks/figures.py")
+    """Return the row of a name, or the first one whose name contains it."""
+    rows = [row for row in result.rows if name in row.name and against in row.reference_name]
+    if not rows:
+        raise KeyError(f"{result.benchmark} has no row {name!r}: correct benchmarks/figures.py")
+    return next((row for row in rows if row.name == name), rows[0])

@@ -34,7 +34,7 @@ SECONDS = "seconds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure. `ratio` is `value / reference` unless `lower_is_better`, then its inverse.
+    """Measured figure. `ratio` is `value / reference`, or its inverse if `lower_is_better`.
 
     Args:
         aim_ratio: the least ratio that the product owes.
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether every aim of the row is met; None for a row without one."""
+        """True if every aim of the row is met, None for a row without an aim."""
         if self.aim_ratio is None and self.aim_value is None:
             return None
         if self.aim_ratio is not None and (self.ratio is None or self.ratio < self.aim_ratio):

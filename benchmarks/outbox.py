@@ -15,9 +15,9 @@ that is 0.7 for 64 KiB, 0.8 for 1 MiB and 0.85 for 16 MiB when durable.
 
 A pointer has about 240 bytes.
 
-The bare program shows what the layout costs whoever writes it: a directory for each file, made,
-filled and synced by calls relative to an open directory, on a thread that an event loop waits for.
-It checks nothing, has no checksum, no limits, no retry, and replaces what is there.
+The bare program shows what the layout costs any writer: it creates, fills and syncs a directory for
+each file by calls relative to an open directory, on a thread that an event loop awaits. It has no
+checks, checksums, limits or retries, and replaces existing files.
 """
 
 from __future__ import annotations

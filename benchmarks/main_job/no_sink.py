@@ -1,10 +1,10 @@
-"""What is left of the pipeline files beside this one when no table is kept: Spark's own part.
+"""Bare Spark programs: the work of the pipeline files beside this one without a table.
 
     python no_sink.py SINK MEMORY BOOTSTRAP ADMIN TOPIC CHECKPOINT
 
 The source opens the values; Spark leaves rows out, masks customers, makes JSON of the rest where
-SINK is `topic`, and throws all of it away; where SINK is `files` it writes plain Parquet files. At
-the end it prints what Spark says of its batches.
+SINK is `topic`, and discards all of it; where SINK is `files` it writes plain Parquet files. At the
+end it prints what Spark reports of its batches.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A server that answers Fetch from memory: what a client can read when the broker costs nothing.
 
-It stands in front of a broker, which names it as its address. All requests but Fetch pass through.
-The records of a topic are read from the broker beforehand; an answer consists of them as they are.
+It is the advertised address of a broker and forwards every request except Fetch to it. It reads the
+records of a topic from the broker beforehand, and its Fetch responses consist of these records.
 """
 
 from __future__ import annotations

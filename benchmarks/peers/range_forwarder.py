@@ -1,10 +1,10 @@
-"""The least that stands between an object store and a consumer: GETs ahead, and a socket.
+"""Bare program between an object store and a consumer: GETs ahead, and a socket.
 
     python -m benchmarks.peers.range_forwarder URL OPTIONS PREFIX RANGE_BYTES
 
-It reads the ranges of all segments below a prefix with the client library that the broker has, as
-many ahead as the broker reads, and sends them to whoever asks for the next one by a byte. It speaks
-no Kafka, checks no batch, and keeps nothing.
+It reads the ranges of all segments below a prefix with the broker's client library, and as many
+ahead as the broker does. A consumer requests the next range by one byte. It does not use the Kafka
+protocol, checks no batches, and caches nothing.
 """
 
 from __future__ import annotations

@@ -678,10 +678,11 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
     ]
 
 
-class _Appended(PartitionResult, eq=False, kw_only=True):
+class _Appended(PartitionResult, eq=False, gc=False, kw_only=True):
     """Response element of a partition, and the callback that fills it after the append.
 
-    `takes` names the step that the append waits for, for the error message of a timeout.
+    `takes` names the step that the append waits for, for the error message of a timeout. The
+    garbage collector need not know it, because `_Pending.answer` ends the cycle of both.
     """
 
     pending: _Pending
