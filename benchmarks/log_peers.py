@@ -76,6 +76,8 @@ BATCHES: Final = {100: 1_000, 1024: 100}
 """Records of a batch by the size of their values."""
 SINGLE_BYTES = 100
 MIB = 1 << 20
+TICK_SECONDS = 0.01
+"""Resolution of the processor time; less is counted as one tick."""
 
 
 class Server(NamedTuple):
@@ -176,7 +178,7 @@ def servers() -> Iterator[dict[str, Server]]:
 
 def load(server: Server, topic: str, *, quick: bool) -> Iterator[tuple[str, float]]:
     """Run the whole load on one server, and return each figure by its name."""
-    total = (32 if quick else 256) * MIB
+    total = (64 if quick else 256) * MIB
     topics = [f"{topic}-{name}" for name in ("small", "large", "single")]
     for name, value_bytes, size in zip(topics, BATCHES, ("100 B", "1 KiB"), strict=False):
         gigabytes, produced, consumed = in_batches(server, name, value_bytes, total)
@@ -185,7 +187,7 @@ def load(server: Server, topic: str, *, quick: bool) -> Iterator[tuple[str, floa
             (f"consume {size}", consumed),
         ):
             yield what, 1000 * gigabytes / seconds
-            yield f"server CPU, {what}", cpu / gigabytes
+            yield f"server CPU, {what}", max(cpu, TICK_SECONDS) / gigabytes
     yield from singly(server, topics[-1], quick=quick)
     yield "resident memory, records of the load kept", resident_mebibytes(server.pid)
     for name in topics:
