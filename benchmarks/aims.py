@@ -16,7 +16,7 @@ def aims(results: Iterable[Result]) -> Iterator[tuple[str, ...]]:
     for result in results:
         for row in result.rows:
             if row.met is not None:
-                verdict = MET if row.met else LIMITED if row.limit else MISSED
+                verdict = MET if row.met else LIMITED if row.limited else MISSED
                 yield result.benchmark, row.name, _aim(row), _measured(row), verdict
 
 

@@ -132,6 +132,7 @@ def _synced_rates(broker: Broker, *, seconds: float, runs: int) -> list[Row]:
                     reference_name="bare uvloop server that writes and syncs, and reads nothing",
                     aim_value=SYNCED_AIM,
                     limit=RATE_LIMITS[in_flight],
+                    bare=found["bare"],
                 )
             )
     return rows
@@ -301,6 +302,7 @@ def _round_trip_rows(together: dict[str, RoundTrip], apart: dict[str, RoundTrip]
             1.5 * write,
             aim_ratio=1 / 1.6,
             limit=ROUND_TRIP_LIMIT,
+            bare=check,
         ),
         row(
             "p50, page cache, one function that checks and writes",

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ class Row:
     Args:
         aim_ratio: the least ratio that the product owes.
         aim_value: the figure that it owes, in `unit`.
-        limit: why an aim cannot be met, as a profile and a bare program have shown.
+        limit: why an aim is missed, as a profile and a bare program have shown.
+        bare: figure of the bare program of the same run, in `unit`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Row:
     aim_ratio: float | None = None
     aim_value: float | None = None
     limit: str = ""
+    bare: float | None = None
 
     @property
     def met(self) -> bool | None:
@@ -65,6 +67,13 @@ class Row:
             return True
         return (
             self.value <= self.aim_value if self.lower_is_better else self.value >= self.aim_value
+        )
+
+    @property
+    def limited(self) -> bool:
+        """Whether the reason of a missed aim is known, and the bare program misses it, too."""
+        return bool(self.limit) and (
+            self.bare is None or not replace(self, value=self.bare, bare=None).met
         )
 
     @property

@@ -392,6 +392,7 @@ def _limit_rows(
                 reference_name="raw AF_UNIX",
                 aim_ratio=AIMS.get((name, size)),
                 limit=_limit(name, size, figures, figures[best]),
+                bare=figures.get(BARES.get(name, "")),
             ),
             Row(
                 name=f"agent's CPU, {name}, {size}",
@@ -547,6 +548,7 @@ def _round_trip_rows(
                 " above it are credit, order, what is kept to be sent again, time limits and"
                 " checks of both sides."
             ),
+            bare=bare,
         )
     return rows
 

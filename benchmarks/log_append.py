@@ -341,6 +341,7 @@ def latency_rows(directory: Path, *, quick: bool) -> Iterator[Row]:
                 lower_is_better=True,
                 aim_value=WIDE_AIM_US if several else None,
                 limit=WIDE_LIMIT if several else "",
+                bare=found.bare * 1e6 if several else None,
             )
         if several:
             yield Row(
@@ -447,6 +448,7 @@ def reading_rows(found: Reading) -> Iterator[Row]:
         reference_name="reading the file, in memory",
         aim_ratio=0.8,
         limit=READING_LIMIT,
+        bare=found.checked / 1e6,
     )
     yield Row(
         name="reading from segments, 1 MB at a time: the least with checksums",

@@ -423,6 +423,7 @@ def _phase_rows(phases: dict[str, list[Phase]]) -> list[Row]:
                     note=NOTES.get(name, ""),
                     aim_ratio=1 / STORM_FACTOR if name in limits else None,
                     limit=limits.get(name, ""),
+                    bare=of[BARE] if name in limits else None,
                 )
                 for name in phases
             ]  # fmt: skip

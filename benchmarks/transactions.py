@@ -226,6 +226,7 @@ def _rows(paces: Mapping[tuple[str, Shape, bool], Sequence[Pace]]) -> Iterator[R
             aim_ratio=1.0,
             limit=f"A transaction waits for three syncs in turn, Apache Kafka for none. The bare"
             f" program makes {bare_pace:,.0f} a second with its syncs, {free_pace:,.0f} without.",
+            bare=bare_pace,
         )
         yield Row(
             name=f"CPU of the broker, {shape.name}",
@@ -238,6 +239,7 @@ def _rows(paces: Mapping[tuple[str, Shape, bool], Sequence[Pace]]) -> Iterator[R
             limit=f"Four writes and their syncs take {bare_cpu:.2f} ms of processor in the bare"
             f" program, {free_cpu:.2f} ms without syncs; the rest is Python and SQLite, spread over"
             " requests, coordinator, log and two saves.",
+            bare=bare_cpu,
         )
         yield Row(
             name=f"{BARE}, {shape.name}",

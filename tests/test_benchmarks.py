@@ -101,11 +101,14 @@ def test_the_pipeline_files_of_the_main_job_are_valid(sink: str) -> None:
 
 
 DONE = Result(benchmark="tls", taken_at="2026-11-30T10:00:00+00:00", quick=False, host={}, rows=())
+TIMED = Row(name="time", value=30, unit="µs", lower_is_better=True, aim_value=25, limit="two syncs")
 AIMED = (
     Row(name="ratio", value=6, unit="1/s", reference=2, reference_name="peer", aim_ratio=3),
-    Row(name="time", value=30, unit="µs", lower_is_better=True, aim_value=25, limit="two syncs"),
+    TIMED,
     Row(name="rate", value=1, unit="1/s", reference=2, reference_name="peer", aim_ratio=3),
     Row(name="plain", value=1, unit="s"),
+    replace(TIMED, name="slow", bare=20),
+    replace(TIMED, name="bare", bare=28),
 )
 
 
@@ -115,8 +118,12 @@ def test_each_row_with_an_aim_is_listed_with_its_result() -> None:
         ("ratio", "≥ 3 × peer", "3 ×", "met"),
         ("time", "≤ 25 µs", "30 µs", "limit"),
         ("rate", "≥ 3 × peer", "0.5 ×", "**not met**"),
+        ("slow", "≤ 25 µs", "30 µs", "**not met**"),
+        ("bare", "≤ 25 µs", "30 µs", "limit"),
     ]
-    assert list(limits([done])) == [("tls, time", "two syncs")]
+    assert list(limits([done])) == [
+        (f"tls, {name}", "two syncs") for name in ("time", "slow", "bare")
+    ]
 
 
 def test_a_result_is_read_as_it_was_saved(tmp_path: Path) -> None:
@@ -128,11 +135,11 @@ def test_a_result_is_read_as_it_was_saved(tmp_path: Path) -> None:
 
     body = json.loads(path.read_text())
     for row in body["rows"]:
-        for key in ("aim_ratio", "aim_value", "limit", "met"):
+        for key in ("aim_ratio", "aim_value", "limit", "bare", "met"):
             del row[key]
     del body["release"], body["sources"], body["charts"]
     path.write_text(json.dumps(body))
-    assert [row.met for row in load(path).rows] == [None] * 4
+    assert [row.met for row in load(path).rows] == [None] * len(AIMED)
 
     save(tmp_path, done)
     text = page.write(tmp_path).read_text()
