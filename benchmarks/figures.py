@@ -58,7 +58,7 @@ SHOWN: Final = (
         "produce 1 KiB, 6 partitions, large batches",
         SYNCED,
     ),
-    Shown("compact 1 KiB records", "compaction", "1 KiB: bytes"),
+    Shown("compact 1 KiB records", "compaction", "compaction, 1 KiB: bytes per second"),
     Shown("mirror another cluster", "mirror", "mirror"),
     Shown(
         "capture changes, each CPU second",
@@ -182,8 +182,7 @@ def _short(value: float) -> str:
 
 
 def _row(result: Result, name: str, against: str = "") -> Row:
-    """Return the row of a name, or the first one whose name contains it."""
-    rows = [row for row in result.rows if name in row.name and against in row.reference_name]
-    if not rows:
-        raise KeyError(f"{result.benchmark} has no row {name!r}: correct benchmarks/figures.py")
-    return next((row for row in rows if row.name == name), rows[0])
+    for row in result.rows:
+        if row.name == name and against in row.reference_name:
+            return row
+    raise KeyError(f"{result.benchmark} has no row {name!r}: correct benchmarks/figures.py")
