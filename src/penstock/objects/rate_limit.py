@@ -31,7 +31,7 @@ YIELDING_PER_SECOND_MIN: Final = 32_000_000
 """Rate in bytes per second that a `YieldingLimit` always allows."""
 YIELDING_PER_SECOND_FIRST: Final = 256_000_000
 YIELDING_PER_SECOND_MAX: Final = 1 << 40
-YIELDING_GROWTH: Final = 1.05
+YIELDING_GROWTH: Final = 1.01
 
 
 class YieldingLimit:
