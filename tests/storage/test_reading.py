@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from penstock.storage import LogConfig
 from tests.faulty_files import FaultyFiles
-from tests.storage.batches import Harness, batch, read_all
+from tests.storage.batches import Harness, batch, read_all, stamped
 
 READ_BYTES = 10_000
 
@@ -31,6 +32,27 @@ def test_a_read_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     assert read_all(harness.log(), max_bytes=READ_BYTES) == expected
     reads = -(-len(expected) // (READ_BYTES - 1500)) + harness.log().segment_count
     assert files.calls.count("read_at") <= reads + harness.log().segment_count
+    harness.store.close()
+
+
+def test_offsets_without_a_batch_do_not_cause_second_reads(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def record(_number: int, name: str, _arguments: tuple[Any, ...], result: Any) -> None:
+        if name == "read_at":
+            sizes.append(len(result))
+
+    config = LogConfig(retention_ms=-1, index_interval_bytes=500)
+    harness = Harness(tmp_path, config=config, files=FaultyFiles(after=record))
+    for number in range(300):
+        data = stamped(1, 10 * number, 1, fill=number, size=1000)
+        harness.log().replica.append(data, now_ms=harness.clock.ms)
+    assert harness.commit() is None
+    harness.reopen()
+    harness.log().load()
+    sizes.clear()
+    expected = read_all(harness.log(), max_bytes=100_000)
+    assert sum(sizes) < 1.3 * len(expected)
     harness.store.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from itertools import combinations, product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +14,12 @@ import pytest
 from penstock.base.errors import PenstockError
 from penstock.base.extras import MissingExtra
 from penstock.base.ids import TopicPartition
-from penstock.records import compress, decode_header, encode_header, seal
+from penstock.records import BatchHeader, compress, decode_header, encode_header, seal
 from penstock.records.appends import AppendResult
+from penstock.records.header import HEADER
 from penstock.storage import DiskFull, LogConfig
+from penstock.storage.log.validation import _plain
+from penstock.storage.log.wide import _are_plain, _join
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, batch, read_all
 
@@ -121,6 +125,31 @@ def test_batches_that_are_not_plain_are_left_to_single_appends(tmp_path: Path) -
             with pytest.raises(PenstockError):
                 log.append(memoryview(bytearray(bad)), now_ms=harness.clock.ms, single=True)
     harness.store.close()
+
+
+@pytest.mark.parametrize("config", [
+    LogConfig(), LogConfig(max_message_bytes=200),
+    LogConfig(message_timestamp_before_max_ms=1, message_timestamp_after_max_ms=1),
+])  # fmt: skip
+def test_arrays_and_single_headers_obey_the_same_rules(config: LogConfig) -> None:
+    """Compare both for edge values of every pair of header fields."""
+    bits = {"q": 64, "i": 32, "I": 32, "h": 16, "b": 8}
+    whole, now_ms = batch(3), 1001
+    edges = {}
+    for name, code in zip(BatchHeader._fields, HEADER.format[1:], strict=True):
+        high = 1 << bits[code] - 1
+        values = [-high, -2, -1, 0, 1, 2, 4, 5, 16, 1000, 1002, high - 1, len(whole) - 12]
+        edges[name] = [value for value in values if -high <= value < high and name != "crc"]
+    found = [flipped(whole, 17), whole]
+    found += [
+        changed(whole, **{one: value, other: second})
+        for one, other in combinations(edges, 2)
+        for value, second in product(edges[one], edges[other])
+    ]
+    expected = [_plain(data, config, now_ms) is not None for data in found]
+    assert len(found) > 5000
+    assert sum(expected) > 100
+    assert _are_plain(_join(found), config, now_ms).tolist() == expected
 
 
 @pytest.mark.parametrize("settings", [

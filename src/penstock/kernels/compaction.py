@@ -26,7 +26,7 @@ import numpy as np
 
 from penstock.kernels.compiling import kernel
 from penstock.kernels.memory import copy_bytes, load_word, prefetch
-from penstock.kernels.record_writing import varint_size, write_varint
+from penstock.kernels.record_writing import put_big_endian, varint_size, write_varint
 from penstock.kernels.records import ATTRIBUTES as ATTRIBUTES
 from penstock.kernels.records import BASE_OFFSET as BASE_OFFSET
 from penstock.kernels.records import BASE_TIMESTAMP as BASE_TIMESTAMP
@@ -345,12 +345,6 @@ def copy_kept(
     return at
 
 
-@kernel("void(uint8[::1], int64, int64, int64)", inlined=True)
-def _put_big_endian(target: Any, at: Any, size: Any, value: Any) -> None:
-    for index in range(size):
-        target[at + index] = np.uint8(value >> (8 * (size - 1 - index)) & 0xFF)
-
-
 @kernel(f"void({READ}, {_TABLE}, int64, uint8[::1], int64, int64)")
 def put_header(data: Any, table: Any, batch: Any, target: Any, at: Any, size: Any) -> None:
     """Write the header of a rebuilt batch of `size` bytes, without its checksum."""
@@ -366,11 +360,11 @@ def put_header(data: Any, table: Any, batch: Any, target: Any, at: Any, size: An
             attributes |= _HORIZON
             base_timestamp = horizon
     copy_bytes(target, at, data, table[batch, POSITION], _HEADER_BYTES)
-    _put_big_endian(target, at + 8, 4, size - _LENGTH_OVERHEAD_BYTES)
-    _put_big_endian(target, at + 21, 2, attributes)
-    _put_big_endian(target, at + 27, 8, base_timestamp)
-    _put_big_endian(target, at + 35, 8, newest)
-    _put_big_endian(target, at + 57, 4, table[batch, KEPT])
+    put_big_endian(target, at + 8, 4, size - _LENGTH_OVERHEAD_BYTES)
+    put_big_endian(target, at + 21, 2, attributes)
+    put_big_endian(target, at + 27, 8, base_timestamp)
+    put_big_endian(target, at + 35, 8, newest)
+    put_big_endian(target, at + 57, 4, table[batch, KEPT])
     table[batch, OUT_SIZE], table[batch, OUT_TIMESTAMP] = size, newest
 
 

@@ -34,7 +34,7 @@ MAX_TIMESTAMP: Final = 4
 CUT_FIELDS: Final = 5
 
 _HEADER_BYTES: Final = 61
-_PREFIX_BYTES: Final = 12
+_LENGTH_OVERHEAD_BYTES: Final = 12
 """Bytes of a header up to the end of its length, which the length does not include."""
 _MAGIC: Final = 2
 _SEQUENCE_MODULUS: Final = 2**31
@@ -191,15 +191,15 @@ def write_records(
 
 
 @kernel("int64(uint8[::1], int64, int64, int64)", inlined=True)
-def _put(target: Any, at: Any, value: Any, size: Any) -> Any:
+def put_big_endian(target: Any, at: Any, size: Any, value: Any) -> Any:
     """Write the low bytes of a number, the highest first; return the position after them."""
-    for place in range(size):
-        target[at + place] = np.uint8(value >> (8 * (size - 1 - place)) & 0xFF)
+    for index in range(size):
+        target[at + index] = np.uint8(value >> (8 * (size - 1 - index)) & 0xFF)
     return at + size
 
 
 @kernel("void(uint8[::1], int64[:, ::1], int64, int64, int64, int64, int64)")
-def write_headers(
+def write_batch_headers(
     target: Any, cuts: Any, base_offset: Any, attributes: Any, producer_id: Any,
     producer_epoch: Any, base_sequence: Any,
 ) -> None:  # fmt: skip
@@ -211,17 +211,17 @@ def write_headers(
         sequence = base_sequence
         if sequence >= 0:
             sequence = (sequence + first) % _SEQUENCE_MODULUS
-        at = _put(target, at, base_offset + first, 8)
-        at = _put(target, at, size + _HEADER_BYTES - _PREFIX_BYTES, 4)
-        at = _put(target, at, -1, 4)
-        at = _put(target, at, _MAGIC, 1)
-        at = _put(target, at, 0, 4)
-        at = _put(target, at, attributes, 2)
-        at = _put(target, at, count - 1, 4)
-        at = _put(target, at, cuts[index, BASE_TIMESTAMP], 8)
-        at = _put(target, at, cuts[index, MAX_TIMESTAMP], 8)
-        at = _put(target, at, producer_id, 8)
-        at = _put(target, at, producer_epoch, 2)
-        at = _put(target, at, sequence, 4)
-        _put(target, at, count, 4)
+        at = put_big_endian(target, at, 8, base_offset + first)
+        at = put_big_endian(target, at, 4, size + _HEADER_BYTES - _LENGTH_OVERHEAD_BYTES)
+        at = put_big_endian(target, at, 4, -1)
+        at = put_big_endian(target, at, 1, _MAGIC)
+        at = put_big_endian(target, at, 4, 0)
+        at = put_big_endian(target, at, 2, attributes)
+        at = put_big_endian(target, at, 4, count - 1)
+        at = put_big_endian(target, at, 8, cuts[index, BASE_TIMESTAMP])
+        at = put_big_endian(target, at, 8, cuts[index, MAX_TIMESTAMP])
+        at = put_big_endian(target, at, 8, producer_id)
+        at = put_big_endian(target, at, 2, producer_epoch)
+        at = put_big_endian(target, at, 4, sequence)
+        put_big_endian(target, at, 4, count)
         start += _HEADER_BYTES + size

@@ -73,7 +73,8 @@ RECORD_BYTES_MIN: Final = 7
 have one byte each.
 """
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
+HEADER: Final = Struct(">qiibIhiqqqhii")
+"""Layout of the fields of `BatchHeader`."""
 _PREFIX: Final = Struct(">qii")
 _SINGLE: Final = Struct(">qi4xb6xi30xi")
 """The fields base offset, batch length, magic, last offset delta and record count of a header."""
@@ -218,7 +219,7 @@ def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:
     """
     if len(buffer) - offset < HEADER_BYTES:
         raise _cut_header(buffer, offset)
-    header = BatchHeader._make(_HEADER.unpack_from(buffer, offset))
+    header = BatchHeader._make(HEADER.unpack_from(buffer, offset))
     if (
         header.magic != MAGIC
         or header.base_offset < 0
@@ -439,7 +440,7 @@ def stamp_identity(
 
 def encode_header(header: BatchHeader) -> bytes:
     """Return the 61 bytes of a header; the checksum is the one that `header` contains."""
-    return _HEADER.pack(*header)
+    return HEADER.pack(*header)
 
 
 def empty_batch(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:

@@ -43,7 +43,6 @@ _INCOMPRESSIBLE_SHARE: Final = 64
 _RECORDS_BYTES_MAX: Final = 2**31 - 1 - HEADER_BYTES
 _CHECKSUM: Final = Layout(">I")
 
-
 _Cuts = list[list[int]]
 """First row, row after the last one, and bytes of the records of each batch."""
 
@@ -174,7 +173,7 @@ def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> list[EncodedBat
         if total < target.size // 2:
             target.resize(total, refcheck=False)
         encode = _sealed if plan.codec == Codec.NONE and not plan.compress_large else _compressed
-        batches += encode(target, table, cuts, plan)
+        batches += encode(target, table[:count], cuts, plan)
         low = cuts[-1][kernels.AFTER]
     return batches
 
@@ -192,16 +191,15 @@ def _compressed(target: Any, table: Ints, cuts: _Cuts, plan: _Plan) -> list[Enco
     at = 0
     for number, (first, after, size) in enumerate(cuts):
         end = at + HEADER_BYTES + size
-        codec, written = plan.codec, target[at:end]
-        if codec != Codec.NONE:
-            written = _with_records(target[at:end], codec, plan.level)
+        codec, plain = plan.codec, target[at:end]
+        written = plain if codec == Codec.NONE else _with_records(plain, codec, plan.level)
         if len(written) > plan.max_batch_bytes and plan.compress_large:
-            codec, written = Codec.ZSTD, _with_records(target[at:end], Codec.ZSTD, None)
+            codec, written = Codec.ZSTD, _with_records(plain, Codec.ZSTD, None)
         if len(written) > plan.max_batch_bytes:
             raise _too_large(len(written), first, after - first, plan)
         cut = [first, after, len(written) - HEADER_BYTES]
         table[number, : len(cut)] = cut
-        batches += _sealed(written, table[number:], [cut], plan, codec)
+        batches += _sealed(written, table[number : number + 1], [cut], plan, codec)
         at = end
     return batches
 
@@ -224,9 +222,9 @@ def _sealed(
     attributes = codec | (TRANSACTIONAL_FLAG if plan.transactional else 0)
     view, at = memoryview(target), 0
     readonly = view.toreadonly()
-    kernels.write_headers(
-        target, table[: len(cuts)], plan.base_offset, attributes, plan.producer_id,
-        plan.producer_epoch, plan.base_sequence,
+    kernels.write_batch_headers(
+        target, table, plan.base_offset, attributes, plan.producer_id, plan.producer_epoch,
+        plan.base_sequence,
     )  # fmt: skip
     batches: list[EncodedBatch] = []
     for first, after, size in cuts:

@@ -127,8 +127,8 @@ def _walk(section: Readable, count: int, *, keyed: bool, ids: IdReader | None) -
 def is_chain(data: Readable, count: int) -> bool:
     """Return whether `data` is exactly `count` records with the offset deltas 0, 1, 2, ….
 
-    This is a fast check of few records without loading the kernel. It never accepts records that
-    the kernel rejects. If it returns False, the kernel must decide.
+    This is a fast check of at most `CHAIN_RECORDS_MAX` records without loading the kernel. It never
+    accepts records that the kernel rejects. If it returns False, the kernel must decide.
     """
     at = 0
     try:

@@ -202,7 +202,7 @@ _BATCHES_MAX: Final = 1 << 14
 _COMPRESSED_BYTES: Final = 256 << 10
 """Maximum compressed bytes that are decompressed together."""
 NOTED_BATCHES_MAX: Final = 1 << 16
-"""Maximum number of batches whose tables a pass keeps, with 160 bytes each."""
+"""Maximum number of batches whose rows of 160 bytes a pass keeps."""
 _COUNTED_SLOTS: Final = 1 << 20
 """Number of slots of a key map that are counted together."""
 
@@ -214,20 +214,18 @@ class Chunk:
     has for each batch how many of its records are the newest of their keys; None if unknown.
     """
 
-    __slots__ = ("_read", "_view", "live", "position", "table")
+    __slots__ = ("_view", "live", "position", "table")
 
     def __init__(
         self,
-        view: memoryview | None,
+        view: memoryview | Callable[[Chunk], memoryview],
         table: Ints,
         position: int,
-        *,
-        read: Callable[[Chunk], memoryview] | None = None,
         live: Ints | None = None,
     ) -> None:
-        """Create a chunk. Without `view`, its bytes are read by `read` when they are needed."""
+        """Create a chunk; instead of its bytes, `view` may be a function that reads them once they
+        are needed."""
         self._view = view
-        self._read = read
         self.table = table
         self.position = position
         self.live = live
@@ -235,8 +233,8 @@ class Chunk:
     @property
     def view(self) -> memoryview:
         """Bytes of the batches; raises CorruptLog or OSError if they cannot be read."""
-        if self._view is None:
-            self._view = memoryview(b"") if self._read is None else self._read(self)
+        if not isinstance(self._view, memoryview):
+            self._view = self._view(self)
         return self._view
 
     @property
@@ -244,46 +242,51 @@ class Chunk:
         return int(self.table[-1, kernels.END])
 
 
+Noted = dict[str, list[tuple[int, "Ints", "Ints"]]]
+"""Position, table and `live` of the chunks of some segments, by the paths of the segments."""
+
+
 class NotedBatches:
     """Tables of the batches whose keys a pass has noted, so that it need not read them again.
 
-    A batch none of whose records is the newest of its key is dropped without being read. Bounded in
-    batches: later segments are read twice.
+    The pass drops a batch without reading it if none of its records is the newest of its key.
+    Segments beyond `NOTED_BATCHES_MAX` batches are read twice.
     """
 
     def __init__(self) -> None:
         self._tables: dict[str, list[tuple[int, Ints]]] = {}
+        self._unfinished: list[tuple[int, Ints]] = []
         self._count = self._end_offset = 0
 
-    def add(self, source: Source, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
+        """Add the next chunk of a segment, whose batches count once `end` is called."""
         self._count += len(chunk.table)
         if self._count <= NOTED_BATCHES_MAX:
-            table = chunk.table.copy()
-            self._tables.setdefault(source.path, []).append((chunk.position, table))
+            self._unfinished.append((chunk.position, chunk.table.copy()))
 
-    def end(self, source: Source, *, whole: bool) -> None:
-        """End a segment, whose batches count only if the pass has noted the `whole` segment."""
-        tables = self._tables.pop(source.path, [])
-        if not whole or self._count > NOTED_BATCHES_MAX:
+    def end(self, source: Source) -> None:
+        """End a segment, all chunks of which were added."""
+        tables, self._unfinished = self._unfinished, []
+        if self._count > NOTED_BATCHES_MAX:
             return
         self._end_offset = source.next_offset
         if tables:
             # The last batch, which often stays without records, becomes a chunk of its own.
             position, table = tables.pop()
-            last = table[-1:].copy()
+            last = table[-1:]
             start = int(last[0, kernels.POSITION])
             last[:, [kernels.BEGIN, kernels.END, kernels.POSITION]] -= start
             tables += [(position, table[:-1])] if len(table) > 1 else []
             self._tables[source.path] = [*tables, (position + start, last)]
 
-    def chunks(self, keys: KeyMap) -> dict[str, list[tuple[int, Ints, Ints]]]:
-        """Return position, table and live records of each chunk, by the path of its segment."""
+    def chunks(self, keys: KeyMap) -> Noted:
+        """Return the chunks of all segments that were added; `keys` has their keys."""
         tables = [table for chunks in self._tables.values() for _, table in chunks]
         if not tables:
             return {}
         bases = np.concatenate([table[:, kernels.BASE_OFFSET] for table in tables])
         live, place = keys.live(bases, self._end_offset), 0
-        found: dict[str, list[tuple[int, Ints, Ints]]] = {}
+        found: Noted = {}
         for path, chunks in self._tables.items():
             for position, table in chunks:
                 part = live[place : place + len(table)]

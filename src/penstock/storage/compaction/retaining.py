@@ -22,7 +22,7 @@ Source: Kafka's `Cleaner.cleanInto`; KIP-534.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from penstock.storage.log.compaction import Live
 
 if TYPE_CHECKING:
     from penstock.records.columnar.arrays import Bytes, Flags, Ints
-
-
-_NOTHING: Final = memoryview(b"")
 
 
 class Retained(NamedTuple):
@@ -134,7 +131,8 @@ class Retention:
         """
         part = chunk.table[opened]
         part[:, kernels.MODE] = np.where(markers, kernels.WHOLE, kernels.DROP)
-        rows = read_rows(chunk.view if len(part) else _NOTHING, part, self._keys.secret)
+        view = chunk.view if len(part) else memoryview(b"")
+        rows = read_rows(view, part, self._keys.secret)
         keep = np.empty(len(rows.kinds), np.uint8)
         kernels.choose(
             part, rows.hashes, rows.spans, rows.kinds, self._keys.slots, self._now_ms, keep
@@ -184,10 +182,8 @@ def note_keys(
     table[:, kernels.TOMBSTONES] = -1  # unknown
     if taken:
         starts = totals[:taken] - part[:taken, kernels.COUNT]
-        tombstones = (rows.kinds & kernels.TOMBSTONE) // kernels.TOMBSTONE
-        table[places[:taken], kernels.TOMBSTONES] = np.add.reduceat(
-            tombstones, starts, dtype=np.int64
-        )
+        counts = np.add.reduceat(rows.kinds & kernels.TOMBSTONE != 0, starts, dtype=np.int64)
+        table[places[:taken], kernels.TOMBSTONES] = counts
     return int(part[taken, kernels.BASE_OFFSET]) if taken < len(part) else -1
 
 

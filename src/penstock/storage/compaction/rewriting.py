@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ from penstock.records.header import CODEC_MASK
 from penstock.storage.compaction.keys import (
     Chunk,
     KeyMap,
+    Noted,
     NotedBatches,
     PassedTransactions,
     Secret,
@@ -58,7 +60,7 @@ _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 def unchanged(table: Ints) -> bool:
-    """Return whether compaction keeps all batches of a table; then set their sizes in it."""
+    """Return whether compaction keeps all batches of a table; if so, set their new sizes in it."""
     if (table[:, kernels.MODE] != kernels.WHOLE).any():
         return False
     table[:, kernels.OUT_SIZE] = table[:, kernels.SIZE]
@@ -204,9 +206,6 @@ class CleanedSegment:
 # Source: Kafka's `Cleaner.clean`, `buildOffsetMap`, `groupSegmentsBySize` and `cleanSegments`.
 
 
-if TYPE_CHECKING:
-    pass
-
 Spend = Callable[[int], None]
 _COPY_BYTES: Final = 1 << 20
 
@@ -229,7 +228,7 @@ class CleaningPass:
         self._secret = secret
         self._spend = spend
         self._steps: Iterator[Cleaned] | None = None
-        self._noted: dict[str, list[tuple[int, Ints, Ints]]] = {}
+        self._noted: Noted = {}
         self.figures = Figures()
         self.end_offset = plan.first_dirty
         """Offset up to which the log is clean once `step` has returned None."""
@@ -250,7 +249,9 @@ class CleaningPass:
         plan = self._plan
         offsets = plan.sources[-1].next_offset - plan.first_dirty
         keys = KeyMap(self._map_bytes, offsets, self._secret)
-        self.end_offset = self._note_keys(keys)
+        noted = NotedBatches()
+        self.end_offset = self._note_keys(keys, noted)
+        self._noted = noted.chunks(keys)
         retention = Retention(
             keys,
             plan.aborted,
@@ -272,27 +273,25 @@ class CleaningPass:
 
     # -- keys --------------------------------------------------------------------------------
 
-    def _note_keys(self, keys: KeyMap) -> int:
+    def _note_keys(self, keys: KeyMap, noted: NotedBatches) -> int:
         """Fill the key map; return the offset below which the map has all keys."""
         plan = self._plan
         transactions = PassedTransactions(plan.aborted)
-        end, full, noted = plan.first_dirty, -1, NotedBatches()
+        end = plan.first_dirty
         for source in plan.sources:
             if source.next_offset <= plan.first_dirty:
                 continue
+            dirty = source.base_offset >= plan.first_dirty
             for chunk in chunks(self._files, source, self._chunk_bytes, self._spent):
-                try:
+                with _located(source, chunk):
                     full = note_keys(chunk, keys, plan.first_dirty, transactions)
-                except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
-                    raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
                 if full >= 0:
-                    break
-                noted.add(source, chunk)
-            noted.end(source, whole=full < 0 and source.base_offset >= plan.first_dirty)
-            end = source.next_offset if full < 0 else full
-            if full >= 0:
-                break
-        self._noted = noted.chunks(keys)
+                    return full
+                if dirty:
+                    noted.add(chunk)
+            if dirty:
+                noted.end(source)
+            end = source.next_offset
         return end
 
     def _spent(self, size_bytes: int) -> None:
@@ -330,8 +329,10 @@ class CleaningPass:
             yield group
 
     def _size_left(self, source: Source) -> int:
-        """Return at most how many bytes of a segment stay, so that segments of which little stays
-        become one, with one swap."""
+        """Return an upper bound of the bytes of a segment that stay.
+
+        Segments of which little stays are merged, and so need only one swap.
+        """
         noted = self._noted.get(source.path)
         if noted is None:
             return source.size_bytes
@@ -374,12 +375,13 @@ class CleaningPass:
                 for chunk in self._chunks(source):
                     ends = chunk.position + chunk.size_bytes == source.size_bytes
                     retained = self._decide(source, chunk, retention, ends and place == last)
-                    whole = unchanged(chunk.table)
-                    if not changed and not whole:
+                    if not changed and not unchanged(chunk.table):
                         changed = True
                         self._copy(source, chunk.position, target)
                     if changed:
-                        self._write(target, self._rewritten(source, chunk, retained))
+                        with _located(source, chunk):
+                            parts = rewritten(chunk, retained)
+                        self._write(target, parts)
                     target.index(chunk.table)
             transactions = retention.transactions.take_index()
             if not changed:
@@ -397,13 +399,11 @@ class CleaningPass:
             return
         read = partial(read_noted, self._files, source, self._spent)
         for position, table, live in noted:
-            yield Chunk(None, table, position, read=read, live=live)
+            yield Chunk(read, table, position, live)
 
     def _decide(self, source: Source, chunk: Chunk, retention: Retention, last: bool) -> Retained:
-        try:
+        with _located(source, chunk):
             retained = retention.decide(chunk, last=last)
-        except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
-            raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
         table = chunk.table
         counts = table[:, kernels.COUNT]
         whole = table[:, kernels.MODE] == kernels.WHOLE
@@ -411,12 +411,6 @@ class CleaningPass:
         self.figures.read_records += int(counts.sum())
         self.figures.kept_records += int(counts[whole].sum() + table[rebuilt, kernels.KEPT].sum())
         return retained
-
-    def _rewritten(self, source: Source, chunk: Chunk, retained: Retained) -> list[memoryview]:
-        try:
-            return rewritten(chunk, retained)
-        except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
-            raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
 
     def _write(self, target: CleanedSegment, parts: Sequence[memoryview]) -> None:
         size_bytes = sum(map(len, parts))
@@ -435,6 +429,15 @@ class CleaningPass:
                 self._write(target, [memoryview(data)])
         finally:
             self._files.close(file)
+
+
+@contextmanager
+def _located(source: Source, chunk: Chunk) -> Iterator[None]:
+    """Turn errors about the records of a chunk into a CorruptLog that names the place."""
+    try:
+        yield
+    except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
+        raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
 
 
 def _epoch_of(group: Sequence[Source]) -> int:

@@ -97,7 +97,7 @@ class Control(Appended[LogT], eq=False, kw_only=True):
 class Wide(Struct, Generic[LogT], eq=False):
     """Appends to many logs that share one part of a journal entry (`log/wide.py`).
 
-    `table` has their rows of the journal's table, and `data` has their batches back to back.
+    `table` has the encoded journal rows of the appends in `rows`; `data` has their batches.
     """
 
     rows: list[Appended[LogT]]
@@ -261,12 +261,13 @@ class AppendQueue(Generic[LogT]):
         self.pending_bytes -= item.size_bytes
 
     def separated(self) -> list[Appended[LogT]]:
-        """Return the queued appends; wide ones are queued as separate ones from now on."""
-        self.pending = [*separate(self.pending)]
-        return separate(self.pending)
+        """Replace wide appends in the queue by their single appends; return all queued appends."""
+        appends = separate(self.pending)
+        self.pending = [*appends]
+        return appends
 
     def take(self) -> tuple[list[Queued[LogT]], int, bool]:
-        """Remove and return everything queued: appends, their bytes, whether any are controls."""
+        """Empty the queue; return its items, their bytes, and whether any are controls."""
         taken = self.pending, self.pending_bytes, self.controls
         self.pending, self.pending_bytes, self.controls = [], 0, False
         return taken

@@ -99,6 +99,7 @@ REFERENCE_BYTES: Final = _REFERENCE.size
 _HEAD: Final = Struct(">4sIQQQQIII")
 HEAD_BYTES: Final = _HEAD.size
 ROW: Final = Struct(">qqqqI")
+"""Base offset of the segment, position in it, base and next offset of the append, and its size."""
 _KEY: Final = Struct(">16siB")
 _CHECKED_FROM: Final = 8
 _CHECKED_HEAD: Final = Struct(">QQQQIII")
@@ -519,8 +520,7 @@ def journal_bytes(item: Queued[LogT]) -> int:
 
 def row_count(items: Sequence[Queued[LogT]]) -> int:
     """Return how many rows the journal stores for a group."""
-    wide = [len(item.rows) - 1 for item in items if isinstance(item, Wide)]
-    return len(items) + sum(wide)
+    return sum([len(item.rows) if isinstance(item, Wide) else 1 for item in items])
 
 
 def _rows(items: Sequence[Queued[LogT]]) -> tuple[list[bytes], list[Buffer]]:

@@ -118,7 +118,7 @@ logger = logging.getLogger(__name__)
 _LENGTH_OVERHEAD_BYTES: Final = 12
 _OFFSET: Final = Struct(">q")
 READ_ENDS_MAX: Final = 1024
-"""Maximum number of earlier reads whose ends are remembered."""
+"""Maximum number of reads whose ends are remembered."""
 _LOOK_BYTES: Final = 4096 + 1024
 """Bytes that a walk reads at once to find one batch: about one index interval."""
 
@@ -168,13 +168,13 @@ class SegmentFiles:
     ) -> None:
         self._counters = counters
         self._ends: dict[tuple[Segment, int], int] = {}
-        """Positions at which reads of segments ended, by the offset after them."""
+        """Position at which a read of a segment ended, by the segment and the next offset."""
         self.files = files
         self.descriptors = Descriptors(files, open_files_max)
         self.indexes = IndexCache(index_cache_bytes)
 
     def forget(self, segment: Segment) -> None:
-        """Close the files of a segment that is about to change or be removed."""
+        """Drop the state of a segment that is about to change or be removed; close its files."""
         self.indexes.forget(segment)
         for key in [key for key in self._ends if key[0] is segment]:
             del self._ends[key]
@@ -485,7 +485,7 @@ class SegmentFiles:
                 `gaps`.
         """
         if end_offset is None:
-            read = self._read_on(segment, offset, max_bytes, epoch)
+            read = self._read_on(segment, offset, max_bytes, epoch, gaps)
             if read is not None:
                 return read
         first = self.locate(segment, offset, interval_bytes)
@@ -508,11 +508,12 @@ class SegmentFiles:
             end, _ = self.end_before(segment, start, limit, interval_bytes)
         return self._verified(segment, start, end, epoch)
 
-    def _read_on(self, segment: Segment, offset: int, max_bytes: int, epoch: int) -> Read | None:
-        """Read where the segment begins or an earlier read ended, without a look at the index.
+    def _read_on(
+        self, segment: Segment, offset: int, max_bytes: int, epoch: int, gaps: bool
+    ) -> Read | None:
+        """Read from the start of the segment or the end of an earlier read, without the index.
 
-        Return None if `offset` is not such a place, or if the bytes do not begin with a whole batch
-        from `offset` on.
+        Return None if `offset` is at neither, or if no whole batch of at most `max_bytes` follows.
         """
         start = 0 if offset == segment.base_offset else self._ends.get((segment, offset))
         if start is None or max_bytes <= 0:
@@ -520,7 +521,8 @@ class SegmentFiles:
         size = min(max_bytes, segment.written_bytes - start)
         data = read_range(self.files, self.descriptor_of(segment), size, start)
         good, next_offset = whole_batches(data, epoch)
-        if not good or _OFFSET.unpack_from(data)[0] != offset:
+        found_offset = _OFFSET.unpack_from(data)[0] if good else -1
+        if found_offset < offset or (found_offset > offset and not gaps):
             return None
         return self._followed(segment, data, start, good, next_offset)
 
@@ -535,16 +537,18 @@ class SegmentFiles:
     def _followed(
         self, segment: Segment, data: bytes, start: int, good: int, next_offset: int
     ) -> Read:
-        """Return the first `good` bytes, unless the batch behind them has a lower offset."""
+        """Return the first `good` bytes of `data`, and remember where they end.
+
+        Raises:
+            CorruptLog: all bytes are good, but the batch behind them has a lower offset.
+        """
         end = start + good
         if end < segment.written_bytes:
-            behind = data[good : good + _OFFSET.size]
-            if len(behind) < _OFFSET.size:
+            if good == len(data):
                 behind = read_range(self.files, self.descriptor_of(segment), _OFFSET.size, end)
-            follows = len(behind) == _OFFSET.size and _OFFSET.unpack(behind)[0] >= next_offset
-            if good == len(data) and not follows:
-                reason = f"no batch follows offset {next_offset - 1}"
-                raise CorruptLog(Path(segment.path), end, reason)
+                if len(behind) < _OFFSET.size or _OFFSET.unpack(behind)[0] < next_offset:
+                    reason = f"no batch follows offset {next_offset - 1}"
+                    raise CorruptLog(Path(segment.path), end, reason)
             if len(self._ends) >= READ_ENDS_MAX:
                 del self._ends[next(iter(self._ends))]
             self._ends[segment, next_offset] = end

@@ -14,7 +14,6 @@ Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
 from penstock.base.crc import crc32c
@@ -37,7 +36,17 @@ from penstock.records import (
 from penstock.records.appends import IdReader, NeedsOpening, Opening
 from penstock.records.columnar.validation import check_chain, check_records
 from penstock.records.compression import Allowance
-from penstock.records.header import MAGIC, NO_TIMESTAMP, TRANSACTIONAL_FLAG, WALKED_BYTES_MAX
+from penstock.records.header import (
+    CHECKED_FROM,
+    CODEC_MASK,
+    HEADER,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    NO_TIMESTAMP,
+    RECORD_BYTES_MIN,
+    TRANSACTIONAL_FLAG,
+    WALKED_BYTES_MAX,
+)
 from penstock.records.transactions import decode_marker
 from penstock.storage.files.errors import (
     BatchesTooLarge,
@@ -56,15 +65,10 @@ _CODECS: Final = {
 }
 _LZ4_FAST_LEVEL: Final = 9
 """Kafka's default lz4 level, which selects the fast compressor."""
-_CODEC_MASK: Final = 0x07
-_CHECKED_FROM: Final = 21
 OPENED_NOW_BYTES_MAX: Final = 128 << 10
 """Limit of an append's bytes, before and after decompression, up to which it is decompressed at
 once to read schema ids. That takes half a millisecond for gzip, and less for other codecs.
 """
-_RECORD_BYTES_MIN: Final = 7
-_HEADER: Final = Struct(">qiibIhiqqqhii")
-_LENGTH_OVERHEAD_BYTES: Final = 12
 
 
 def prepared(
@@ -305,7 +309,7 @@ def _checked(
     create_time = config.message_timestamp_type == "CreateTime"
     offset = 0
     for header in headers:
-        size_bytes = header.batch_length + _LENGTH_OVERHEAD_BYTES
+        size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
         if not internal:
             if size_bytes > config.max_message_bytes:
                 raise RecordTooLarge(
@@ -333,22 +337,22 @@ def _plain(
     size_bytes = len(batches)
     if size_bytes < HEADER_BYTES:
         return None
-    header = BatchHeader._make(_HEADER.unpack_from(batches))
+    header = BatchHeader._make(HEADER.unpack_from(batches))
     (
         base_offset, length, _, magic, checksum, attributes, delta, base_timestamp, max_timestamp,
         producer_id, epoch, sequence, count,
     ) = header  # fmt: skip
     if (
-        length + _LENGTH_OVERHEAD_BYTES == size_bytes <= config.max_message_bytes
+        length + LENGTH_OVERHEAD_BYTES == size_bytes <= config.max_message_bytes
         and size_bytes <= config.segment_bytes
         and magic == MAGIC
         and base_offset == 0 < count == delta + 1
         and (attributes == flags or (0 < attributes ^ flags <= Codec.ZSTD))
-        and (attributes != flags or count * _RECORD_BYTES_MIN <= size_bytes - HEADER_BYTES)
+        and (attributes != flags or count * RECORD_BYTES_MIN <= size_bytes - HEADER_BYTES)
         and ((producer_id == -1 and not flags) or (producer_id >= 0 <= epoch and sequence >= 0))
         and 0 <= base_timestamp <= max_timestamp <= now_ms + config.message_timestamp_after_max_ms
         and base_timestamp >= now_ms - config.message_timestamp_before_max_ms
-        and (summed or crc32c(batches[_CHECKED_FROM:]) == checksum)
+        and (summed or crc32c(batches[CHECKED_FROM:]) == checksum)
     ):
         return header
     return None
@@ -413,8 +417,8 @@ def _packed(
         raise CorruptBatch("a batch without records cannot be recompressed")
     if codec != Codec.NONE:
         records = bytes(compress(codec, records, level))
-    length = HEADER_BYTES - _LENGTH_OVERHEAD_BYTES + len(records)
-    attributes = header.attributes & ~_CODEC_MASK | codec
+    length = HEADER_BYTES - LENGTH_OVERHEAD_BYTES + len(records)
+    attributes = header.attributes & ~CODEC_MASK | codec
     packed = bytearray(encode_header(header._replace(batch_length=length, attributes=attributes)))
     packed += records
     seal(packed)
@@ -426,5 +430,5 @@ def stamp_times(batches: memoryview, headers: list[BatchHeader], now_ms: int) ->
     offset = 0
     for header in headers:
         stamp_append_time(batches, offset, now_ms)
-        offset += header.batch_length + 12
+        offset += header.size_bytes
     return [header._replace(max_timestamp=now_ms) for header in headers]

@@ -2,8 +2,8 @@
 
 All batches are joined into one buffer, which becomes one part of the journal entry (`Wide`). NumPy
 decodes and checks the headers, stamps offsets and epochs, and encodes the journal's rows. Python
-only updates the state of each log. A batch that needs any other check than those of
-`log.validation.prepared` for a plain batch is left to `PartitionLog.append`.
+only updates the state of each log. A batch that needs more checks than a plain one, which
+`log.validation` defines, is left to `PartitionLog.append`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import groupby, repeat
 from operator import itemgetter
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -23,10 +24,17 @@ from penstock.base.settings import LONG_MAX
 from penstock.records import HEADER_BYTES, BatchHeader, Codec
 from penstock.records.appends import AppendResult, placed
 from penstock.records.columnar.validation import check_chain
-from penstock.records.header import CHECKED_FROM, LENGTH_OVERHEAD_BYTES, MAGIC, RECORD_BYTES_MIN
+from penstock.records.header import (
+    CHECKED_FROM,
+    HEADER,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    RECORD_BYTES_MIN,
+)
 from penstock.storage.files.appended import Appended, Wide
 from penstock.storage.files.errors import COPIED_APPEND_BYTES_MAX, INLINE_COMMIT_BYTES_MAX
 from penstock.storage.files.index import OFFSET_ENTRY_BYTES
+from penstock.storage.files.journal import ROW
 from penstock.storage.files.settings import LogConfig
 from penstock.storage.files.walk import RELATIVE_OFFSET_MAX
 
@@ -36,22 +44,26 @@ if TYPE_CHECKING:
 WIDE_BYTES_MAX: Final = 16 * INLINE_COMMIT_BYTES_MAX
 """Maximum bytes of the batches of one wide append; its journal entry is written whole."""
 
-_HEADER: Final = np.dtype(
-    [
-        ("base", ">i8"), ("length", ">i4"), ("epoch", ">i4"), ("magic", "i1"), ("crc", ">u4"),
-        ("attributes", ">i2"), ("delta", ">i4"), ("oldest", ">i8"), ("newest", ">i8"),
-        ("producer", ">i8"), ("producer_epoch", ">i2"), ("sequence", ">i4"), ("count", ">i4"),
-    ]
-)  # fmt: skip
-_ROW_FIELDS: Final = [
-    ("segment", ">i8"), ("position", ">i8"), ("base", ">i8"), ("next", ">i8"), ("size", ">u4"),
-]  # fmt: skip
+
+def _dtype(layout: Struct, names: Sequence[str]) -> np.dtype[np.void]:
+    """Return the NumPy type of a big-endian layout."""
+    codes = layout.format.removeprefix(">")
+    return np.dtype([(name, f">{code}") for name, code in zip(names, codes, strict=True)])
+
+
+_HEADER: Final = _dtype(HEADER, BatchHeader._fields)
+_ROW_FIELDS: Final = "segment", "position", "base", "next", "size"
+_ROW: Final = _dtype(ROW, _ROW_FIELDS)
 
 
 class _Joined(NamedTuple):
-    """Batches behind each other in `data`; the arrays have an element for each batch."""
+    """Batches behind each other in `data`; `starts` to `checksums` have an element for each.
+
+    `view` has the header that would begin at each byte; `heads` are copies of the real ones.
+    """
 
     data: bytearray
+    view: Any
     starts: Any
     sizes: Any
     heads: Any
@@ -59,11 +71,9 @@ class _Joined(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """State of each log before the append; the arrays have an element for each log."""
+    """State of each log before the append; each field has an element for each log."""
 
     segments: list[Any]
-    offsets: list[int]
-    positions: list[int]
     epoch: Any
     base: Any
     segment_base: Any
@@ -90,12 +100,12 @@ def append_each(
         and state.damage is None
         and not state.roll_due
     ]
-    for _ in range(2):  # the second time without the batches that are not plain
+    while places:  # at most twice, the second time without the batches that are not plain
         whole = len(places) == len(states)
         logs = states if whole else [states[place] for place in places]
         joined = _join(batches if whole else [batches[place] for place in places])
         waiting = queue.pending_bytes + queue.unwritten_bytes + len(joined.data)
-        if len(joined.data) > WIDE_BYTES_MAX or waiting > queue.limit_bytes or not places:
+        if len(joined.data) > WIDE_BYTES_MAX or waiting > queue.limit_bytes:
             break
         ends = _ends_of(logs)
         plain = _are_plain(joined, config, now_ms) & _fit(joined, ends, config)
@@ -133,9 +143,9 @@ def _join(batches: Sequence[memoryview]) -> _Joined:
     data = bytearray().join(batches)
     sizes = _column(list(map(len, batches)))
     starts = sizes.cumsum() - sizes
-    whole = np.ndarray(max(0, len(data) - HEADER_BYTES + 1), _HEADER, data, strides=(1,))
+    view = np.ndarray(len(data) - HEADER_BYTES + 1, _HEADER, data, strides=(1,))
     checksums = np.array(list(map(crc32c, map(_checked_part, batches))), np.uint32)
-    return _Joined(data, starts, sizes, whole[starts], checksums)
+    return _Joined(data, view, starts, sizes, view[starts], checksums)
 
 
 def _column(values: list[int]) -> Any:
@@ -144,31 +154,30 @@ def _column(values: list[int]) -> Any:
 
 def _ends_of(logs: Sequence[LogState]) -> _Ends:
     segments = [log.segments[-1] for log in logs]
-    offsets = [log.log_end_offset for log in logs]
-    positions = [segment.end_position for segment in segments]
     return _Ends(
-        segments, offsets, positions,
+        segments,
         _column([log.leader_epoch for log in logs]),
-        _column(offsets),
+        _column([log.log_end_offset for log in logs]),
         _column([segment.base_offset for segment in segments]),
-        _column(positions),
+        _column([segment.end_position for segment in segments]),
         _column([segment.first_timestamp for segment in segments]),
-    )  # fmt: skip
+    )
 
 
 def _are_plain(joined: _Joined, config: LogConfig, now_ms: int) -> Any:
-    """Return a flag for each batch: whether its header is valid, as `log.validation._plain`."""
+    """Return a flag for each batch: whether `log.validation` would find it plain, too."""
     heads, sizes = joined.heads, joined.sizes
-    attributes, count = heads["attributes"], heads["count"]
-    oldest, newest, producer = heads["oldest"], heads["newest"], heads["producer"]
-    with_producer = (heads["producer_epoch"] >= 0) & (heads["sequence"] >= 0) & (producer >= 0)
+    attributes, count = heads["attributes"], heads["record_count"]
+    oldest, newest = heads["base_timestamp"], heads["max_timestamp"]
+    producer, sequence = heads["producer_id"], heads["base_sequence"]
+    with_producer = (heads["producer_epoch"] >= 0) & (sequence >= 0) & (producer >= 0)
     return (
-        (heads["length"] + LENGTH_OVERHEAD_BYTES == sizes)
+        (heads["batch_length"] + LENGTH_OVERHEAD_BYTES == sizes)
         & (sizes <= config.max_message_bytes)
         & (heads["magic"] == MAGIC)
-        & (heads["base"] == 0)
+        & (heads["base_offset"] == 0)
         & (count > 0)
-        & (count == heads["delta"] + 1)
+        & (count == heads["last_offset_delta"] + 1)
         & (attributes >= 0)
         & (attributes <= Codec.ZSTD)
         & ((attributes > 0) | (count.astype(np.int64) * RECORD_BYTES_MIN <= sizes - HEADER_BYTES))
@@ -184,9 +193,11 @@ def _fit(joined: _Joined, ends: _Ends, config: LogConfig) -> Any:
     """Return a flag for each batch: whether it fits into the active segment of its log."""
     position, first = ends.position, ends.first_timestamp
     fresh = position == 0
-    young = (first >= -1) & ((first < 0) | (joined.heads["newest"] - first <= config.segment_ms))
+    age_ms = joined.heads["max_timestamp"] - first
+    young = (first >= -1) & ((first < 0) | (age_ms <= config.segment_ms))
+    last_offset = ends.base + joined.heads["last_offset_delta"]
     return (
-        (ends.base + joined.heads["delta"] - ends.segment_base < RELATIVE_OFFSET_MAX)
+        (last_offset - ends.segment_base < RELATIVE_OFFSET_MAX)
         & (joined.sizes <= config.segment_bytes)
         & (fresh | (position + joined.sizes <= config.segment_bytes) & young)
     )
@@ -210,20 +221,19 @@ def _check_records(joined: _Joined, plain: Any, config: LogConfig) -> None:
         except PenstockError:
             plain[place] = False
     places = np.flatnonzero(plain & ~packed)
-    starts = joined.starts[places]
-    sections = starts + HEADER_BYTES, starts + joined.sizes[places]
     while len(places):
-        bad = are_chains(joined.data, *sections, joined.heads["count"][places])
+        starts, counts = joined.starts[places], joined.heads["record_count"][places]
+        ends = starts + joined.sizes[places]
+        bad = are_chains(joined.data, starts + HEADER_BYTES, ends, counts)
         if bad < 0:
             return
         plain[places[bad]] = False
         places = places[bad + 1 :]
-        sections = sections[0][bad + 1 :], sections[1][bad + 1 :]
 
 
 def _check_producers(joined: _Joined, logs: Sequence[LogState], plain: Any) -> None:
     """Clear the flags of duplicates, and of batches that contradict their producer's state."""
-    for place in np.flatnonzero(plain & (joined.heads["producer"] >= 0)).tolist():
+    for place in np.flatnonzero(plain & (joined.heads["producer_id"] >= 0)).tolist():
         header = BatchHeader._make(joined.heads[place].tolist())
         try:
             original = logs[place].producer_states.check_all([header], None)
@@ -238,24 +248,23 @@ def _accept(
 ) -> list[AppendResult]:
     """Stamp the batches, queue them, and update the logs; nothing fails from here on."""
     heads, sizes, starts = joined.heads, joined.sizes, joined.starts
-    following = ends.base + heads["count"]
-    whole = np.ndarray(len(joined.data) - HEADER_BYTES + 1, _HEADER, joined.data, strides=(1,))
-    whole["base"][starts] = ends.base
-    whole["epoch"][starts] = ends.epoch
+    following = ends.base + heads["record_count"]
+    joined.view["base_offset"][starts] = ends.base
+    joined.view["partition_leader_epoch"][starts] = ends.epoch
     data = bytes(joined.data)
     parts = map(data.__getitem__, map(slice, starts.tolist(), (starts + sizes).tolist()))
-    followings = following.tolist()
+    offsets, followings = ends.base.tolist(), following.tolist()
     rows = list(
         map(
-            Appended, logs, ends.segments, ends.positions, ends.offsets, followings,
+            Appended, logs, ends.segments, ends.position.tolist(), offsets, followings,
             sizes.tolist(), repeat(None), parts,
         )
     )  # fmt: skip
-    for place in np.flatnonzero(heads["producer"] >= 0).tolist():
-        header, offset = BatchHeader._make(heads[place].tolist()), ends.offsets[place]
+    for place in np.flatnonzero(heads["producer_id"] >= 0).tolist():
+        header, offset = BatchHeader._make(heads[place].tolist()), offsets[place]
         rows[place].undo = [logs[place].producer_states.append(header, offset, now_ms)]
     for place in np.flatnonzero(ends.first_timestamp < 0).tolist():
-        ends.segments[place].first_timestamp = int(heads["newest"][place])
+        ends.segments[place].first_timestamp = int(heads["max_timestamp"][place])
     for log, segment, row, end, position in zip(
         logs, ends.segments, rows, followings, (ends.position + sizes).tolist(), strict=True
     ):
@@ -267,7 +276,7 @@ def _accept(
     logs[0].parts.tails.add_all(wide)
     logs[0].queue.add(wide)
     begun = [log.log_start_offset for log in logs]
-    fields = zip(ends.offsets, repeat(-1), begun, repeat(False), repeat(None), repeat(None))
+    fields = zip(offsets, repeat(-1), begun, repeat(False), repeat(None), repeat(None))
     return list(map(placed, fields))
 
 
@@ -278,9 +287,9 @@ def _table(columns: Sequence[Any], logs: Sequence[LogState]) -> bytes:
     start = 0
     for length, group in groupby(map(len, keys)):  # keys of one topic have the same length
         end = start + len(list(group))
-        rows = np.empty(end - start, [*_ROW_FIELDS, ("key", f"V{length}")])
-        for (name, _), column in zip(_ROW_FIELDS, columns, strict=True):
-            rows[name] = column[start:end]
+        rows = np.empty(end - start, [("row", _ROW), ("key", f"V{length}")])
+        for name, column in zip(_ROW_FIELDS, columns, strict=True):
+            rows["row"][name] = column[start:end]
         rows["key"] = np.frombuffer(b"".join(keys[start:end]), f"V{length}")
         parts.append(rows.tobytes())
         start = end
