@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.objects.rate_limit import (
+    ADJUSTMENT_BEATS,
+    FIRST_BEATS,
+    IDLE_BEATS_MAX,
+    LATE_SECONDS_MAX,
     YIELDING_PER_SECOND_FIRST,
     YIELDING_PER_SECOND_MIN,
     TokenBucket,
@@ -63,3 +67,24 @@ def test_a_yielding_limit_rises_again_once_nobody_waits() -> None:
     limit.adjust(shared=False, late=True)
     limit.take(0.0, 1 << 30)
     assert limit.take(0.0, 1) < 0.001
+
+
+def test_a_yielding_limit_is_adjusted_by_the_latest_of_some_beats() -> None:
+    limit = YieldingLimit(uses=7)
+    for _ in range(FIRST_BEATS):
+        assert limit.beat(7, 0.0)
+    assert limit.lifted
+    for late in [2 * LATE_SECONDS_MAX] + [0.0] * (ADJUSTMENT_BEATS - 1):
+        assert limit.beat(8, late)
+    assert limit.per_second == YIELDING_PER_SECOND_FIRST / 2
+    for _ in range(ADJUSTMENT_BEATS):
+        assert limit.beat(9, LATE_SECONDS_MAX)
+    assert YIELDING_PER_SECOND_FIRST / 2 < limit.per_second < YIELDING_PER_SECOND_FIRST
+
+
+def test_beats_end_some_time_after_the_last_read() -> None:
+    limit = YieldingLimit()
+    for _ in range(2):
+        limit.take(0.0, 1)
+        assert [limit.beat(0, 0.0) for _ in range(IDLE_BEATS_MAX)] == [True] * IDLE_BEATS_MAX
+    assert not limit.beat(0, 0.0)

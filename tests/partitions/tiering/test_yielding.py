@@ -6,8 +6,8 @@ import asyncio
 import time
 
 from penstock.base.pause import pause
-from penstock.objects.rate_limit import YIELDING_PER_SECOND_FIRST
-from penstock.partitions.tiers.fetching import BEAT_SECONDS, LATE_SECONDS_MAX, Yielding
+from penstock.objects.rate_limit import LATE_SECONDS_MAX, YIELDING_PER_SECOND_FIRST
+from penstock.partitions.tiers.fetching import BEAT_SECONDS, Yielding
 from penstock.storage.files.worker import Counters
 
 CHUNK_BYTES = 8 << 20

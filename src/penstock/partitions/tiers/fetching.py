@@ -32,7 +32,6 @@ from penstock.records import (
 from penstock.records.transactions import AbortedTransaction
 from penstock.storage.files.index import SparseIndex
 from penstock.storage.files.transaction_index import TransactionIndex
-from penstock.storage.files.worker import Counters
 from penstock.storage.log.reading import record_in
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.objects.store_path import StorePath
     from penstock.storage import PartitionLog
     from penstock.storage.files.values import OffsetAndTimestamp
+    from penstock.storage.files.worker import Counters
 
 
 # Verified batches of an archived segment in memory, for consumers.
@@ -134,12 +134,6 @@ ABORTED_PAGES_MAX: Final = 1_000
 
 BEAT_SECONDS: Final = 0.01
 """Interval of the timer that measures how late the event loop runs while the archive is read."""
-ADJUSTMENT_BEATS: Final = 5
-FIRST_BEATS: Final = 2
-"""Beats until the first adjustment, so that a reader that is alone soon has the full rate."""
-LATE_SECONDS_MAX: Final = 0.004
-"""Lateness of the event loop above which reads of the archive yield to appends."""
-IDLE_BEATS_MAX: Final = 100
 
 _base_offset, _first_offset = attrgetter("base_offset"), attrgetter("first_offset")
 _ATTEMPTS_MAX: Final = 2
@@ -384,49 +378,35 @@ class TierFetcher:
 
 
 class Yielding:
-    """Limit of reads of the archive while they delay those who append to logs of this broker.
+    """Timer of a `YieldingLimit`, by which reads of the archive yield to appends.
 
-    A timer measures how late the event loop runs, from the first read until a second after the
+    The timer measures how late the event loop runs, from the first read until a second after the
     last one.
     """
 
     def __init__(self) -> None:
         self._limit = YieldingLimit()
-        self._counters = Counters()
-        self._groups = 0
-        self._late_seconds = 0.0
-        self._beats = self._idle_beats = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def admit(self, size_bytes: int, counters: Counters) -> None:
-        """Wait until a read may begin, at once if the limit is lifted meanwhile."""
+        """Wait until a read may begin; `counters` are those of the store."""
         wait = self.take(size_bytes, counters)
         while wait > 0.0:
             await pause(min(wait, BEAT_SECONDS))
             wait = 0.0 if self._limit.lifted else wait - BEAT_SECONDS
 
     def take(self, size_bytes: int, counters: Counters) -> float:
-        """Return the seconds after which a read may begin; `counters` are those of the store."""
+        """Return the seconds after which a read may begin."""
         loop = asyncio.get_running_loop()
-        self._idle_beats = 0
         if self._timer is None:
-            self._limit, self._counters, self._groups = YieldingLimit(), counters, counters.groups
-            self._beats = ADJUSTMENT_BEATS - FIRST_BEATS
-            self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
+            self._limit = YieldingLimit(counters.groups)
+            self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop, counters)
         return self._limit.take(loop.time(), size_bytes)
 
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _beat(self, loop: asyncio.AbstractEventLoop, counters: Counters) -> None:
         timer, self._timer = self._timer, None
-        if timer is None or self._idle_beats >= IDLE_BEATS_MAX:
-            return
-        self._beats += 1
-        self._idle_beats += 1
-        self._late_seconds = max(self._late_seconds, loop.time() - timer.when())
-        if self._beats >= ADJUSTMENT_BEATS:
-            groups, late = self._counters.groups, self._late_seconds > LATE_SECONDS_MAX
-            self._limit.adjust(shared=groups != self._groups, late=late)
-            self._groups, self._late_seconds, self._beats = groups, 0.0, 0
-        self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
+        if timer is not None and self._limit.beat(counters.groups, loop.time() - timer.when()):
+            self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop, counters)
 
 
 def _holding(segments: Sequence[TierSegment], offset: int) -> TierSegment | None:
