@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.fetch.sessions import FETCH_SESSION_IDLE_SECONDS, LOOK_SECONDS, FetchSessions
+from penstock.broker.server import BrokerServer
 from penstock.security import Principal
 from penstock.wire.kafka.fetch import FetchRequest
 from tests.broker.conftest import StartBroker
@@ -31,7 +32,7 @@ def request(
 
 def sessions(slots: int = 2) -> FetchSessions:
     numbers = iter(range(100))
-    return FetchSessions(slots, lambda: next(numbers))
+    return FetchSessions(slots, lambda: next(numbers), {})
 
 
 def places(plan: Any) -> list[tuple[bytes, int, int]]:
@@ -65,7 +66,7 @@ def test_partitions_that_gave_records_are_asked_last() -> None:
     plan = cache.plan(request(0, 0, (T0, T1)), **BY_ALICE, now=0)
     assert plan.session is not None
     plan.session.move_to_end(next(iter(plan.partitions)))
-    assert places(plan) == [T1, T0]
+    assert [partition.index for partition in plan.session.active] == [1, 0]
 
 
 def test_epochs_follow_each_other_and_wrap() -> None:
@@ -214,7 +215,7 @@ def test_watches_of_sessions_end_with_them() -> None:
     assert [list(watched[source]) for source in "abc"] == [[second], [second], [first, second]]
     assert first.topics == {b"t": 2}
     for session in watched.pop("c"):
-        session.rose("c")
+        session.wake("c")
     assert [partition.index for partition in first.active] == [0, 2]
     cache.plan(request(1, -1), **BY_ALICE, now=1)
     assert list(map(list, watched.values())) == [[second], [second]]
@@ -242,7 +243,7 @@ async def test_idle_partitions_rest_until_they_get_records(start_broker: StartBr
     assert await fetched() == []
     assert (len(session.active), len(session.resting)) == (0, 40)
     waiting = asyncio.ensure_future(fetched(wait=20_000))
-    while session.waiting is None:
+    while not session.waiting:
         await asyncio.sleep(0)
     await other_client.produce("t", batch(b"x"), partition=17)
     assert await waiting == [17]
@@ -257,10 +258,112 @@ async def test_idle_partitions_rest_until_they_get_records(start_broker: StartBr
     await client.create("u")  # the metadata changes
     assert await fetched({("t", 5): 0}) == [5]
     assert await fetched() == []
-    assert session.generation == server.partitions.generation
+    assert session.read_as == (server.partitions.generation, False)
     assert len(session.resting) == 40
     session.looked -= LOOK_SECONDS
     moved: Any = server.partitions.topics["t"].partitions[9]
     moved.log_start_offset = -7
     assert await fetched() == [9]
     await asyncio.gather(client.close(), other_client.close())
+
+
+class Session:
+    """Session of a client over a topic "t", whose partitions rest after `open`."""
+
+    def __init__(self, server: BrokerServer, client: WireClient) -> None:
+        self.server, self.client = server, client
+        self.epoch, self.id = 0, 0
+        self.state: Any = None
+
+    async def open(self, partitions: int, **changes: Any) -> None:
+        await self.client.create("t", partitions=partitions)
+        await self.fetched({("t", part): 0 for part in range(partitions)}, **changes)
+        await self.fetched(**changes)
+        (self.state,) = self.server.fetch_sessions._sessions.values()
+        assert len(self.state.resting) == partitions
+
+    async def fetched(
+        self, offsets: dict[tuple[str, int], int] | None = None, **changes: Any
+    ) -> dict[int, int]:
+        """Return the bytes of the partitions in the response, by their indexes."""
+        sent = {"session_id": self.id, "session_epoch": self.epoch, **changes}
+        answer = await self.client.call("Fetch", 12, fetch_request(offsets or {}, **sent))
+        self.id, self.epoch = answer.session_id, self.epoch + 1
+        rows = [row for topic in answer.responses for row in topic.partitions]
+        return {row.partition_index: len(row.records or b"") for row in rows}
+
+    async def waits(self, **changes: Any) -> asyncio.Task[dict[int, int]]:
+        """Start a request that waits for records."""
+        waiting = asyncio.ensure_future(self.fetched(max_wait=20_000, **changes))
+        while not self.state.waiting:
+            await asyncio.sleep(0)
+        return waiting
+
+
+async def test_a_waiting_request_gets_all_later_records_of_a_woken_partition(
+    broker: BrokerServer, client: WireClient
+) -> None:
+    """A partition that was woken, but had too few bytes, wakes the request again."""
+    session, size = Session(broker, client), len(batch(b"x"))
+    await session.open(3)
+    waiting = await session.waits(min_bytes=2 * size)
+    producer = await WireClient.connect(broker.kafka_address)
+    await producer.produce("t", batch(b"x"), partition=1)
+    await asyncio.sleep(0)
+    (source,) = [item.source for item in session.state.active]
+    assert source in list(broker.fetch_hub.awaited())
+    assert not waiting.done()
+    await producer.produce("t", batch(b"y"), partition=1)
+    async with asyncio.timeout(5):
+        assert await waiting == {1: 2 * size}
+    assert not list(broker.fetch_hub.awaited())
+    await producer.close()
+
+
+async def test_a_closed_session_whose_request_waits_leaves_no_watch(
+    broker: BrokerServer, client: WireClient
+) -> None:
+    session = Session(broker, client)
+    await session.open(3)
+    waiting = await session.waits()
+    other = await WireClient.connect(broker.kafka_address)
+    closing = fetch_request({}, session_id=session.id, session_epoch=-1)
+    await other.call("Fetch", 12, closing)
+    assert not broker.fetch_hub.watched
+    broker.fetch_hub.finish_all()
+    await waiting
+    assert not broker.fetch_hub.watched
+    await other.close()
+
+
+async def test_two_waiting_requests_of_a_session_are_both_woken(
+    broker: BrokerServer, client: WireClient
+) -> None:
+    session, second = Session(broker, client), Session(broker, client)
+    await session.open(3)
+    first = await session.waits()
+    second.client = await WireClient.connect(broker.kafka_address)
+    second.id, second.epoch, second.state = session.id, session.epoch + 1, session.state
+    other = asyncio.ensure_future(second.fetched(max_wait=20_000))
+    while len(broker.fetch_hub) < 2:
+        await asyncio.sleep(0)
+    producer = await WireClient.connect(broker.kafka_address)
+    await producer.produce("t", batch(b"x"), partition=1)
+    async with asyncio.timeout(5):
+        assert 1 in await first
+        assert 1 in await other
+    await asyncio.gather(second.client.close(), producer.close())
+
+
+async def test_a_request_of_another_isolation_level_reads_resting_partitions(
+    broker: BrokerServer, client: WireClient
+) -> None:
+    session = Session(broker, client)
+    await session.open(3, isolation_level=1)
+    partition: Any = broker.partitions.topics["t"].partitions[1]
+    await client.produce("t", batch(b"x"), partition=1)
+    await session.fetched(isolation_level=1)
+    partition.last_stable_offset = 0  # as during a transaction
+    await session.fetched(isolation_level=1)
+    assert not session.state.active
+    assert await session.fetched(isolation_level=0) == {1: len(batch(b"x"))}

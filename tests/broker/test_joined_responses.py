@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
 
 import pytest
@@ -46,8 +47,24 @@ class FakeTransport:
     def write(self, data: bytes) -> None:
         self.events.append(data)
 
+    def pause_reading(self) -> None:
+        self.events.append("pause")
+
     def close(self) -> None:
         self.events.append("close")
+
+
+def opened(connection: Connection) -> RequestContext:
+    context = RequestContext(
+        api=APIS[0],
+        version=9,
+        correlation_id=0,
+        client_id=None,
+        connection=connection,
+        started=0.0,
+    )
+    connection.opened(context)
+    return context
 
 
 async def test_responses_that_wait_for_others_are_sent_before_a_close() -> None:
@@ -56,19 +73,7 @@ async def test_responses_that_wait_for_others_are_sent_before_a_close() -> None:
     connection = Connection(owner, "PLAINTEXT")
     transport: Any = FakeTransport()
     connection._transport = transport
-    contexts = [
-        RequestContext(
-            api=APIS[0],
-            version=9,
-            correlation_id=number,
-            client_id=None,
-            connection=connection,
-            started=0.0,
-        )
-        for number in range(2)
-    ]
-    for context in contexts:
-        connection.opened(context)
+    contexts = [opened(connection) for _ in range(2)]
     contexts[0].reply([b"first"])
     assert transport.events == []
     connection.close("test")
@@ -76,3 +81,32 @@ async def test_responses_that_wait_for_others_are_sent_before_a_close() -> None:
     contexts[1].reply([b"too late"])
     await asyncio.sleep(0)
     assert transport.events == [b"first", "close"]
+
+
+class FullOwner:
+    """Owner whose connections may have two pending requests."""
+
+    in_flight_max = 2
+    frame_bytes_max = 1000
+    bytes_in = bytes_out = 0
+    scratch = memoryview((struct.pack(">i", 20) + b"\1" * 20) * 3)
+
+    def __init__(self) -> None:
+        self.contexts: list[RequestContext] = []
+
+    def request(self, connection: Connection, frame: memoryview, lease: Any) -> None:
+        self.contexts.append(opened(connection))
+
+
+async def test_a_connection_that_closes_handles_no_further_request() -> None:
+    owner: Any = FullOwner()
+    connection = Connection(owner, "PLAINTEXT")
+    transport: Any = FakeTransport()
+    connection._transport = transport
+    connection.buffer_updated(len(owner.scratch))
+    assert len(owner.contexts) == 2
+    owner.contexts[0].reply([b"first"])
+    connection.close("test")
+    await asyncio.sleep(0)
+    assert len(owner.contexts) == 2
+    assert transport.events == ["pause", b"first", "close"]

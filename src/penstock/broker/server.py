@@ -189,8 +189,6 @@ def link_transport(security_service: SecurityService) -> LinkTransport:
 
 SCRATCH_BYTES: Final = 256 << 10
 """Size of the receive buffer that all connections share for complete frames."""
-TICK_SECONDS: Final = 1.0
-"""Time before the first check of connections, produce timeouts and the store's housekeeping."""
 FINISH_LOOK_SECONDS: Final = 0.005
 """Interval at which a stopping broker checks whether all requests are answered."""
 
@@ -387,7 +385,7 @@ class BrokerServer:
         for server in self._servers:
             await server.start_serving()
         self._looked = self.now()
-        self._timer = loop.call_later(TICK_SECONDS, self._tick)
+        self._timer = loop.call_later(self.store.housekeeping_seconds, self._tick)
         if self.settings.admin_listener:
             await self._start_admin()
         if self._export is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.groups.classic.rebalance import RESERVED_ID_DELAY_MS
 from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, MetadataImage
 from tests.broker.handlers.calls import call, names, versions
@@ -150,6 +151,14 @@ async def test_joins(broker: BrokerServer, version: int) -> None:
     assert [(m.member_id, m.metadata) for m in first.members] == [
         (first.member_id, subscription("a"))
     ]
+
+
+async def test_the_first_reserved_id_of_a_group_is_delayed(broker: BrokerServer) -> None:
+    now = asyncio.get_running_loop().time
+    began = now()
+    answer = await join(broker, "g", again=False)
+    assert names(answer.error_code) == "member_id_required"
+    assert now() - began >= RESERVED_ID_DELAY_MS / 1000
 
 
 @pytest.mark.parametrize("version", versions("SyncGroup"))

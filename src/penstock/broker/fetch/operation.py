@@ -158,15 +158,15 @@ class FetchHub:
             if waiting:
                 self._wake_soon(waiting)
             for session in self.watched.pop(source, ()):
-                session.rose(source)
-                if session.waiting is not None:
-                    self._wake_soon((session.waiting,))
+                session.wake(source)
+                if session.waiting:
+                    self._wake_soon(session.waiting)
 
     def awaited(self) -> Iterable[object]:
         """Yield the sources whose records waiting requests wait for."""
-        yield from list(self._waiting)
-        for source, sessions in list(self.watched.items()):
-            if any([session.waiting is not None for session in sessions]):
+        yield from self._waiting
+        for source, sessions in self.watched.items():
+            if source not in self._waiting and any(session.waiting for session in sessions):
                 yield source
 
     def image_changed(self) -> None:
@@ -185,16 +185,20 @@ class FetchHub:
             if operation in self._operations:
                 operation.look_again(reads)
 
-    def add(self, operation: Waiter, sources: list[object], seconds: float) -> Any:
+    def add(self, operation: Waiter, sources: Iterable[object], seconds: float) -> Any:
         """Add a request that waits for `sources`; return the handle of its timeout."""
         self._operations[operation] = None
-        for source in sources:
-            self._waiting.setdefault(source, {})[operation] = None
+        self.wait(operation, sources)
         if self._call_later is None:
             return None
         return self._call_later(seconds, operation.expire)
 
-    def remove(self, operation: Waiter, sources: list[object]) -> None:
+    def wait(self, operation: Waiter, sources: Iterable[object]) -> None:
+        """Wake an added request when `sources` have more records."""
+        for source in sources:
+            self._waiting.setdefault(source, {})[operation] = None
+
+    def remove(self, operation: Waiter, sources: Iterable[object]) -> None:
         self._operations.pop(operation, None)
         for source in sources:
             waiting = self._waiting.get(source)
@@ -290,7 +294,7 @@ class FetchOperation:
         self._authorise()
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
-        self._sources: list[object] = []
+        self._sources: dict[object, None] = {}
         self._timer: Any = None
         self._later: list[Later] = []
         self._traced: Sequence[TracedBatch] = ()
@@ -328,7 +332,7 @@ class FetchOperation:
         self._timer = self._hub.add(self, self._sources, seconds)
         self._context.abandon = self._leave
         if self._plan.session is not None:
-            self._plan.session.waiting = self
+            self._plan.session.waiting[self] = None
 
     def look_again(self, reads: SharedReads) -> None:
         """Read again, and respond if there is enough; called by the hub."""
@@ -344,6 +348,8 @@ class FetchOperation:
             if self._satisfied(reads):
                 self._leave()
                 self._answer()
+            else:
+                self._hub.wait(self, self._sources)
         if quotas.timing:
             quotas.charge(context, self._fetch.clock.monotonic() - began)
 
@@ -356,9 +362,8 @@ class FetchOperation:
 
     def _leave(self) -> None:
         self._hub.remove(self, self._sources)
-        session = self._plan.session
-        if session is not None and session.waiting is self:
-            session.waiting = None
+        if self._plan.session is not None:
+            self._plan.session.waiting.pop(self, None)
         self._context.abandon = None
         if self._timer is not None:
             self._timer.cancel()
@@ -369,15 +374,13 @@ class FetchOperation:
 
         It must if there are enough bytes, or if an error is new or no longer present.
         """
-        waits = self._timer is not None
         found = self._found = {}
         self._size = 0
         self._traced = ()
         news = False
         budget = self._max_bytes
-        sources: list[object] = []
         generation, committed = self._fetch.partitions.generation, self._committed
-        rack = self._request.rack
+        rack, sources = self._request.rack, self._sources
         sure = not self._fetch.partitions.may_be_gone()
         idle: list[FetchPartition] = []
         for partition in self._in_turn(look_at_all=bool(rack) or not sure):
@@ -385,7 +388,7 @@ class FetchOperation:
                 source = partition.source
                 if source is None or partition.generation != generation:
                     source = self._source(partition)
-                sources.append(source)
+                sources[source] = None
                 end = source.last_stable_offset if committed else source.high_watermark
                 if (
                     partition.offset == end
@@ -415,8 +418,6 @@ class FetchOperation:
             found[partition] = answer
             self._size += answer.size_bytes
         self._rest(idle)
-        if not waits:
-            self._sources = sources
         if self._later:
             self._load(budget - self._size)
             if not self._size:
@@ -426,17 +427,17 @@ class FetchOperation:
     def _rest(self, idle: list[FetchPartition]) -> None:
         """Let partitions of a session rest if its client knows their offsets."""
         session = self._plan.session
-        if session is None or not self._plan.incremental or self._request.rack:
+        if session is None or session.closed or not self._plan.incremental:
             return
         for partition in idle:
             if self._without_records(partition) is None:
                 session.rest(partition, partition.source)
 
     def _in_turn(self, *, look_at_all: bool) -> Iterable[FetchPartition]:
-        session, generation = self._plan.session, self._fetch.partitions.generation
+        session, read_as = self._plan.session, (self._fetch.partitions.generation, self._committed)
         if session is not None:
-            if look_at_all or session.generation != generation:
-                session.generation = generation
+            if look_at_all or session.read_as != read_as:
+                session.read_as = read_as
                 session.look_at_all()
             return list(session.active)
         partitions = list(self._plan.partitions)

@@ -19,8 +19,8 @@ for two minutes. Otherwise the new request is served without a session (id 0).
 
 A request of a session reads only its *active* partitions. A partition without new records rests,
 once the client knows its offsets, until its source gets records, a request contains it, or the
-metadata changes. So idle partitions cost a request nothing. Every `LOOK_SECONDS` a request reads
-all partitions, to report log start offsets that retention has moved.
+metadata or the isolation level changes. So idle partitions cost a request nothing. Every
+`LOOK_SECONDS` a request reads all partitions, to report log start offsets that retention has moved.
 
 A partition remembers the error of its last response as long as the client fetches the same
 position. Such an error is not new and does not end a wait. Without a session the connection
@@ -87,8 +87,8 @@ class FetchPartition(Struct, eq=False):
 
 class FetchSession:
     __slots__ = (
-        "active", "by_id", "epoch", "generation", "last_used", "looked", "owner", "partitions",
-        "resting", "session_id", "topics", "waiting", "watched",
+        "active", "by_id", "closed", "epoch", "last_used", "looked", "owner", "partitions",
+        "read_as", "resting", "session_id", "topics", "waiting", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,7 @@ class FetchSession:
         self.session_id = session_id
         self.owner = owner
         self.by_id = by_id
+        self.closed = False
         self.epoch = 1
         self.last_used = 0.0
         self.partitions: dict[Place, FetchPartition] = {}
@@ -109,10 +110,11 @@ class FetchSession:
         self.watched = watched
         self.looked = 0.0
         """Time of the last request that read all partitions, in monotonic seconds."""
-        self.generation = -1
-        """Generation of the partition registry that the resting partitions have."""
-        self.waiting: Any = None
-        """`Waiter` of the request of this session that waits for records, or None."""
+        self.read_as = (-1, False)
+        """Generation of the partition registry and isolation level (whether `read_committed`) with
+        which the resting partitions were read."""
+        self.waiting: dict[Any, None] = {}
+        """Requests of this session that wait for records (`Waiter`)."""
 
     def update(self, request: FetchRequest, reported: Reported = _NOTHING) -> None:
         """Add, change and remove the partitions that the request contains."""
@@ -138,10 +140,9 @@ class FetchSession:
                         del self.topics[key]
 
     def move_to_end(self, partition: FetchPartition) -> None:
-        place = (partition.key, partition.index)
-        if self.partitions.pop(place, None) is not None:
-            self.partitions[place] = partition
-            self.active.pop(partition, None)
+        """Read a partition after all others from now on, if it is active."""
+        if partition in self.active:
+            del self.active[partition]
             self.active[partition] = None
 
     def rest(self, partition: FetchPartition, source: object) -> None:
@@ -150,11 +151,9 @@ class FetchSession:
         self.resting[source] = partition
         self.watched.setdefault(source, {})[self] = None
 
-    def rose(self, source: object) -> None:
-        """Read a partition again, because `source`, which is no longer watched, has records."""
-        partition = self.resting.pop(source, None)
-        if partition is not None:
-            self.active[partition] = None
+    def wake(self, source: object) -> None:
+        """Read the partition of `source` again; the caller has removed the watch of `source`."""
+        self.active[self.resting.pop(source)] = None
 
     def look_at_all(self) -> None:
         """Read all partitions again."""
@@ -164,15 +163,14 @@ class FetchSession:
         self.resting.clear()
 
     def _unwatch(self, partition: FetchPartition) -> None:
-        source = partition.source
-        if source is not None and self.resting.pop(source, None) is not None:
-            self._drop_watch(source)
+        if self.resting.pop(partition.source, None) is not None:
+            self._drop_watch(partition.source)
 
     def _drop_watch(self, source: object) -> None:
-        watching = self.watched.get(source, {})
-        watching.pop(self, None)
+        watching = self.watched[source]
+        del watching[self]
         if not watching:
-            self.watched.pop(source, None)
+            del self.watched[source]
 
     def advance(self) -> None:
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
@@ -209,13 +207,11 @@ class Plan(Struct):
 class FetchSessions:
     """Fetch sessions of a broker, least recently used first."""
 
-    def __init__(
-        self, slots: int, new_id: Callable[[], int], watched: WatchedSources | None = None
-    ) -> None:
+    def __init__(self, slots: int, new_id: Callable[[], int], watched: WatchedSources) -> None:
         """`watched` are the `FetchHub`'s sources of resting partitions."""
         self._slots = slots
         self._new_id = new_id
-        self._watched: WatchedSources = {} if watched is None else watched
+        self._watched = watched
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -282,6 +278,7 @@ class FetchSessions:
         return True
 
     def _close(self, session: FetchSession) -> None:
+        session.closed = True
         session.look_at_all()  # watches nothing any more
         del self._sessions[session.session_id]
 

@@ -31,7 +31,6 @@ from penstock.broker.groups.classic import (
     Synced,
     SyncGroup,
 )
-from penstock.broker.groups.classic.states import MEMBER_ID_REQUIRED
 from penstock.broker.groups.consumer import (
     ConsumerHeartbeat,
     DescribedConsumer,
@@ -75,13 +74,6 @@ NOT_FOUND_VERSION: Final = 6
 report them in the state Dead."""
 
 Entry = dict[str, Any]
-
-RESERVED_ID_SECONDS: Final = 0.02
-"""Delay of the response that gives a new member its id.
-
-If members start together, others have then reserved ids, too, and the group waits for them. A
-member that begins alone learns of the others with its next heartbeat, up to 3 s later.
-"""
 
 
 class Groups(Struct, frozen=True, kw_only=True):
@@ -155,8 +147,8 @@ class Groups(Struct, frozen=True, kw_only=True):
             return _joined(response)
         if not isinstance(response, Refused):
             raise unexpected(response)
-        if response.error == MEMBER_ID_REQUIRED:
-            await pause(RESERVED_ID_SECONDS)
+        if response.delay_ms:
+            await pause(response.delay_ms / 1000)
         return {
             "error_code": error_number(response.error),
             "generation_id": -1,

@@ -332,7 +332,7 @@ logger = logging.getLogger(__name__)
 
 _ALL: Final = -1
 WIDE_PARTITIONS_MIN: Final = 32
-"""Least partitions of a topic whose batches are appended together, which costs 0.1 ms at least."""
+"""Minimum number of batches for a topic that are appended together, which costs at least 0.1 ms."""
 
 
 class Produce(Struct, frozen=True, kw_only=True):
@@ -406,15 +406,15 @@ class Produce(Struct, frozen=True, kw_only=True):
         deadline = context.started + request.timeout_ms / 1000
         pending = _Pending(self, context, request, results, deadline)
         sealed: list[_Sealed] = []
-        for key, partitions in request.topics:
+        for key, batches in request.topics:
             topic = topics.get(key)
-            topic_results: list[PartitionResult] = []
-            results.append((key, topic_results))
-            wide = len(partitions) >= WIDE_PARTITIONS_MIN and guards is None
-            state = pending, topic, partitions, topic_results, now_ms
-            for index, records in self._append_wide(*state) if wide else partitions:
+            of_topic: list[PartitionResult] = []
+            results.append((key, of_topic))
+            wide = len(batches) >= WIDE_PARTITIONS_MIN and guards is None
+            left = self._append_wide(pending, topic, batches, of_topic, now_ms) if wide else batches
+            for index, records in left:
                 result = _Appended(index, pending=pending)
-                topic_results.append(result)
+                of_topic.append(result)
                 try:
                     if topic is None:
                         raise _unknown(key, by_id=by_id)
@@ -517,8 +517,6 @@ class Produce(Struct, frozen=True, kw_only=True):
         connection = context.connection
         client = (connection.principal, connection.client_host)
         now_ms = self.clock.now_ms()
-        for waiting in sealed:
-            waiting.result.takes = "the batch's validation"
         try:
             found = await self.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
             if any(waiting.batch.with_ids for waiting in sealed):
@@ -682,11 +680,11 @@ class _Appended(PartitionResult, eq=False, gc=False, kw_only=True):
     """Response element of a partition, and the callback that fills it after the append.
 
     `takes` names the step that the append waits for, for the error message of a timeout. The
-    garbage collector need not know it, because `_Pending.answer` ends the cycle of both.
+    garbage collector does not track instances: `_Pending.answer` breaks their only cycle.
     """
 
     pending: _Pending
-    takes: str = ""
+    takes: str = "the batch's validation"
 
     def __call__(self, outcome: Outcome) -> None:
         if not isinstance(outcome, AppendResult):

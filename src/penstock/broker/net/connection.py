@@ -444,21 +444,24 @@ class Connection(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self._drain)
 
     def _drain(self) -> None:
-        """Write the responses that are ready, up to the first one that is not."""
+        """Write the responses that are ready, and resume reading if that made room."""
         self._draining = False
-        pending = self._pending
         if self._closing:
-            pending.clear()
             return
-        was_full = len(pending) >= self._owner.in_flight_max
+        was_full = len(self._pending) >= self._owner.in_flight_max
+        self._write_ready()
+        if was_full or self._backlog is not None or not self._reading:
+            self._resume()
+
+    def _write_ready(self) -> None:
+        """Write the responses that are ready, up to the first one that is not."""
+        pending = self._pending
         ready: list[Buffer] = []
         while pending and (buffers := pending[0].answer) is not None:
             pending.popleft()
             ready += buffers
         if ready:
             self._write(ready)
-        if was_full or self._backlog is not None or not self._reading:
-            self._resume()
 
     def _write(self, buffers: Buffers) -> None:
         if len(buffers) == 1:
@@ -501,7 +504,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         if self._draining:
-            self._drain()
+            self._write_ready()
         self._closing = True
         logger.info(
             "closing the connection of %s:%d: %s", self.client_host, self.client_port, reason

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.broker.groups.classic import Protocol
 from penstock.broker.groups.classic.group import GENERATIONS_PER_EPOCH
-from penstock.broker.groups.classic.rebalance import ARRIVALS_PAUSE_MS
+from penstock.broker.groups.classic.rebalance import ARRIVALS_PAUSE_MS, RESERVED_ID_DELAY_MS
 from penstock.broker.groups.runtime.core import Refused, SaveFailed, Stored
 from penstock.broker.groups.runtime.kinds import Accepted, CommitCheck
 from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
@@ -176,6 +176,20 @@ def test_a_reserved_id_that_never_joins_holds_a_new_group_up_for_a_moment_only()
     assert token not in driver.answers
     driver.advance(ARRIVALS_PAUSE_MS)
     assert driver.joined(token).generation == 1
+
+
+def test_only_a_new_group_without_a_delay_delays_reserved_ids() -> None:
+    def delay_ms(driver: Driver, fresh_id: str) -> int:
+        refused: Refused = driver.ask(join_event(fresh_id=fresh_id))
+        return refused.delay_ms
+
+    driver = Driver()
+    assert delay_ms(driver, "a") == RESERVED_ID_DELAY_MS
+    driver.join()
+    assert delay_ms(driver, "b") == RESERVED_ID_DELAY_MS
+    driver.advance(ARRIVALS_PAUSE_MS)
+    assert delay_ms(driver, "c") == 0
+    assert delay_ms(Driver(replace(LIMITS, group_initial_rebalance_delay_ms=3_000)), "1") == 0
 
 
 def test_the_initial_delay_ends_with_the_rebalance_timeout() -> None:

@@ -15,7 +15,11 @@ from __future__ import annotations
 
 from penstock.base.errors import BugError
 from penstock.broker.groups.classic.group import Group, Member, Purpose, SaveWaiter, protocols_bytes
-from penstock.broker.groups.classic.rebalance import GroupLimits, Rebalancer
+from penstock.broker.groups.classic.rebalance import (
+    RESERVED_ID_DELAY_MS,
+    GroupLimits,
+    Rebalancer,
+)
 from penstock.broker.groups.classic.states import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
@@ -155,12 +159,15 @@ def _join_unknown(rebalancer: Rebalancer, group: Group, event: JoinGroup, token:
         raise BugError(f"group {group.group_id!r} already has the new member id {member_id!r}")
     if instance is None and event.member_id_required:
         rebalancer.add_pending(group, member_id, event.session_timeout_ms)
-        rebalancer.refuse(
-            token,
-            MEMBER_ID_REQUIRED,
-            "join again with the member id in this response",
+        is_new = group.state is GroupState.EMPTY or group.is_gathering
+        waits = rebalancer.limits.group_initial_rebalance_delay_ms >= RESERVED_ID_DELAY_MS
+        refused = Refused(
+            error=MEMBER_ID_REQUIRED,
+            message="join again with the member id in this response",
             member_id=member_id,
+            delay_ms=RESERVED_ID_DELAY_MS if is_new and not waits else 0,
         )
+        rebalancer.reply(token, refused)
     elif instance is not None and instance in group.static:
         _replace_static(rebalancer, group, event, token, member_id)
     else:

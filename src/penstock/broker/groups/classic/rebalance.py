@@ -44,6 +44,12 @@ never be removed.
 
 ARRIVALS_PAUSE_MS: Final = 100
 """Time without a new member after which a burst of members of a new group counts as over."""
+RESERVED_ID_DELAY_MS: Final = 20
+"""Delay of the response that reserves an id for a member of a new group without initial delay.
+
+If members start together, others have then reserved ids, too, and the group waits for them. A
+member that begins alone learns of the others with its next heartbeat, up to 3 s later.
+"""
 
 
 class GroupLimits(Struct, frozen=True, kw_only=True):
@@ -199,20 +205,18 @@ class Rebalancer:
             delay_ms = max(delay_ms, ARRIVALS_PAUSE_MS)
         if delay_ms == 0:
             self.complete_join(group)
-            return
-        group.join_timer.fire = partial(self.complete_join, group)
-        until_ms = min(self.now_ms + delay_ms, group.initial_until_ms)
-        self.timers.start(group.join_timer, until_ms)
+        else:
+            self._complete_at(group, min(self.now_ms + delay_ms, group.initial_until_ms))
 
     def _complete_or_wait(self, group: Group) -> None:
         if group.all_joined:
             self.complete_join(group)
         elif group.join_timer.deadline_ms is None:
-            self._wait_for_members(group)
+            self._complete_at(group, self.now_ms + group.rebalance_timeout_ms)
 
-    def _wait_for_members(self, group: Group) -> None:
+    def _complete_at(self, group: Group, at_ms: int) -> None:
         group.join_timer.fire = partial(self.complete_join, group)
-        self.timers.start(group.join_timer, self.now_ms + group.rebalance_timeout_ms)
+        self.timers.start(group.join_timer, at_ms)
 
     def complete_if_all_joined(self, group: Group) -> None:
         """Complete the join if all members have joined, except during the initial delay."""
@@ -233,7 +237,7 @@ class Rebalancer:
             if member.group_instance_id is None:
                 self.drop(group, member)
         if group.members and not group.elect_joined_leader():
-            self._wait_for_members(group)
+            self._complete_at(group, self.now_ms + group.rebalance_timeout_ms)
             return
         group.begin_generation(self.epoch)
         group.touched_ms = self.now_ms

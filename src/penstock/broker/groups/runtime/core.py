@@ -77,12 +77,14 @@ Effect = Reply | Save | Compute | Act
 class Refused(Struct, frozen=True, kw_only=True):
     """Error response. `error` is Kafka's name of the error in lower case.
 
-    `member_id` is the member id in a JoinGroup response, if it must contain one.
+    `member_id` is the member id in a JoinGroup response, if it must contain one. `delay_ms` is the
+    time after which a JoinGroup response is sent.
     """
 
     error: str
     message: str = ""
     member_id: str = ""
+    delay_ms: int = 0
 
 
 class Saved(Struct, frozen=True, kw_only=True):

@@ -156,8 +156,8 @@ class Turn:
     def reply(self, token: int, response: Any) -> None:
         self.effects.append(Reply(token, response))
 
-    def refuse(self, token: int, error: str, message: str = "", *, member_id: str = "") -> None:
-        self.reply(token, Refused(error=error, message=message, member_id=member_id))
+    def refuse(self, token: int, error: str, message: str = "") -> None:
+        self.reply(token, Refused(error=error, message=message))
 
 
 def _none() -> int:
