@@ -240,11 +240,13 @@ def test_other_ancillary_data_is_no_descriptor(pair: tuple[socket.socket, socket
     os.close(got)
 
 
-def test_a_payload_over_the_end_is_a_bug() -> None:
+def test_a_write_beyond_the_end_or_after_the_close_is_a_bug() -> None:
     ring = Ring.create(SIZE)
     with pytest.raises(BugError, match=f"{SIZE + 1}"):
         ring.write(SIZE - 1, [b"a", b"b"])
     ring.close()
+    with pytest.raises(BugError, match="closed"):
+        ring.write(0, [b"a"])
 
 
 def test_views_outlive_the_ring() -> None:

@@ -120,7 +120,7 @@ ROUNDS = """
 import resource
 import sys
 import numpy as np
-from penstock.spark.reads.daemon import keep_memory
+from penstock.base.system import keep_memory
 
 def pages():
     for block in [np.empty(24 << 20, np.uint8) for _ in range(4)]:

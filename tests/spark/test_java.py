@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkContext
+from pyspark.accumulators import AccumulatorUnixServer, UpdateRequestHandler
 
 from penstock.spark.sessions import java
 
@@ -45,11 +49,32 @@ def test_small_sessions_collect_garbage_with_one_thread(
     assert java.first_options("-Xlog:gc", 2) == small
     assert java.first_options("", 64) == java.first_options("", None) == java.COMPILING
     assert java.first_options("-Xss4m -XX:+UseZGC", 2) == java.COMPILING
-    with monkeypatch.context() as patched:
-        patched.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseParallelGC")
-        assert java.first_options("", 2) == java.COMPILING
+    for name in ("JAVA_TOOL_OPTIONS", "PYSPARK_SUBMIT_ARGS"):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, "-XX:+UseParallelGC")
+            assert java.first_options("", 2) == java.COMPILING
     assert java.first_options("", 2) == small
-    (tmp_path / "spark-defaults.conf").write_text(
-        "spark.driver.extraJavaOptions -XX:+UseShenandoahGC"
-    )
-    assert java.first_options("", 2) == java.COMPILING
+    for name in ("spark-defaults.conf", "java-opts"):
+        file = tmp_path / name
+        file.write_text("spark.driver.extraJavaOptions -XX:+UseShenandoahGC")
+        assert java.first_options("", 2) == java.COMPILING
+        file.unlink()
+
+
+def test_the_server_of_accumulators_stops_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "updates"
+    server = AccumulatorUnixServer(str(path), UpdateRequestHandler)
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
+    context = SimpleNamespace(_accumulatorServer=server)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    java.stop_accumulators()
+    assert context._accumulatorServer is None, "SparkContext.stop() would wait for it"
+    assert not path.exists()
+    for thread in threading.enumerate():
+        if thread.name == "accumulators":
+            thread.join(30)
+    assert not serving.is_alive()
+    assert server.socket.fileno() == -1

@@ -61,7 +61,7 @@ SYSTEM_RANDOMNESS: Final = SystemRandomness()
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BLOCK_BYTES: Final = 32 << 20
 _KEPT_BYTES: Final = 256 << 20
-"""Most freed bytes that the C library of a process keeps for reuse."""
+"""Maximum freed bytes at the end of the heap that the C library of a process keeps for reuse."""
 
 
 def keep_memory() -> None:
@@ -70,9 +70,9 @@ def keep_memory() -> None:
     By default it returns large blocks to the operating system at once. Page faults would then take
     half of the time of reading values of 100 bytes.
     """
-    import ctypes  # here, because brokers do without
+    import ctypes  # imported here, because brokers start without it
 
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

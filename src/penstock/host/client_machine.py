@@ -123,9 +123,7 @@ class Disconnect(Struct, frozen=True):
 Event = Started | Ended | Drained | CreditChanged | Disconnect
 
 JOINED_BYTES_MAX: Final = 512 << 10
-"""Maximum payload of a frame whose pieces are joined, because the kernel and the loop that sends
-them work per piece.
-"""
+"""Maximum bytes of a payload whose pieces are joined; each piece makes sending more expensive."""
 LARGE_PIECE_BYTES: Final = 16 << 10
 """Average size in bytes above which pieces are not joined."""
 

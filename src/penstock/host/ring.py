@@ -109,10 +109,12 @@ class Ring:
         writes.
 
         Raises:
-            BugError: the pieces do not end inside the ring.
+            BugError: the ring is closed, or the pieces do not end inside it.
         """
         size, mapped = sum(map(len, pieces)), self._map
-        if mapped is None or position + size > self.size_bytes:
+        if mapped is None:
+            raise BugError("the ring is closed")
+        if position + size > self.size_bytes:
             raise BugError(
                 f"a payload ends at byte {position + size}, but the ring has {self.size_bytes}"
                 " bytes"

@@ -261,7 +261,7 @@ def two_digits(data: Any, at: int) -> Any:
 
 @kernel("int64(int64, int64, int64)", inlined=True)
 def civil_days(year: int, month: int, day: int) -> Any:
-    """Return the days since 1970 of a date in the year 1 or later."""
+    """Return the days since 1970 of a date, whose day may be after the end of its month."""
     year -= month <= 2
     month = month - 3 if month > 2 else month + 9
     of_era = year % 400

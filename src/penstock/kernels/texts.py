@@ -1,8 +1,8 @@
 """Conversions between texts and numbers or moments, and appended headers, for transforms.
 
-Moments are milliseconds since 1970 in the ISO calendar. Their texts have one width. A *line* has
-the digits of all fields at the places below, so a text is a selection of a line's bytes, followed
-in the line by the bytes that all texts have.
+Moments are milliseconds since 1970 in the ISO calendar. All texts of a format have the same width.
+A *line* has the digits of all fields of a moment, at the places below, and after them the format's
+other bytes. A text is a selection of the bytes of its line.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.kernels.compiling import kernel
+from penstock.kernels.json_leaves import civil_days
 from penstock.kernels.memory import append_bytes, store_word
 from penstock.kernels.record_writing import COLUMN, length_of
 from penstock.kernels.types import READ, int64
@@ -32,7 +33,7 @@ INTEGER_BYTES: Final = 20
 ROOM_BYTES: Final = 16
 """Bytes after the end of a target that may be overwritten."""
 
-_MONTH, _WEEKDAY, _AFTERNOON, _YEAR = range(4)
+_MONTH, _WEEKDAY, _AFTERNOON = range(3)
 _DAY_MS: Final = 86_400_000
 _FIRST_DAY: Final = 719_468
 """Days from 1 March of the year 0 to 1 January 1970."""
@@ -126,22 +127,9 @@ def write_integers(numbers: Any, target: Any, bounds: Any) -> Any:
     return at
 
 
-@kernel("int64(int64, int64)", inlined=True)
-def _days_before(year: Any, month: Any) -> Any:
-    """Return the days from 1970 to the first day of a month, from 0; it may be in another year."""
-    year += month // 12
-    month = month % 12
-    shifted = year - int64(month < 2)
-    era = shifted // 400
-    inside = shifted - era * 400
-    after_march = (month + 10) % 12
-    day = (153 * after_march + 2) // 5 + inside * 365 + inside // 4 - inside // 100
-    return era * 146_097 + day - _FIRST_DAY
-
-
-@kernel("void(int64, int64[::1], uint8[::1])", inlined=True)
-def _put_day(days: Any, numbers: Any, line: Any) -> None:
-    """Write year, month and day of a day from the year 1 on, and set year and month."""
+@kernel("int64(int64, int64[::1], uint8[::1])", inlined=True)
+def _put_day(days: Any, numbers: Any, line: Any) -> Any:
+    """Write year, month and day of a day from the year 1 on; set the month, return the year."""
     shifted = np.uint64(days + _FIRST_DAY)
     era = shifted // np.uint64(146_097)
     inside = shifted - era * np.uint64(146_097)
@@ -153,9 +141,10 @@ def _put_day(days: Any, numbers: Any, line: Any) -> None:
     early = month < np.uint64(10)
     month = month + np.uint64(3) if early else month - np.uint64(9)
     year += era * np.uint64(400) + np.uint64(not early)
-    numbers[_YEAR], numbers[_MONTH] = int64(year), int64(month)
+    numbers[_MONTH] = int64(month)
     date = (year * np.uint64(100) + month) * np.uint64(100) + day + np.uint64(1)
     store_word(line, YEAR_AT, _eight_digits(date))
+    return int64(year)
 
 
 @kernel("void(uint8[::1], int64, int64, int64)", inlined=True)
@@ -165,11 +154,11 @@ def _put(line: Any, at: Any, number: Any, size: Any) -> None:
         line[at + place] = np.uint8(word >> np.uint64(8 * place) & np.uint64(0xFF))
 
 
-@kernel("void(int64, int64, int64[::1], uint8[::1])", inlined=True)
-def _put_others(days: Any, hour: Any, numbers: Any, line: Any) -> None:
+@kernel("void(int64, int64, int64, int64[::1], uint8[::1])", inlined=True)
+def _put_others(days: Any, year: Any, hour: Any, numbers: Any, line: Any) -> None:
     half = hour % 12
     numbers[_WEEKDAY], numbers[_AFTERNOON] = (days + 3) % 7 + 1, int64(hour >= 12) + 1
-    _put(line, YEAR_DAY_AT, days - _days_before(numbers[_YEAR], 0) + 1, 3)
+    _put(line, YEAR_DAY_AT, days - civil_days(year, 1, 1) + 1, 3)
     _put(line, WEEKDAY_AT, numbers[_WEEKDAY], 1)
     _put(line, HOUR_24_AT, 24 if hour == 0 else hour, 2)
     _put(line, HALF_AT, half, 2)
@@ -184,9 +173,9 @@ def write_moments(
 
     Args:
         places: place in `line` of each byte of a text.
-        named: fields of a text in names; each row has the field's index in `NAMED`, the number of
-            bytes, the position of the first name in `names`, and the place in `line`.
-        line: room for the digits of all fields, followed by bytes that all texts have.
+        named: fields that are written as names; each row has the field's index in `NAMED`, the
+            number of bytes, the position of the first name in `names`, and the place in `line`.
+        line: room for the digits of all fields, followed by the format's other bytes.
         numbers: room for the numbers of `NAMED`.
     """
     others, at = named.shape[0] > 0, int64(0)
@@ -199,12 +188,12 @@ def write_moments(
         minutes = seconds // np.uint64(60)
         hours = minutes // np.uint64(60)
         time = (hours * np.uint64(40) + minutes) * np.uint64(100)
-        time += seconds - minutes * np.uint64(60)  # as digits: HHmmss
-        _put_day(days, numbers, line)
+        time += seconds - minutes * np.uint64(60)  # HHmmss: `minutes` has 60 for each hour
+        year = _put_day(days, numbers, line)
         store_word(line, HOUR_AT, _eight_digits(time * np.uint64(100)))
         _put(line, MILLISECOND_AT, int64(left - seconds * np.uint64(1_000)), 3)
         if others:
-            _put_others(days, int64(hours), numbers, line)
+            _put_others(days, year, int64(hours), numbers, line)
         for part in range(named.shape[0]):
             source = named[part, 2] + (numbers[named[part, 0]] - 1) * named[part, 1]
             for place in range(named[part, 1]):
@@ -260,15 +249,27 @@ def read_moments(
         if first_year >= 0:
             year = first_year - first_year % 100 + year % 100
             year += 100 * int64(year < first_year)
-        month, day, hour = _taken(line, YEAR_AT + 4, 2), _taken(line, YEAR_AT + 6, 2), int64(0)
+        month, day = _taken(line, YEAR_AT + 4, 2), _taken(line, YEAR_AT + 6, 2)
         hour = _taken(line, hour_at, 2)
         if (hour_at == HOUR_24_AT and hour == 24) or (hour_at == HALF_12_AT and hour == 12):
             hour = int64(0)
         if year_day:
             month, day = int64(1), _taken(line, YEAR_DAY_AT, 3)
-        days = _days_before(year, month - 1) + day - 1
+        days = civil_days(year + (month - 1) // 12, (month - 1) % 12 + 1, day)
         seconds = (hour * 60 + _taken(line, HOUR_AT + 2, 2)) * 60 + _taken(line, HOUR_AT + 4, 2)
         moments[row] = days * _DAY_MS + seconds * 1_000 + _taken(line, MILLISECOND_AT, 3)
+
+
+@kernel(f"int64({COLUMN}, int64, uint8[::1], int64, boolean[::1], int64)", inlined=True)
+def _append_value(column: Any, row: Any, values: Any, at: Any, valid: Any, entry: Any) -> Any:
+    """Append an element of a column to the values; return the position after it."""
+    size = length_of(column, row)
+    if valid.size:
+        valid[entry] = size >= 0
+    if size > 0:
+        append_bytes(values, at, column[0], column[1][row], size)
+        at += size
+    return at
 
 
 @kernel(
@@ -288,7 +289,7 @@ def append_headers(
         bounds: start of each row's headers in the result, and their total number.
         keys, values: bytes of keys and values; `ROOM_BYTES` more make copies faster.
         key_bounds, value_bounds: bounds of keys and values in them.
-        valid: whether each value is not null; empty if none is.
+        valid: whether each value is not null; empty if no value is null.
     """
     entry = key_at = value_at = int64(0)
     bounds[0] = key_bounds[0] = value_bounds[0] = 0
@@ -297,22 +298,12 @@ def append_headers(
             size = length_of(names, header)
             append_bytes(keys, key_at, names[0], names[1][header], size)
             key_at += size
-            size = length_of(contents, header)
-            if valid.size:
-                valid[entry] = size >= 0
-            if size > 0:
-                append_bytes(values, value_at, contents[0], contents[1][header], size)
-                value_at += size
+            value_at = _append_value(contents, header, values, value_at, valid, entry)
             entry += 1
             key_bounds[entry], value_bounds[entry] = key_at, value_at
         append_bytes(keys, key_at, name, 0, name.size)
         key_at += name.size
-        size = length_of(added, row)
-        if valid.size:
-            valid[entry] = size >= 0
-        if size > 0:
-            append_bytes(values, value_at, added[0], added[1][row], size)
-            value_at += size
+        value_at = _append_value(added, row, values, value_at, valid, entry)
         entry += 1
         key_bounds[entry], value_bounds[entry] = key_at, value_at
         bounds[row + 1] = entry

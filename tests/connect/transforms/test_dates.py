@@ -76,7 +76,7 @@ class General(DateFormat):
 
 
 @pytest.mark.parametrize(
-    "pattern", ["yyyy-MM-dd HH:mm:ss", "yyMMdd", "'x'SSS", "HHmm", "yyyyDDD hhKKkku"]
+    "pattern", ["yyyy-MM-dd HH:mm:ss", "yyMMdd", "'x'SSS", "HHmm", "yyyyDDD hhKKkku", "yy yyyy"]
 )
 @settings(max_examples=30)
 @given(

@@ -94,7 +94,7 @@ def to_text(column: Any) -> Any:
         return _ISO_TIME.format(times.cast(pa.int64()))
     if pa.types.is_date(kind):
         return _ISO_DATE.format(column.cast(pa.timestamp("ms")))
-    if pa.types.is_integer(kind) and kind != pa.uint64() and len(column):
+    if pa.types.is_integer(kind) and kind != pa.uint64():
         return _integer_texts(column)
     return column.cast(pa.string())
 
@@ -165,10 +165,12 @@ def _limited(numbers: Any, kind: type[np.signedinteger[Any]]) -> Any:
 def _parsed(texts: Any, target: str) -> Any:
     if target == "boolean":
         return pc.equal(pc.utf8_lower(texts), "true")
-    data, bounds = content(texts.fill_null("0") if texts.null_count else texts)
-    numbers = np.empty(len(texts))
-    if target == "float64" and kernels.read_doubles(data, bounds, numbers):
-        return pa.array(numbers, mask=_nulls(texts))
+    if target == "float64":
+        numbers = np.empty(len(texts))
+        filled = texts.fill_null("0") if texts.null_count else texts
+        if kernels.read_doubles(*content(filled), numbers):
+            return pa.array(numbers, mask=_nulls(texts))
+    data, bounds = content(texts)
     if _PLAIN[target[:3]][data[bounds[0] : bounds[-1]]].all():
         with suppress(pa.ArrowInvalid):
             return texts.cast(TARGETS[target])

@@ -137,7 +137,7 @@ class DateFormat:
         if form is None:
             return self._joined(_Fields(counts))
         width, count = form.places.size, len(counts)
-        target, numbers = np.empty(width * count, np.uint8), np.empty(4, np.int64)
+        target, numbers = np.empty(width * count, np.uint8), np.empty(len(kernels.NAMED), np.int64)
         line = form.line.copy()
         kernels.write_moments(counts, form.places, form.named, form.names, line, numbers, target)
         offsets = pa.py_buffer(np.arange(count + 1) * width)
@@ -167,11 +167,11 @@ class DateFormat:
                 names += b"".join(texts)
             places += range(at, at + width)
             fixed += texts[0]
-        if kernels.LINE_BYTES + len(fixed) > 256:
+        if kernels.LINE_BYTES + len(fixed) > 256:  # a place is one byte
             return None
         return _Form(
-            places=np.array(places, np.uint8), line=_bytes(b"19700101".ljust(27, b"0") + fixed),
-            named=np.array(named, np.int64).reshape(-1, 4), names=_bytes(names),
+            places=np.array(places, np.uint8), named=np.array(named, np.int64).reshape(-1, 4),
+            line=_bytes(b"19700101".ljust(kernels.LINE_BYTES, b"0") + fixed), names=_bytes(names),
         )  # fmt: skip
 
     def _joined(self, fields: _Fields) -> Any:
@@ -197,14 +197,13 @@ class DateFormat:
         """
         found, strict = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
         if all(token.is_number or not token.letter for token in self.tokens) and self._form:
-            letters = {token.letter for token in self.tokens}
-            hour = next((letter for letter in "KhkH" if letter in letters), "H")
-            short = any(_is_short(token) for token in self.tokens)
+            counts = {token.letter: token.count for token in self.tokens}  # of the last occurrences
+            hour = next((letter for letter in "KhkH" if letter in counts), "H")
             size = kernels.LINE_BYTES
             kernels.read_moments(
                 *content(texts), self._form.places, self._form.line[size:],
-                self._form.line[:size] - ord("0"), _PLACES[hour][0], "D" in letters,
-                self.first_year if short else -1, found, strict,
+                self._form.line[:size] - ord("0"), _PLACES[hour][0], "D" in counts,
+                self.first_year if counts.get("y") == 2 else -1, found, strict,
             )  # fmt: skip
         if not strict.all():
             slow = ~strict & texts.is_valid().to_numpy(zero_copy_only=False)

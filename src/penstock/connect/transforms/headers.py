@@ -23,7 +23,7 @@ from penstock.connect.transforms.casting import to_text
 from penstock.connect.transforms.transform import FIELDS, ColumnTransform, need_struct
 from penstock.formats.json.writing import json_values
 from penstock.kernels import texts as kernels
-from penstock.records.columnar.arrays import Column, Headers
+from penstock.records.columnar.arrays import NO_HEADERS, Column
 from penstock.records.columnar.inputs import column_of_bytes, headers_of
 from penstock.records.columnar.schema import HEADERS_TYPE
 
@@ -55,7 +55,7 @@ class InsertHeader(Transform):
     def apply(self, records: Records) -> list[Records]:
         text, count = np.frombuffer(self.value_literal.encode(), np.uint8), records.count
         starts, ends = np.zeros(count, np.int32), np.full(count, text.size, np.int32)
-        return [_added(records, self.header, Column(text, starts, ends), text.size * count)]
+        return [_added(records, self.header, Column(text, starts, ends))]
 
 
 class HeaderFrom(ColumnTransform):
@@ -83,8 +83,7 @@ class HeaderFrom(ColumnTransform):
             if not binary:
                 nested = pa.types.is_nested(values.type)
                 values = json_values(values) if nested else to_text(values)
-            column = column_of_bytes(HEADERS, values)
-            after = _added(after, name, column, column.bytes_max())
+            after = _added(after, name, column_of_bytes(HEADERS, values))
         return [after]
 
     def _taken(self, column: Any, found: list[Any]) -> Any:
@@ -110,23 +109,25 @@ class HasHeaderKey(Predicate):
         return flags
 
 
-def _added(records: Records, name: str, values: Column, values_bytes: int) -> Records:
+def _added(records: Records, name: str, values: Column) -> Records:
     """Return rows with one more header each."""
-    count = records.count
-    old = Headers(bounds=np.zeros(count + 1, np.int32))
-    if HEADERS in records.rows.column_names and count:
-        found = headers_of(whole(records.rows.column(HEADERS)))
-        old = found if found.bounds.size else old
-    entries, word = int(old.bounds[-1]) + count, np.frombuffer(name.encode(), np.uint8)
+    count, word = records.count, np.frombuffer(name.encode(), np.uint8)
+    old = NO_HEADERS
+    if HEADERS in records.rows.column_names:
+        old = headers_of(whole(records.rows.column(HEADERS)))
+    parts = (old.values, values) if old.bounds.size else (values,)
+    starts = old.bounds if old.bounds.size else np.zeros(count + 1, np.int32)
+    entries = int(starts[-1]) + count
+    values_bytes = int(values.lengths().sum())
     sizes = old.keys.bytes_max() + word.size * count, old.values.bytes_max() + values_bytes
     if max(sizes) > _BYTES_MAX:
         raise InvalidError(f"the headers of {count} rows exceed {_BYTES_MAX} bytes. Use fewer rows")
     keys, contents = (np.empty(size + kernels.ROOM_BYTES, np.uint8) for size in sizes)
     lists, bounds = np.empty(count + 1, np.int32), np.empty((2, entries + 1), np.int32)
-    nulls = any(not part.starts.size or part.valid.size for part in (old.values, values))
+    nulls = any(not part.starts.size or part.valid.size for part in parts)
     valid = np.empty(entries if nulls else 0, np.bool_)
     kernels.append_headers(
-        old.bounds, tuple(old.keys), tuple(old.values), word, tuple(values), lists, keys,
+        starts, tuple(old.keys), tuple(old.values), word, tuple(values), lists, keys,
         bounds[0], contents, bounds[1], valid,
     )  # fmt: skip
     flags = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None

@@ -130,10 +130,11 @@ A pipeline of two million rows takes a tenth less processor time than with Java'
 does more work at each write of a reference.
 """
 _SERIAL_SLOTS_MAX: Final = 4
-_DEFAULTS: Final = "spark-defaults.conf"
+_OPTION_FILES: Final = ("spark-defaults.conf", "java-opts")
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 _OPTION_VARIABLES: Final = (
     "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS",
+    "PYSPARK_SUBMIT_ARGS",
 )  # fmt: skip
 USUAL: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
@@ -176,8 +177,9 @@ def start(settings: Mapping[str, Any], *, slots: int | None = None) -> None:
     conf = SparkConf()
     for name, value in settings.items():
         conf.set(name, _text(value))
-    conf.setIfMissing(_FIRST_OPTIONS, first_options(_text(settings.get(_OPTIONS, "")), slots))
-    if options := with_archive(_text(settings.get(_OPTIONS, ""))):
+    own = _text(settings.get(_OPTIONS, ""))
+    conf.setIfMissing(_FIRST_OPTIONS, first_options(own, slots))
+    if options := with_archive(own):
         conf.set(_OPTIONS, options)
     reading, writing = os.pipe()
     relay = threading.Thread(target=_relay, args=(reading,), name="spark-stderr", daemon=True)
@@ -196,21 +198,26 @@ def first_options(options: str, slots: int | None) -> str:
     """
     if slots is None or slots > _SERIAL_SLOTS_MAX:
         return COMPILING
-    defaults = Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf", _DEFAULTS)
-    texts = [options, defaults.read_text() if defaults.exists() else ""]
-    texts += [os.environ.get(name, "") for name in _OPTION_VARIABLES]
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
+    files = [folder / name for name in _OPTION_FILES]
+    texts = [options, *(os.environ.get(name, "") for name in _OPTION_VARIABLES)]
+    texts += [file.read_text(errors="replace") for file in files if file.is_file()]
     chosen = any(_COLLECTOR.search(text) for text in texts)
     return COMPILING if chosen else f"{COMPILING} {SERIAL}"
 
 
 def stop_accumulators() -> None:
-    """Begin to stop PySpark's server of accumulators, while the caller stops Spark's session.
+    """Stop PySpark's server of accumulators in the background, before the session is stopped.
 
-    The server notices that it is stopped after up to half a second, for which PySpark waits.
+    The server stops after up to a second, for which PySpark would wait.
     """
-    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    context: Any = SparkContext._active_spark_context
+    server = getattr(context, "_accumulatorServer", None)
     if server is not None:
-        threading.Thread(target=server.shutdown, daemon=True).start()
+        context._accumulatorServer = None
+        if isinstance(server.server_address, str):  # a file, which stays if the process exits first
+            Path(server.server_address).unlink(missing_ok=True)
+        threading.Thread(target=server.shutdown, name="accumulators", daemon=True).start()
 
 
 def end(seconds: float) -> None:

@@ -65,9 +65,7 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
     mark(tag)
     timer.start()
     try:
-        versions = spark.range(1, numPartitions=1).mapInArrow(_versions, "version string")
-        # `toArrow` would run the job in another thread, without this thread's tag.
-        found = versions.collect()[0]["version"]
+        found = _first_version(spark)
     except Exception as error:
         raise WorkersUnready(
             _no_task(wait_seconds) if late.is_set() else reason_of(str(error))
@@ -92,14 +90,17 @@ def warm_up(spark: SparkSession) -> None:
 
     def run() -> None:
         with suppress(Exception):  # the first job reports the same error
-            spark.range(1, numPartitions=1).mapInArrow(_unchanged, "id long").collect()
+            _first_version(spark)
 
     if (spark.sparkContext.master or "").startswith("local"):
         threading.Thread(target=run, name="warm-up", daemon=True).start()
 
 
-def _unchanged(batches: Iterator[Any]) -> Iterator[Any]:
-    return batches
+def _first_version(spark: SparkSession) -> Any:
+    """Return the version of this package that one worker imports."""
+    versions = spark.range(1, numPartitions=1).mapInArrow(_versions, "version string")
+    # `toArrow` would run the job in another thread, without this thread's tag.
+    return versions.collect()[0]["version"]
 
 
 def _tagging(spark: SparkSession) -> tuple[Callable[[str], Any], ...]:
