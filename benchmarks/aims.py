@@ -1,4 +1,4 @@
-"""Aims: the figures that the product owes, beside those that were measured."""
+"""Aims: the figures that the product should reach, beside those that were measured."""
 
 from __future__ import annotations
 

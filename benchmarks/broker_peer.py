@@ -65,26 +65,23 @@ SMALL_BATCHES_AIM: Final = 4.0
 """CPU seconds per gigabyte of 100 B records in small batches."""
 WIDE_AIM: Final = 1.5
 ROUND_TRIP_LIMIT: Final = (
-    "A request has the four system calls of the echo; the other 24 µs are about 180 calls of"
-    " interpreted Python, none of which takes a tenth (cProfile): order of responses, state of the"
-    " log, group commit, index. One function that only checks, stamps and writes the request takes"
-    " 22 µs (next row)."
+    "A request has the four system calls of the echo; the other {python:.0f} µs are about 180 calls"
+    " of interpreted Python, none of which takes a tenth (cProfile): order of responses, state of"
+    " the log, group commit, index. One function that only checks, stamps and writes the request"
+    " takes {check:.0f} µs (next row)."
 )
 RATE_LIMITS: Final = {
-    1: "A request takes 31 µs of one core: 11 µs for the receive, the send and the sync, which the"
-    " bare server has too, the rest is interpreted Python. The bare server, which reads no request,"
-    " answers 57,000 to 82,000 a second: a receive and a send for each request on each side.",
+    1: "The bare server, which reads no request, answers {bare:,.0f} a second: a receive and a send"
+    " for each request on each side. The rest of the {each:.0f} µs of a request is interpreted"
+    " Python.",
     16: "Receives and sends are shared by several requests here. What is left is interpreted Python"
-    " on one core: 19 µs a request in the event loop (14 to parse, check and append, 5 to commit"
-    " and answer) and 10 µs in the threads of journal and segments; 90,000 leave 11 µs.",
+    " on one core: {each:.0f} µs a request, and {aim:,} a second leave {left:.0f} µs. In profiles"
+    " the event loop takes two thirds of it, the threads of journal and segments one third.",
 }
-WIDE_LIMITS: Final = {
-    True: "The client is the limit: it takes 96 MB/s from a server that only sends prepared bytes"
-    " (row below), which is 1.2 times what Apache Kafka sends; it uses a whole core for that.",
-    False: "The client is the limit: it takes 11.8 MB/s from a server that only sends prepared"
-    " bytes (row below), which is 1.15 times what Apache Kafka sends.",
-}
-"""Limits of fetches of 100 B records over many partitions, by whether batches are large."""
+WIDE_LIMIT: Final = (
+    "The client is the limit: it takes {bare:.1f} MB/s from a server that only sends prepared bytes"
+    " (row below), which is {ratio:.2f} times what Apache Kafka sends."
+)
 ECHOES: Final[tuple[Keeps, ...]] = ("echo", "write", "sync", "check")
 
 
@@ -131,7 +128,12 @@ def _synced_rates(broker: Broker, *, seconds: float, runs: int) -> list[Row]:
                     reference=found["bare"],
                     reference_name="bare uvloop server that writes and syncs, and reads nothing",
                     aim_value=SYNCED_AIM,
-                    limit=RATE_LIMITS[in_flight],
+                    limit=RATE_LIMITS[in_flight].format(
+                        bare=found["bare"],
+                        each=1e6 / found[PENSTOCK],
+                        aim=SYNCED_AIM,
+                        left=1e6 / SYNCED_AIM,
+                    ),
                     bare=found["bare"],
                 )
             )
@@ -248,8 +250,8 @@ def _round_trips(brokers: dict[str, Broker], *, count: int, runs: int) -> list[R
     with ExitStack() as stack:
         echoes: dict[str, EchoServer] = {}
         for keeps in ECHOES:
-            echoes[keeps] = EchoServer(len(request), ANSWER_BYTES, keeps)
-            stack.callback(echoes[keeps].close)
+            echo = EchoServer(len(request), ANSWER_BYTES, keeps)
+            echoes[keeps] = stack.enter_context(echo)
         ours = {name: brokers[name] for name in (PENSTOCK, FROM_CACHE)}
         pids = [echo.pid for echo in echoes.values()] + [broker.pid for broker in ours.values()]
         for _ in range(runs):
@@ -301,7 +303,7 @@ def _round_trip_rows(together: dict[str, RoundTrip], apart: dict[str, RoundTrip]
             "echo server that writes",
             1.5 * write,
             aim_ratio=1 / 1.6,
-            limit=ROUND_TRIP_LIMIT,
+            limit=ROUND_TRIP_LIMIT.format(python=cached - write, check=check),
             bare=check,
         ),
         row(
@@ -333,11 +335,15 @@ def _loads(
             delete_topic(broker.bootstrap, topic)
     rows = []
     wide = shape.partitions > 1
+    bare = _unhindered(shape) if wide else None
     for way, predicted in zip(("produce", "fetch"), prediction, strict=True):
-        aim_ratio = WIDE_AIM if wide and way == "fetch" else None
-        limited = aim_ratio is not None and shape.value_bytes == SMALL_VALUE_BYTES
         speed = medians(found, way, lambda load: load.megabytes_per_second)
         cpu = medians(found, way, lambda load: load.cpu_seconds_per_gigabyte)
+        aims: dict[str, Any] = {}
+        if bare is not None and way == "fetch":
+            aims = {"aim_ratio": WIDE_AIM, "bare": bare}
+            if shape.value_bytes == SMALL_VALUE_BYTES:
+                aims["limit"] = WIDE_LIMIT.format(bare=bare, ratio=bare / speed[APACHE])
         rows.append(
             Row(
                 name=f"{way} {shape.name}",
@@ -346,8 +352,7 @@ def _loads(
                 reference=speed[APACHE],
                 reference_name=APACHE,
                 note=f"policy os: {speed[FROM_CACHE]:.0f} MB/s",
-                aim_ratio=aim_ratio,
-                limit=WIDE_LIMITS[shape.linger_ms > 0] if limited else "",
+                **aims,
             )
         )
         rows.append(
@@ -363,7 +368,18 @@ def _loads(
                 **_cpu_aims(way, shape),
             )
         )
-    return rows + (_unhindered(shape, rows[2].value) if wide else [])
+    if bare is not None:
+        rows.append(
+            Row(
+                name=f"fetch {shape.name}, prepared answers",
+                value=bare,
+                unit="MB/s",
+                reference=rows[2].value,
+                reference_name=PENSTOCK,
+                note="what the client takes at most",
+            )
+        )
+    return rows
 
 
 def _cpu_aims(way: str, shape: Shape) -> dict[str, Any]:
@@ -375,17 +391,7 @@ def _cpu_aims(way: str, shape: Shape) -> dict[str, Any]:
     return {"aim_value": SMALL_BATCHES_AIM} if small else {"aim_ratio": 1.0}
 
 
-def _unhindered(shape: Shape, measured: float) -> list[Row]:
-    """Return what the client reads from a server that only sends prepared bytes."""
+def _unhindered(shape: Shape) -> float:
+    """Return the MB/s that the client reads from a server that only sends prepared bytes."""
     with prepared("prepared", shape) as (address, pid):
-        fastest = max(fetch(address, pid, "prepared", shape).megabytes_per_second for _ in range(2))
-    return [
-        Row(
-            name=f"fetch {shape.name}, prepared answers",
-            value=fastest,
-            unit="MB/s",
-            reference=measured,
-            reference_name=PENSTOCK,
-            note="what the client takes at most",
-        )
-    ]
+        return max(fetch(address, pid, "prepared", shape).megabytes_per_second for _ in range(2))

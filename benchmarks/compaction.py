@@ -219,7 +219,6 @@ def _rows(shape: Shape, found: Mapping[tuple[str, str], list[Pass]]) -> Iterator
         name=f"compaction, {shape.name}: bytes per second",
         value=median(ours, _megabytes), unit="MB/s",
         reference=median(theirs, _megabytes), reference_name=APACHE, note=size,
-        aim_ratio=AIM,
     )  # fmt: skip
     yield Row(
         name=f"compaction, {shape.name}: CPU of the broker",

@@ -35,7 +35,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -57,7 +57,6 @@ from benchmarks.peers.log_clients import (
     EchoClient,
     KafkaClient,
     Link,
-    Loop,
     closed_loop,
     framed,
 )
@@ -167,7 +166,9 @@ def measure(*, quick: bool) -> Report:
                 if curve is PARTITIONS:
                     _create(taking_part, count)
                 for _, (name, broker) in itertools.product(range(runs), taking_part.items()):
-                    step = _step(broker.pid, load, KafkaClient(broker.port), count, seconds)
+                    with ExitStack() as stack:
+                        links = load(stack, KafkaClient(broker.port), count)
+                        step = _step(broker.pid, links, seconds)
                     found[curve.name, count, name].append(step)
     for curve, name, alone in (
         (CONNECTIONS, BARE, _bare),
@@ -246,6 +247,7 @@ LOADS: Final[Sequence[tuple[Curve, Load]]] = (
     (WIDTH, width),
 )
 """Curves with their loads; `WIDTH` uses the topics of `PARTITIONS`."""
+CURVES: Final = (*(curve for curve, _ in LOADS), PROCESSES)
 
 
 def _shares(requests: Sequence[bytes]) -> list[Iterator[bytes]]:
@@ -274,30 +276,24 @@ def _links(
     ]
 
 
-def _step(pid: int, load: Load, client: KafkaClient, count: int, seconds: float) -> Step:
-    with ExitStack() as stack:
-        links = load(stack, client, count)
-        closed_loop(links, seconds / 4)  # logs and compiled code are loaded
-        before = cpu_seconds(pid)
-        loop = closed_loop(links, seconds)
-        return _figures(loop, cpu_seconds(pid) - before)
-
-
-def _bare(count: int, seconds: float) -> Step:
-    """Run the connections of a step against a program that only receives, writes and answers."""
-    size = len(BatchTemplate(1, VALUE_BYTES).request(TOPIC, 0))
-    with closing(EchoServer(size, EchoClient.ANSWER_BYTES, "write")) as echo:
-        return _step(echo.pid, connections, EchoClient(echo.port), count, seconds)
-
-
-def _figures(loop: Loop, cpu: float) -> Step:
+def _step(pid: int, links: Sequence[Link], seconds: float) -> Step:
+    closed_loop(links, seconds / 4)  # logs and compiled code are loaded
+    before = cpu_seconds(pid)
+    loop = closed_loop(links, seconds)
     count = len(loop.durations)
     return Step(
         rate=count / loop.seconds,
         p50_ms=1e3 * percentile(loop.durations, 0.5),
         p99_ms=1e3 * percentile(loop.durations, 0.99),
-        cpu_us=1e6 * cpu / count,
+        cpu_us=1e6 * (cpu_seconds(pid) - before) / count,
     )
+
+
+def _bare(count: int, seconds: float) -> Step:
+    """Run the connections of a step against a program that only receives, writes and answers."""
+    size = len(BatchTemplate(1, VALUE_BYTES).request(TOPIC, 0))
+    with EchoServer(size, EchoClient.ANSWER_BYTES, "write") as echo, ExitStack() as stack:
+        return _step(echo.pid, connections(stack, EchoClient(echo.port), count), seconds)
 
 
 def _processes(count: int, seconds: float) -> Step:
@@ -311,36 +307,28 @@ def _processes(count: int, seconds: float) -> Step:
         cluster = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(
             TOPIC, timeout=30
         )
-
         template = BatchTemplate(1, VALUE_BYTES)
         links = []
         for partition in cluster.topics[TOPIC].partitions.values():
             client = KafkaClient(cluster.brokers[partition.leader].port)
             request = itertools.repeat(template.request(TOPIC, partition.id))
             links += _links(stack, client, [request], produced)
-        closed_loop(links, seconds / 4)
-        before = cpu_seconds(server.pid)
-        loop = closed_loop(links, seconds)
-        return _figures(loop, cpu_seconds(server.pid) - before)
+        return _step(server.pid, links, seconds)
 
 
 def _rows(found: Steps) -> Iterator[Row]:
-    for curve in (*(curve for curve, _ in LOADS), PROCESSES):
+    for curve in CURVES:
         for count, predicted in zip(curve.steps, curve.predicted, strict=True):
             if (curve.name, count, single.PENSTOCK) in found:
                 yield _row(curve, count, predicted, found)
 
 
 def _row(curve: Curve, count: int, predicted: float, found: Steps) -> Row:
-    ours = found[curve.name, count, single.PENSTOCK]
-    cached = found.get((curve.name, count, single.FROM_CACHE))
-    peer = found.get((curve.name, count, single.APACHE))
+    steps = {server: found.get((curve.name, count, server)) for server in (*NAMES, BARE)}
+    ours, peer = found[curve.name, count, single.PENSTOCK], steps[single.APACHE]
     first = found[curve.name, 1, single.PENSTOCK]
-    notes = [BENDS[curve.name] if count == 1 else "", _described("synced", ours)]
-    notes += [_described("policy os", cached)] if cached else []
-    notes += [_described("Apache Kafka", peer)] if peer else []
-    bare = found.get((curve.name, count, BARE))
-    notes += [_described("bare program", bare)] if bare else []
+    notes = [BENDS[curve.name]] if count == 1 else []
+    notes += [_described(NAMES.get(name, name), step) for name, step in steps.items() if step]
     return Row(
         name=f"{count:,} {curve.name}",
         value=ours.rate,
@@ -348,7 +336,7 @@ def _row(curve: Curve, count: int, predicted: float, found: Steps) -> Row:
         prediction=predicted,
         reference=peer.rate if peer else first.rate,
         reference_name=NAMES[single.APACHE] if peer else f"1 {curve.name}",
-        note="; ".join(filter(None, notes)),
+        note="; ".join(notes),
     )
 
 
@@ -358,7 +346,7 @@ def _described(name: str, step: Step) -> str:
 
 
 def _charts(found: Steps) -> Iterator[Chart]:
-    for curve in (*(curve for curve, _ in LOADS), PROCESSES):
+    for curve in CURVES:
         for title, unit, value in CHARTS:
             lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
             for (name, count, server), step in found.items():

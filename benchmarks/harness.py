@@ -37,8 +37,8 @@ class Row:
     """Measured figure. `ratio` is `value / reference`, or its inverse if `lower_is_better`.
 
     Args:
-        aim_ratio: the least ratio that the product owes.
-        aim_value: the figure that it owes, in `unit`.
+        aim_ratio: the least ratio that the product should reach.
+        aim_value: the figure that it should reach, in `unit`.
         limit: why an aim is missed, as a profile and a bare program have shown.
         bare: figure of the bare program of the same run, in `unit`.
     """

@@ -37,7 +37,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from benchmarks.harness import Row, figure
 from benchmarks.peers import single
@@ -54,7 +54,7 @@ from benchmarks.peers.log_clients import (
     one_by_one,
 )
 from benchmarks.peers.log_servers import LogServer, NatsServer, RabbitServer, RedisServer
-from benchmarks.peers.round_trip import EchoServer
+from benchmarks.peers.round_trip import EchoServer, Keeps
 from penstock.apps.loads.figures import percentile
 
 SYNCED, CACHED = "penstock, synced", "penstock, policy os"
@@ -68,7 +68,7 @@ BARE: Final = {
     SYNCED: "bare program: uvloop echo that writes and syncs",
     CACHED: "bare program: uvloop echo that writes",
 }
-KEEPS: Final[Mapping[str, Literal["write", "sync"]]] = {SYNCED: "sync", CACHED: "write"}
+KEEPS: Final[Mapping[str, Keeps]] = {SYNCED: "sync", CACHED: "write"}
 BESIDE: Final = {SYNCED: (REDIS_ALWAYS,), CACHED: (KAFKA, REDIS, NATS, RABBIT)}
 """Peers that give the same durability."""
 CONNECTIONS = 64
@@ -158,8 +158,7 @@ def servers() -> Iterator[dict[str, Server]]:
         for ours, keeps in KEEPS.items():
             begun = time.perf_counter()
             size = len(EchoClient(0).request("", 1, SINGLE_BYTES))
-            echo = EchoServer(size, EchoClient.ANSWER_BYTES, keeps)
-            stack.callback(echo.close)
+            echo = stack.enter_context(EchoServer(size, EchoClient.ANSWER_BYTES, keeps))
             seconds, idle = time.perf_counter() - begun, resident_mebibytes(echo.pid)
             found[BARE[ours]] = Server(EchoClient(echo.port), echo.pid, seconds, idle)
         peers: dict[str, tuple[LogServer, type[LogClient]]] = {

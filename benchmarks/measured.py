@@ -2,7 +2,7 @@
 
 A recorded result stores the release of the product and a digest of each measured folder. It is too
 old if its release is more than one release behind the newest one of CHANGELOG.md and the code has
-changed since, and if it is a quick run or belongs to no benchmark.
+changed since. Quick runs and results that belong to no benchmark are always too old.
 """
 
 from __future__ import annotations

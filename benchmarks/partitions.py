@@ -19,8 +19,8 @@ Predicted, before the first run, for two cores of which each does a Python funct
 - Fetch: 15 µs a partition of a request for 1,000 without a session, 300 for a log that is loaded.
 
 Found: files are kept open up to `open.files.max`, 4,096, and none is closed before; a partition of
-a fetch takes 19 µs, which no session spares that reads all of them. A start after a kill takes as
-long as a clean one: what the journal has of a log waits until somebody wants it.
+a fetch takes 20 µs, which no session spares that reads all of them. A start after a kill takes
+twice as long as a clean one: it reads the journal, and recovers a log when it is first used.
 """
 
 from __future__ import annotations

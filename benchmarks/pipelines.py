@@ -59,7 +59,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,24 +99,20 @@ COUNTED: Final = "by hand, only counted"
 SCALES: Final = {"quick": 200_000, "middle": 2_000_000, "full": 20_000_000}
 SINKS: Final = ("table", "upsert", "topic")
 START_LIMIT: Final = (
-    "At 2 M rows Spark takes 10 s to write nothing, and three times leave 9: 2.1 s for Java and its"
-    " session, 1 s to analyse the file, 2.4 s to start the query, 0.9 s to stop, and code that Java"
-    " has not compiled yet."
+    "Spark takes {bare:.1f} s to write nothing, and the aim leaves {left:.1f}. In profiles Java and"
+    " its session take 2.1 s, the start of the query 2.4 s, and the stop 0.9 s."
 )
-WRITE_LIMIT: Final = (
-    "Spark alone takes 6.5 CPU s per million rows to write 2 M of them as plain Parquet files, and"
-    " 5.4 to write nothing. Python's imports, the file's analysis and the commit take another 1.1,"
-    " whatever the number of rows is."
-)
-UPSERT_LIMIT: Final = (
-    "Rows go from Java to Python, where deltalake merges them: 2.6 CPU s per million rows by bare"
-    " programs with everything warm, and nearly three times as much in a first batch."
-)
-TOPIC_LIMIT: Final = (
-    "JSON goes from Java to Python by Arrow, where it becomes record batches, and the broker stores"
-    " it: 1.6 CPU s per million rows, of which the bare program does nothing."
-)
-BARE_LIMITS: Final = {"table": WRITE_LIMIT, "upsert": UPSERT_LIMIT, "topic": TOPIC_LIMIT}
+BARE_LIMITS: Final = {
+    "table": "Spark alone takes {files:.1f} CPU s per million rows to write plain Parquet files,"
+    " and {bare:.1f} to write nothing; the pipeline takes {ours:.1f}. Python's imports, the file's"
+    " analysis and the commit are the rest, whatever the number of rows is.",
+    "upsert": "Spark alone takes {bare:.1f} CPU s per million rows to write nothing; the pipeline"
+    " takes {ours:.1f}. The rest moves rows from Java to Python, where deltalake merges them.",
+    "topic": "Spark alone takes {bare:.1f} CPU s per million rows to write nothing; the pipeline"
+    " takes {ours:.1f}. The rest moves JSON from Java to Python by Arrow, encodes record batches,"
+    " and stores them in the broker.",
+}
+"""Reasons for missed aims, with seconds and CPU seconds of the run."""
 LATENCY: Final = "latency"
 PREDICTED: Final = {"table": 0.8, "upsert": 0.4, "topic": 0.6}
 PREDICTED_IDLE_SECONDS: Final = 6.0
@@ -357,7 +353,7 @@ def _backlog(beds: Brokers, sink: str, count: int, runs: int) -> list[Row]:
             if sink == "table" and name in idle:
                 idle[name].append(program.run_once())
             program.remove()
-            return _with_rows(done, count)
+            return replace(done, rows=count)
 
         return work
 
@@ -369,18 +365,13 @@ def _backlog(beds: Brokers, sink: str, count: int, runs: int) -> list[Row]:
     return rows + (list(_idle_rows(idle)) if sink == "table" else [])
 
 
-def _with_rows(done: Run, rows: int) -> Run:
-    return Run(
-        rows=rows,
-        seconds=done.seconds,
-        total_seconds=done.total_seconds,
-        client_cpu_seconds=done.client_cpu_seconds,
-        broker_cpu_seconds=done.broker_cpu_seconds,
-        answer=done.answer,
-    )
-
-
 def _compared(what: str, found: Mapping[str, list[Run]], sink: str) -> Iterator[Row]:
+    total = {name: middle(runs, _total_seconds) for name, runs in found.items()}
+    cpu = {name: middle(runs, _cpu_seconds) for name, runs in found.items()}
+    limit_of_bare = BARE_LIMITS[sink].format(
+        ours=cpu[PIPELINE], bare=cpu[NO_SINK], files=cpu.get(FILES_SINK)
+    )
+    limit_of_rate = limit_of_bare if sink == "upsert" else ""
     yield from _against_peers(
         f"{what}: rows of the query",
         found,
@@ -388,29 +379,40 @@ def _compared(what: str, found: Mapping[str, list[Run]], sink: str) -> Iterator[
         unit="M rows/s",
         prediction=PREDICTED[sink],
         note=f"answer {found[PIPELINE][0].answer}",
-        aim=AIM,
-        limit=UPSERT_LIMIT if sink == "upsert" else "",
+        aims={peer: {"aim_ratio": AIM, "limit": limit_of_rate} for peer in PEERS},
     )
-    for called, unit, figure in (
-        ("the whole command", "s", lambda run: run.total_seconds),
-        ("CPU", "s/M rows", lambda run: run.cpu_seconds_a_million),
+    started = {
+        peer: {
+            "aim_ratio": AIM,
+            "limit": START_LIMIT.format(bare=total[NO_SINK], left=total[peer] / AIM),
+            "bare": total[NO_SINK],
+        }
+        for peer in PEERS
+    }
+    for called, unit, figure, of, aims in (
+        ("the whole command", "s", _total_seconds, total, started),
+        ("CPU", "s/M rows", _cpu_seconds, cpu, {}),
     ):
-        whole = unit == "s"
+        bare = {"aim_ratio": AIM_OF_BARE, "limit": limit_of_bare, "bare": of.get(FILES_SINK)}
         yield from _against_peers(
-            f"{what}: {called}", found, figure, unit=unit, lower=True,
-            aim=AIM if whole else None, limit=START_LIMIT if whole else "",
+            f"{what}: {called}", found, figure, unit=unit, peers=(*PEERS, *BARE[sink]), lower=True,
+            aims={**aims, NO_SINK: bare},
         )  # fmt: skip
-        yield from _against_peers(
-            f"{what}: {called}", found, figure, unit=unit, peers=BARE[sink], lower=True,
-            aim=AIM_OF_BARE, limit=BARE_LIMITS[sink],
-        )  # fmt: skip
+
+
+def _total_seconds(run: Run) -> float:
+    return run.total_seconds
+
+
+def _cpu_seconds(run: Run) -> float:
+    return run.cpu_seconds_a_million
 
 
 def _idle_rows(found: Mapping[str, list[Run]]) -> Iterator[Row]:
     yield from _against_peers(
         "nothing to do: the whole command",
         found,
-        lambda run: run.total_seconds,
+        _total_seconds,
         unit="s",
         lower=True,
         prediction=PREDICTED_IDLE_SECONDS,
@@ -430,8 +432,7 @@ def _against_peers(
     lower: bool = False,
     prediction: float | None = None,
     note: str = "",
-    aim: float | None = None,
-    limit: str = "",
+    aims: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Row]:
     for peer in peers:
         yield Row(
@@ -443,8 +444,7 @@ def _against_peers(
             reference_name=peer,
             lower_is_better=lower,
             note=note if peer == BY_HAND else "",
-            aim_ratio=None if peer == FILES_SINK else aim,
-            limit="" if peer == FILES_SINK else limit,
+            **(aims or {}).get(peer, {}),
         )
 
 

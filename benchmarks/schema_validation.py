@@ -12,11 +12,11 @@ The references are the same without the setting, in the same run.
 
 from __future__ import annotations
 
-import statistics
 import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -147,12 +147,14 @@ def _broker(
     process: PenstockProcess, shape: Shape, codec: str, predictions: tuple[float, ...], runs: int
 ) -> Iterator[Row]:
     options = {"compression.type": codec}
-    found: dict[str, list[float]] = {topic: [] for topic in SETTINGS}
-    for _ in range(runs + 1):
-        for topic in SETTINGS:
-            load = produce(process.bootstrap, process.pid, topic, shape, options)
-            found[topic].append(load.cpu_seconds_per_gigabyte)
-    cpu = {topic: statistics.median(values[1:]) for topic, values in found.items()}
+
+    def cpu_of(topic: str) -> float:
+        load = produce(process.bootstrap, process.pid, topic, shape, options)
+        return load.cpu_seconds_per_gigabyte
+
+    contenders = {topic: partial(cpu_of, topic) for topic in SETTINGS}
+    interleaved(contenders, runs=1)  # compiled code is loaded
+    cpu = interleaved(contenders, runs=runs)
     for topic, prediction in zip(SETTINGS, predictions, strict=True):
         yield Row(
             name=f"broker CPU, validation {topic}: produce {shape.name}, {codec}",

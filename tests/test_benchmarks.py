@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from benchmarks.harness import (
     save,
 )
 from benchmarks.measured import MEASURES, changed, releases, sources, too_old
+from benchmarks.peers.bare_client import next_frame, received
 from benchmarks.peers.log_clients import (
     KafkaClient,
     LogClient,
@@ -214,3 +216,15 @@ def test_clients_of_logs_count_answers_however_they_arrive(
     assert sum(count(piece) for piece in pieces) == (4 if kind is KafkaClient else 2)
     with pytest.raises(RuntimeError):
         client.answers(1)(error)
+
+
+def test_a_closed_connection_is_an_error_of_its_client() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(struct.pack(">i3s", 3, b"one") + struct.pack(">i1s", 3, b"t"))
+        assert bytes(next_frame(ours)) == b"one"
+        with pytest.raises(ConnectionError):
+            next_frame(ours)
+        with pytest.raises(ConnectionError):
+            received(ours)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.records.header import seal
+from penstock.wire.kafka.framing import uvarint
 
 _LENGTH = struct.Struct(">i")
 _FETCHED = struct.Struct(">ihqqq")
@@ -26,6 +27,7 @@ _PARTITION_BYTES = 30
 """A partition of an answer to Produce."""
 _NO_ERROR = bytes(2)
 _BASE_TIMESTAMP_AT = 27
+RECEIVE_BYTES = 256 << 10
 PRODUCE, FETCH, COMMIT, VERSIONS = (0, 7), (1, 11), (8, 7), (18, 0)
 
 
@@ -82,6 +84,31 @@ class Link:
         self._socket.close()
 
 
+def received(connection: socket.socket) -> bytes:
+    """Return what a blocking connection has received, at least one byte."""
+    data = connection.recv(RECEIVE_BYTES)
+    if not data:
+        raise ConnectionError("the server closed the connection")
+    return data
+
+
+def exactly(connection: socket.socket, size: int) -> bytearray:
+    """Return the next bytes of a blocking connection."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise ConnectionError("the server closed the connection")
+        view = view[count:]
+    return data
+
+
+def next_frame(connection: socket.socket) -> memoryview:
+    """Return the next frame of a blocking connection, without its length."""
+    return memoryview(exactly(connection, int.from_bytes(exactly(connection, 4), "big")))
+
+
 class BatchTemplate:
     """A batch of equal records that is sent again and again, each time with the time of then."""
 
@@ -112,7 +139,7 @@ class BatchTemplate:
     ) -> bytes:
         """Return a framed Produce request, acks=all, with this batch for each partition."""
         batch = self.batch(timestamp_ms=timestamp_ms)
-        body = struct.pack(">hhi", -1, -1, 30_000) + _array(1) + _text(topic)
+        body = struct.pack(">hhi", -1, -1, 30_000) + _array(1) + text(topic)
         pieces = [struct.pack(">ii", index, len(batch)) + batch for index in partitions]
         return _framed(PRODUCE, body + _array(len(pieces)), b"".join(pieces))
 
@@ -122,10 +149,10 @@ def fetch_request(
 ) -> bytes:
     """A framed Fetch request without a session, for whatever there is."""
     body = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
-    body += _array(1) + _text(topic) + _array(len(positions))
+    body += _array(1) + text(topic) + _array(len(positions))
     for partition, offset in positions.items():
         body += struct.pack(">iiqqi", partition, -1, offset, -1, partition_bytes)
-    return _framed(FETCH, body + _array(0) + _text(""))
+    return _framed(FETCH, body + _array(0) + text(""))
 
 
 def all_produced(frame: memoryview) -> None:
@@ -148,8 +175,8 @@ def produced(frame: memoryview) -> int:
 
 def commit_request(group: str, topic: str, partition: int, offset: int) -> bytes:
     """Return a framed OffsetCommit request of a consumer that assigns partitions to itself."""
-    body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">h", -1)
-    body += _array(1) + _text(topic) + _array(1)
+    body = text(group) + struct.pack(">i", -1) + text("") + struct.pack(">h", -1)
+    body += _array(1) + text(topic) + _array(1)
     return _framed(COMMIT, body + struct.pack(">iqih", partition, offset, -1, -1))
 
 
@@ -216,15 +243,10 @@ def _array(count: int) -> bytes:
     return _LENGTH.pack(count)
 
 
-def _text(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
+def text(value: str) -> bytes:
+    """Encode an ASCII text after its length of two bytes."""
+    return struct.pack(">h", len(value)) + value.encode()
 
 
 def _varint(value: int) -> bytes:
-    number = (value << 1) ^ (value >> 31)
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return uvarint((value << 1) ^ (value >> 31))

@@ -1,8 +1,8 @@
-"""A server that does nothing for transactions but what no broker can leave out, for real clients.
+"""Bare server for transactional producers: only the writes that no broker can leave out.
 
-It answers a transactional producer, with one write for each request that must be durable: added
-partitions, records, the commit, and the markers after the answer to the commit. With `sync` each of
-them is synced, records and markers in one file, all else in another. Nothing is checked or kept.
+It makes one write for each request that must be durable: added partitions, records, the commit, and
+the markers after the answer to the commit. With `sync` each write is synced. Records and markers go
+to one file, everything else to another. The server checks nothing and keeps no state.
 
     python -m benchmarks.peers.bare_transactions PARTITIONS sync|none
 """

@@ -45,8 +45,10 @@ class Producer:
         self._socket.close()
 
     def batches(self, chunks: Any, count: int, ring: Ring | None = None) -> float:
-        """Send chunks, a sequence or an Arrow array, as one frame; MB/s until `count` of them are
-        accepted.
+        """Send the same frame of chunks `count` times; return MB/s until all are accepted.
+
+        Args:
+            chunks: a sequence, or an Arrow array.
         """
         last = self._sequence + count * len(chunks)
         position = size_bytes = 0

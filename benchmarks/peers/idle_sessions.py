@@ -1,19 +1,20 @@
-"""Fetch sessions of idle partitions: what a request costs that finds nothing new."""
+"""Processor time of requests of fetch sessions whose partitions have no new records."""
 
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.bare_client import next_frame
 from penstock.wire.kafka.apis import FETCH
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.framing import request_frame
 
 VERSION = 12
+HEADER_BYTES = 5
 WARM_UP = 200
 """Requests before the measured ones; the first ones find out that all partitions are idle."""
 
@@ -31,7 +32,7 @@ def microseconds(port: int, pid: int, topic: str, partitions: int, *, count: int
         before = _running_nanoseconds(pid)
         for request in requests[WARM_UP:]:
             connection.sendall(request)
-            connection.recv(65536)
+            next_frame(connection)
         return (_running_nanoseconds(pid) - before) / count / 1000
 
 
@@ -58,10 +59,7 @@ def _request(topic: str, partitions: Iterable[int], session_id: int, epoch: int)
 
 def _call(connection: socket.socket, request: bytes) -> Any:
     connection.sendall(request)
-    frame = b""
-    while len(frame) < 4 or len(frame) < 4 + struct.unpack_from(">i", frame)[0]:
-        frame += connection.recv(1 << 20)
-    answer, _ = decoder("Fetch", VERSION, "response")(frame, 9)
+    answer, _ = decoder("Fetch", VERSION, "response")(next_frame(connection), HEADER_BYTES)
     if answer.error_code or any(
         row.error_code for entry in answer.responses for row in entry.partitions
     ):

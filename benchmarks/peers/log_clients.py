@@ -23,11 +23,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
-from benchmarks.peers.bare_client import BatchTemplate, batches, fetch_request, fetched, produced
+from benchmarks.peers.bare_client import (
+    BatchTemplate,
+    batches,
+    exactly,
+    fetch_request,
+    fetched,
+    next_frame,
+    produced,
+    received,
+    text,
+)
 from benchmarks.peers.load import create_topic, delete_topic
 
 TIMEOUT_SECONDS: Final = 60
-RECEIVE_BYTES: Final = 256 << 10
 FETCH_BYTES: Final = 1 << 20
 XREAD_ENTRIES: Final = 5_000
 PULLED_MESSAGES: Final = 5_000
@@ -134,7 +143,10 @@ def closed_loop(links: Sequence[Link], seconds: float) -> Loop:
             link.connection.sendall(next(link.requests))
         end, now = begun + seconds, begun
         while now < end:
-            for descriptor, _ in poll.poll(TIMEOUT_SECONDS):
+            ready = poll.poll(TIMEOUT_SECONDS)
+            if not ready:
+                raise TimeoutError(f"no server answered in {TIMEOUT_SECONDS} s")
+            for descriptor, _ in ready:
                 connection, requests, answers = by_descriptor[descriptor]
                 if answers(received(connection)):
                     now = time.perf_counter()
@@ -160,17 +172,8 @@ def at_once(
         return closed_loop(links, seconds)
 
 
-def received(connection: socket.socket) -> bytes:
-    """Return what has arrived, at least one byte."""
-    return connection.recv(RECEIVE_BYTES) or _closed()
-
-
-def _closed() -> bytes:
-    raise ConnectionError("the server closed the connection")
-
-
 def framed(check: Callable[[memoryview], object]) -> Answers:
-    """Return a counter of Kafka's answers that checks each of them."""
+    """Return a counter of frames with a length of four bytes, each of which is checked."""
     pending = bytearray()
 
     def count(data: bytes) -> int:
@@ -190,17 +193,6 @@ def framed(check: Callable[[memoryview], object]) -> Answers:
         return done
 
     return count
-
-
-def _exactly(connection: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            _closed()
-        view = view[count:]
-    return data
 
 
 class KafkaClient(LogClient):
@@ -227,8 +219,7 @@ class KafkaClient(LogClient):
                         topic, {0: position}, max_wait_ms=500, partition_bytes=FETCH_BYTES
                     )
                 )
-                size = int.from_bytes(_exactly(connection, 4), "big")
-                for part in fetched(memoryview(_exactly(connection, size))):
+                for part in fetched(next_frame(connection)):
                     if part.error:
                         raise RuntimeError(f"fetch failed with error code {part.error}")
                     for _, end in batches(part.records):
@@ -365,46 +356,43 @@ class RabbitClient(LogClient):
         self._ask(connection, self.SASL)
         secret = b"\0guest\0guest"
         secret = struct.pack(">i", len(secret)) + secret
-        self._ask(connection, self.AUTHENTICATE, _text("PLAIN") + secret)
+        self._ask(connection, self.AUTHENTICATE, text("PLAIN") + secret)
         key, body = self._frame(connection)
         if key != self.TUNE:
             raise RuntimeError(f"RabbitMQ sent frame {key} instead of {self.TUNE}")
         connection.sendall(_frame(self.TUNE, bytes(body[:4]) + struct.pack(">I", 0)))
-        self._ask(connection, self.OPEN, _text("/"))
+        self._ask(connection, self.OPEN, text("/"))
         if topic:
-            self._ask(connection, self.PUBLISHER, b"\0" + _text("") + _text(topic))
+            self._ask(connection, self.PUBLISHER, b"\0" + text("") + text(topic))
         return connection
 
     def create(self, topic: str) -> None:
         with self.open("") as connection:
-            self._ask(connection, self.CREATE, _text(topic) + struct.pack(">i", 0))
+            self._ask(connection, self.CREATE, text(topic) + struct.pack(">i", 0))
 
     def delete(self, topic: str) -> None:
         with self.open("") as connection:
-            self._ask(connection, self.DELETE, _text(topic))
+            self._ask(connection, self.DELETE, text(topic))
 
     def request(self, topic: str, records: int, value_bytes: int, number: int = 0) -> bytes:
         message = struct.pack(">qi", 0, value_bytes) + VALUE * value_bytes
         return _frame(self.PUBLISH, struct.pack(">bi", 0, records) + message * records)
 
     def answers(self, records: int) -> Answers:
-        pending = bytearray()
         confirmed = 0
 
-        def count(data: bytes) -> int:
+        def confirm(frame: memoryview) -> None:
             nonlocal confirmed
+            key, confirms = struct.unpack_from(">H3xi", frame)
+            if key != self.CONFIRM:
+                raise RuntimeError(f"RabbitMQ sent frame {key} instead of {self.CONFIRM}")
+            confirmed += confirms
+
+        frames = framed(confirm)
+
+        def count(data: bytes) -> int:
             before = confirmed // records
-            pending.extend(data)
-            at = 0
-            while len(pending) - at >= 8:
-                size, key = struct.unpack_from(">IH", pending, at)
-                if len(pending) - at < 4 + size:
-                    break
-                if key != self.CONFIRM:
-                    raise RuntimeError(f"RabbitMQ sent frame {key} instead of {self.CONFIRM}")
-                confirmed += struct.unpack_from(">i", pending, at + 9)[0]
-                at += 4 + size
-            del pending[:at]
+            frames(data)
             return confirmed // records - before
 
         return count
@@ -412,7 +400,7 @@ class RabbitClient(LogClient):
     def consume(self, topic: str, records: int, value_bytes: int) -> None:
         with self.open("") as connection:
             first, credit = struct.pack(">H", 1), struct.pack(">H", CREDIT_CHUNKS)
-            body = b"\0" + _text(topic) + first + credit + struct.pack(">i", 0)
+            body = b"\0" + text(topic) + first + credit + struct.pack(">i", 0)
             self._ask(connection, self.SUBSCRIBE, body)
             more = _frame(self.CREDIT, b"\0" + struct.pack(">H", 1))
             done = 0
@@ -433,8 +421,8 @@ class RabbitClient(LogClient):
             raise RuntimeError(f"RabbitMQ answers request {key} with code {code}")
 
     def _frame(self, connection: socket.socket) -> tuple[int, bytearray]:
-        size, key, _ = struct.unpack(">IHH", _exactly(connection, 8))
-        return key, _exactly(connection, size - 4)
+        size, key, _ = struct.unpack(">IHH", exactly(connection, 8))
+        return key, exactly(connection, size - 4)
 
 
 def _resp(*words: str | bytes) -> bytes:
@@ -451,10 +439,6 @@ def _pub(subject: str, reply: str, payload: bytes) -> bytes:
 
 def _frame(key: int, body: bytes) -> bytes:
     return struct.pack(">IHH", 4 + len(body), key, 1) + body
-
-
-def _text(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
 
 
 def _lines(each: int) -> Answers:

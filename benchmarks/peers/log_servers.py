@@ -11,24 +11,24 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, Self
 
+from compat.daemons import Daemon
 from compat.parts import debian
 from tests.ports import free_port
 
 START_SECONDS = 60
-STOP_SECONDS = 20
 PROBE_SECONDS = 0.001
 
 
-class LogServer:
-    """Running server with a directory of its own."""
+class LogServer(ABC):
+    """Server with a directory of its own; as a context manager, it runs."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -38,18 +38,11 @@ class LogServer:
         self.port = free_port()
         self.start_seconds = 0.0
         """From the start of the process until its port accepts connections."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
 
-    @property
-    def pid(self) -> int:
-        """The process id of the running server."""
-        if self._process is None:
-            raise RuntimeError("the server is not running")
-        return self._process.pid
-
+    @abstractmethod
     def command(self) -> Sequence[str]:
         """Return the program and its arguments."""
-        raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables that the program needs besides the machine's."""
@@ -57,33 +50,21 @@ class LogServer:
 
     def __enter__(self) -> Self:
         """Start the program, and wait until its port accepts connections."""
-        environment = {**os.environ, **self.environment()}
         command = self.command()
-        log = self._stack.enter_context((self.directory / "output").open("wb"))
+        daemon = Daemon(command, self.directory / "output", environment=self.environment())
         begun = time.perf_counter()
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        self.pid = self._stack.enter_context(daemon).pid
         while not self._accepts():
-            late = time.perf_counter() > begun + START_SECONDS
-            if late or self._process.poll() is not None:
-                output = (self.directory / "output").read_text(errors="replace")
+            if time.perf_counter() > begun + START_SECONDS or not daemon.alive:
+                output = daemon.log()
                 self.__exit__()
-                raise RuntimeError(f"{command[0]} does not start:\n{output[-2000:]}")
+                raise RuntimeError(f"{command[0]} does not start:\n{output}")
             time.sleep(PROBE_SECONDS)
         self.start_seconds = time.perf_counter() - begun
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """End the program, by force if it does not end in time, and remove its files."""
-        if self._process is not None:
-            _end(self._process)
-            self._process = None
+    def __exit__(self, *_: object) -> None:
+        """Kill the program, and remove its files."""
         self._stack.close()
 
     def _accepts(self) -> bool:
@@ -147,8 +128,8 @@ class RabbitServer(LogServer):
             f"stream.listeners.tcp.1 = 127.0.0.1:{self.port}\n"
         )
         names = [str(self._programs / "epmd"), "-address", "127.0.0.1"]
-        process = subprocess.Popen([*names, "-port", str(self._names_port)])
-        self._stack.callback(_end, process)
+        names += ["-port", str(self._names_port)]
+        self._stack.enter_context(Daemon(names, self.directory / "names"))
         return super().__enter__()
 
     def command(self) -> Sequence[str]:
@@ -174,12 +155,3 @@ class RabbitServer(LogServer):
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(place / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(place / "rabbitmq.conf"),
         }
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import select
 import socket
-import subprocess
-import sys
 import time
-from typing import Self
+from contextlib import ExitStack
 
-from benchmarks.peers.round_trip import checked_size
+from benchmarks.peers.bare_client import received
+from benchmarks.peers.round_trip import Script, checked_size
 
 TIMEOUT_SECONDS = 60
 WARM_UP_SECONDS = 0.5
@@ -74,24 +73,11 @@ uvloop.run(main())
 """
 
 
-class BareServer:
-    """Bare durable server in a process of its own, as a context manager."""
+class BareServer(Script):
+    """Bare durable server in a process of its own."""
 
     def __init__(self, request_bytes: int, answer_bytes: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", BARE, str(request_bytes), str(answer_bytes)],
-            stdout=subprocess.PIPE,
-        )
-        self.pid = self._process.pid
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.communicate(timeout=TIMEOUT_SECONDS)
+        super().__init__(BARE, request_bytes, answer_bytes)
 
 
 def answered_per_second(
@@ -108,18 +94,19 @@ def answered_per_second(
     Args:
         answer_bytes: the size of an answer of the bare server; 0 asks the broker for it.
     """
-    size = answer_bytes or checked_size(port, request)
-    opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
-    by_descriptor = {connection.fileno(): connection for connection in opened}
-    left = dict.fromkeys(by_descriptor, 0)
+    answer_bytes = answer_bytes or checked_size(port, request)
+    by_descriptor: dict[int, socket.socket] = {}
     burst = [request * count for count in range(in_flight + 1)]
     answered, begun = 0, 0.0
     start = time.perf_counter()
-    with select.epoll() as poll:
-        for connection in opened:
+    with ExitStack() as stack, select.epoll() as poll:
+        for _ in range(connections):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            by_descriptor[connection.fileno()] = connection
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             poll.register(connection.fileno(), select.EPOLLIN)
             connection.sendall(burst[in_flight])
+        left = dict.fromkeys(by_descriptor, 0)
         while True:
             now = time.perf_counter()
             if not begun and now - start >= WARM_UP_SECONDS:
@@ -128,11 +115,9 @@ def answered_per_second(
                 break
             for descriptor, _ in poll.poll(TIMEOUT_SECONDS):
                 connection = by_descriptor[descriptor]
-                received = left[descriptor] + len(connection.recv(65536))
-                count, left[descriptor] = divmod(received, size)
+                size = left[descriptor] + len(received(connection))
+                count, left[descriptor] = divmod(size, answer_bytes)
                 if count:
                     answered += count
-                    connection.send(burst[count])
-    for connection in opened:
-        connection.close()
+                    connection.sendall(burst[count])
     return answered / (now - begun)

@@ -1,4 +1,4 @@
-"""A server that answers Fetch from memory: what a client can read when the broker costs nothing.
+"""Server that answers Fetch from memory, to measure the most that a client can read.
 
 It is the advertised address of a broker and forwards every request except Fetch to it. It reads the
 records of a topic from the broker beforehand, and its Fetch responses consist of these records.
@@ -21,7 +21,7 @@ from typing import Final
 from compat.servers import PenstockProcess
 from tests.ports import free_port
 
-from benchmarks.peers.bare_client import batches, fetch_request, fetched
+from benchmarks.peers.bare_client import batches, fetch_request, fetched, next_frame
 from benchmarks.peers.load import Shape, create_topic, produce
 from penstock.wire.kafka.apis import FETCH
 from penstock.wire.kafka.fetch import (
@@ -82,7 +82,7 @@ def _serve(
             broker.sendall(
                 fetch_request(topic, ends, max_wait_ms=500, partition_bytes=PARTITION_BYTES)
             )
-            for found in fetched(memoryview(_frame(broker))):
+            for found in fetched(next_frame(broker)):
                 index = found.partition
                 records[index] = records.get(index, b"") + bytes(found.records)
                 for _, end in batches(found.records):
@@ -97,12 +97,12 @@ def _relay(client: socket.socket, upstream: int, records: Records) -> None:
     with client, socket.create_connection(("127.0.0.1", upstream)) as broker:
         while True:
             try:
-                frame = _frame(client)
+                frame = next_frame(client)
                 if struct.unpack_from(">h", frame)[0] == FETCH:
-                    _answer(client, memoryview(frame), records)
+                    _answer(client, frame, records)
                 else:
                     broker.sendall(struct.pack(">i", len(frame)) + frame)
-                    answer = _frame(broker)
+                    answer = next_frame(broker)
                     client.sendall(struct.pack(">i", len(answer)) + answer)
             except OSError:
                 return
@@ -132,19 +132,3 @@ def _answer(client: socket.socket, frame: memoryview, records: Records) -> None:
     client.sendall(response_prefix(header.correlation_id, flexible, writer.size_bytes))
     for piece in pieces:
         client.sendall(piece)
-
-
-def _frame(connection: socket.socket) -> bytes:
-    (size,) = struct.unpack(">i", _exactly(connection, 4))
-    return _exactly(connection, size)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise ConnectionError("the connection was closed")
-        view = view[count:]
-    return bytes(data)

@@ -23,9 +23,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from crc32c import crc32c
+from benchmarks.peers.bare_client import BatchTemplate, received, versions_request
+from benchmarks.peers.process import STOP_TIMEOUT_SECONDS
+from penstock.wire.kafka.framing import uvarint
 
 ECHO = """
 import asyncio, os, struct, sys, tempfile, uvloop
@@ -95,19 +97,14 @@ class RoundTrip:
 
 def produce_request(topic: str, value_bytes: int, *, partition: int = 0) -> bytes:
     """A framed Produce request, acks=all, with one batch of one record for a partition."""
-    now_ms = int(time.time() * 1000)
-    body = b"\x00\x00\x00\x01" + _varint(value_bytes) + bytes(value_bytes) + b"\x00"
-    record = _varint(len(body)) + body
-    covered = struct.pack(">hiqqqhii", 0, 0, now_ms, now_ms, -1, -1, -1, 1) + record
-    batch = struct.pack(">ibI", -1, 2, crc32c(covered)) + covered
-    batch = struct.pack(">qi", 0, len(batch)) + batch
+    batch = BatchTemplate(1, value_bytes).batch()
     name = topic.encode()
     no_tags = b"\x00"
     request = struct.pack(">hhih", 0, 10, 1, -1) + no_tags
     request += b"\x00" + struct.pack(">hi", -1, 30_000)
-    request += b"\x02" + _uvarint(len(name) + 1) + name
+    request += b"\x02" + uvarint(len(name) + 1) + name
     request += (
-        b"\x02" + struct.pack(">i", partition) + _uvarint(len(batch) + 1) + batch + 3 * no_tags
+        b"\x02" + struct.pack(">i", partition) + uvarint(len(batch) + 1) + batch + 3 * no_tags
     )
     return struct.pack(">i", len(request)) + request
 
@@ -153,7 +150,7 @@ def pipelined(port: int, request: bytes, *, count: int, in_flight: int) -> None:
         size = bytes_left = len(answer)
         answered = 0
         while answered < count:
-            bytes_left -= len(connection.recv(65536) or _closed())
+            bytes_left -= len(received(connection))
             done = -(bytes_left - size) // size if bytes_left <= 0 else 0
             bytes_left += done * size
             answered += done
@@ -161,10 +158,6 @@ def pipelined(port: int, request: bytes, *, count: int, in_flight: int) -> None:
             if more:
                 connection.sendall(request * more)
                 sent += more
-
-
-def _closed() -> bytes:
-    raise ConnectionError("the server closed the connection")
 
 
 @contextmanager
@@ -185,56 +178,54 @@ def _place(pids: Iterable[int], cores: set[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-class EchoServer:
-    """A bare uvloop server in a process of its own.
+class Script:
+    """Python code in a process of its own, which first prints its port; a context manager."""
 
-    `keeps` is what it does before it answers: nothing more (echo), write, write and sync, or check
-    the request, its batch and its record in one function, and write.
-    """
-
-    def __init__(
-        self,
-        request_bytes: int,
-        answer_bytes: int,
-        keeps: Keeps = "echo",
-    ) -> None:
+    def __init__(self, code: str, *arguments: object) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", ECHO, str(request_bytes), str(answer_bytes), keeps],
-            stdout=subprocess.PIPE,
+            [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE
         )
         self.pid = self._process.pid
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 
-    def close(self) -> None:
-        """End the process."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._process.communicate(timeout=STOP_TIMEOUT_SECONDS)
+
+
+class EchoServer(Script):
+    """Bare uvloop server in a process of its own.
+
+    `keeps` is what it does before it answers: nothing more (echo), write, write and sync, or check
+    the request, its batch and its record in one function, and write.
+    """
+
+    def __init__(self, request_bytes: int, answer_bytes: int, keeps: Keeps) -> None:
+        super().__init__(ECHO, request_bytes, answer_bytes, keeps)
 
 
 def answers_api_versions(port: int) -> bool:
     """Whether a broker answers at all: what a start-up is measured up to."""
-    request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-            connection.sendall(struct.pack(">i", len(request)) + request)
+            connection.sendall(versions_request())
             return len(_answer(connection, 0)) > 0
     except OSError:
         return False
 
 
 def _answer(connection: socket.socket, size: int) -> bytes:
-    answer = connection.recv(65536)
-    if not answer:
-        raise ConnectionError("the server closed the connection")
+    answer = received(connection)
     if not size:
         while len(answer) < 4:
-            answer += connection.recv(65536)
+            answer += received(connection)
         size = 4 + int.from_bytes(answer[:4], "big")
     while len(answer) < size:
-        answer += connection.recv(65536)
+        answer += received(connection)
     return answer
 
 
@@ -247,16 +238,3 @@ def _check(answer: bytes) -> None:
     (error,) = struct.unpack_from(">h", answer, 11 + name_length + 5)
     if error:
         raise RuntimeError(f"produce failed with error code {error}")
-
-
-def _varint(value: int) -> bytes:
-    return _uvarint((value << 1) ^ (value >> 31))
-
-
-def _uvarint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from benchmarks.peers.bare_client import BatchTemplate, fetch_request, fetched, produced
+from benchmarks.peers.bare_client import (
+    BatchTemplate,
+    fetch_request,
+    fetched,
+    next_frame,
+    produced,
+)
 from penstock.apps.loads.figures import percentile
 
 PACE_SECONDS = 0.005
@@ -90,17 +96,7 @@ class SteadyRequests:
 
     def _ask(self, request: bytes) -> memoryview:
         self._connection.sendall(request)
-        return memoryview(self._receive(int.from_bytes(self._receive(4), "big")))
-
-    def _receive(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            data += self._connection.recv(size - len(data)) or _closed()
-        return data
-
-
-def _closed() -> bytes:
-    raise ConnectionError("the broker closed the connection")
+        return next_frame(self._connection)
 
 
 @contextmanager
