@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from datetime import UTC, datetime
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.kernels import ahead, sources, utf8
+from penstock.kernels import ahead, sources
+from penstock.kernels.texts import HOUR_AT, LINE_BYTES, YEAR_AT
 
 BUILD = "import sys; from pathlib import Path; from penstock.kernels import ahead as a;"
-MODULES = ("memory", "utf8")
+MODULES = ("memory", "texts", "utf8")
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = "import sys; sys.modules.update(dict.fromkeys(['numba', 'llvmlite']))"
 
@@ -55,10 +57,24 @@ def test_it_is_built_from_these_sources(native: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [b"text", "Zürich…".encode(), b"\xed\xa0\x80", b"\xff", b""])
-def test_it_returns_what_numba_returns(native: Any, content: bytes) -> None:
+def test_it_returns_what_python_returns(native: Any, content: bytes) -> None:
     data = np.frombuffer(b"-" + content + b"---", np.uint8)
-    end = 1 + len(content)
-    assert native.utf8_is_utf8(data, 1, end) is bool(utf8.is_utf8(data, 1, end))
+    valid = content.decode(errors="replace").encode() == content
+    assert native.utf8_is_utf8(data, 1, 1 + len(content)) is valid
+
+
+def test_it_writes_into_arrays_of_booleans(native: Any) -> None:
+    texts = np.frombuffer(b"2026" + b"x026" + b"1", np.uint8)
+    bounds, moments = np.array([0, 4, 8, 9], np.int32), np.zeros(3, np.int64)
+    line, read = np.zeros(LINE_BYTES, np.uint8), np.array([False, True, True])
+    line[YEAR_AT + 5] = line[YEAR_AT + 7] = 1  # the first of January
+    places, fixed = np.arange(YEAR_AT, YEAR_AT + 4, dtype=np.uint8), np.empty(0, np.uint8)
+    others = places, fixed, line, HOUR_AT, 0, -1, moments
+    native.texts_read_moments(texts, bounds, *others, read)
+    assert read.tolist() == [True, False, False]
+    assert moments[0] == datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000
+    with pytest.raises(TypeError, match="type \\?"):
+        native.texts_read_moments(texts, bounds, *others, read.view(np.uint8))
 
 
 def test_it_writes_into_arrays(native: Any) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from numba import types
+from numba.np.numpy_support import as_dtype
 
 _PREAMBLE: Final = """\
 #define Py_LIMITED_API 0x030B0000
@@ -77,6 +78,7 @@ PREFIX: Final = "penstock_"
 """Prefix of the kernels' symbols in the object file."""
 _KINDS: Final = {
     "uint8": "B", "uint16": "H", "int32": "il", "int64": "lq", "uint64": "LQ", "float64": "d",
+    "boolean": "?",
 }  # fmt: skip
 _NUMBERS: Final = {
     "int64": ("int64_t", "PyLong_AsLongLong", "PyLong_FromLongLong"),
@@ -151,7 +153,7 @@ class Wrapper:
 
     def _add_array(self, kind: Any, given: str) -> None:
         view = f"view{len(self._reads)}"
-        size = kind.dtype.bitwidth // 8
+        size = as_dtype(kind.dtype).itemsize
         self._reads.append(
             f"Py_buffer *{view} = buffer(&held, {given}, {kind.ndim},"
             f' "{_KINDS[_name(kind.dtype)]}", {size}, {int(kind.mutable)});'
