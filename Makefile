@@ -8,16 +8,20 @@ BIN := $(VENV)/bin
 WORKERS ?= 6
 MYPY_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/penstock/mypy
 STAMP := $(VENV)/.ready
+KERNELS := src/penstock/kernels
 
 # Python keeps compiled files: tests start thousands of processes, and each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster compat-secure check bench bench-record docs screenshots serve dist lock clean
 
-setup: $(STAMP)
+setup: $(STAMP) $(KERNELS)/_native.abi3.so
 
 $(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) scripts/setup.sh
+
+$(KERNELS)/_native.abi3.so: $(wildcard $(KERNELS)/*.py) | $(STAMP)
+	@$(BIN)/python scripts/kernels.py
 
 demo demo-cluster: setup
 	@$(BIN)/python -m examples.flights $(if $(findstring cluster,$@),--cluster) $(ARGS)
@@ -90,4 +94,4 @@ lock: setup
 	@scripts/lock.sh
 
 clean:
-	rm -rf $(VENV) .cache build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(KERNELS)/_native.abi3.so $(VENV) .cache build dist .pytest_cache .mypy_cache .ruff_cache

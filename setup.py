@@ -1,8 +1,9 @@
 """Build of the extension module that has the kernels' machine code, for platform wheels.
 
-Everything else is declared in `pyproject.toml`. An editable installation has no such module, nor
-has a wheel that is built without Numba, or with PENSTOCK_WHEEL=pure in the environment: such
-installations compile the kernels when they first use them, and need `penstock[compile]`.
+Everything else is declared in `pyproject.toml`. For an editable installation `scripts/kernels.py`
+builds the module. A wheel that is built without Numba, or with PENSTOCK_WHEEL=pure in the
+environment, has no such module: Numba compiles the kernels when they are first used, and has to be
+installed with `penstock[compile]`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ pip install --quiet --require-hashes -r requirements/build.txt
 pip install --quiet --require-hashes --no-build-isolation -r requirements/dev.txt
 pip install --quiet --no-deps --no-build-isolation --editable .
 say "Compiling kernels and tests"
+.venv/bin/python scripts/kernels.py
 .venv/bin/penstock kernels >/dev/null
 # Each process of a test run would compile all of them; a file that cannot be read fails the run.
 .venv/bin/python -m pytest --collect-only -qq >/dev/null || true

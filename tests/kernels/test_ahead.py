@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripts import kernels as clone
 
-from penstock.kernels import ahead, sources
+from penstock.kernels import ahead, compiling, sources
 from penstock.kernels.texts import HOUR_AT, LINE_BYTES, YEAR_AT
 
 BUILD = "import sys; from pathlib import Path; from penstock.kernels import ahead as a;"
 MODULES = ("memory", "texts", "utf8")
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = "import sys; sys.modules.update(dict.fromkeys(['numba', 'llvmlite']))"
 
 
 def built(folder: Path, *names: str) -> Path:
@@ -124,17 +124,55 @@ def test_numbers_of_numpy_are_accepted(native: Any) -> None:
     assert native.utf8_is_utf8(data, np.int64(1), np.int32(5)) is True
 
 
+def test_a_clone_builds_the_code_only_if_it_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clone, "ROOT", tmp_path)
+    target = tmp_path / "src" / clone.FOLDER / clone.NAME
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"")
+    os.utime(target, (0, 0))
+    monkeypatch.setattr(compiling, "NATIVE", object())
+    clone.main()
+    assert target.stat().st_mtime > 0
+    monkeypatch.setattr(compiling, "NATIVE", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    clone.main()
+    assert "No C compiler" in capsys.readouterr().out
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
+def test_a_clone_loads_the_code_that_it_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    unbuilt = shutil.ignore_patterns("__pycache__", clone.NAME)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=unbuilt)
+    monkeypatch.setattr(clone, "ROOT", tmp_path)
+    monkeypatch.setattr(clone, "BUILT", tmp_path / "built")
+    monkeypatch.setattr(compiling, "NATIVE", None)
+    clone.main()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    command = [sys.executable, "-m", "penstock", "kernels"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"kernels: {tmp_path / 'src' / clone.FOLDER / clone.NAME}\n"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("blocked", ["numba", "penstock.kernels._native"])
 @pytest.mark.parametrize("tests", ["tests/records", "tests/formats", "tests/storage/compaction"])
-def test_callers_of_kernels_pass_without_numba(tmp_path: Path, tests: str) -> None:
+def test_callers_of_kernels_pass_both_ways(tmp_path: Path, tests: str, blocked: str) -> None:
     source = tmp_path / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(built(tmp_path), source / "penstock/kernels")
-    (tmp_path / "sitecustomize.py").write_text(BLOCK)
+    if blocked == "numba":
+        shutil.copy(built(tmp_path), source / "penstock/kernels")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{blocked!r}] = None")
     paths = os.pathsep.join([str(source), str(tmp_path)])
     # These tests are about Numba itself.
-    own = ("nothing_is_read_or_written_outside", "numba_is_not_loaded", "broker_loads_no_arrow")
+    own = ("nothing_is_read_or_written_outside", "broker_loads_no_arrow")
     others = " and ".join([f"not {name}" for name in own])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", others, tests],

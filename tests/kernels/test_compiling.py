@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from penstock.kernels import sources
 from penstock.kernels.memory import copy_bytes
 
 COPY = """
+import sys
+sys.modules["penstock.kernels._native"] = None  # Numba compiles
 import numpy as np
 from penstock.kernels.memory import copy_bytes
 target = np.zeros(4, np.uint8)
@@ -59,6 +64,44 @@ def test_a_package_that_changed_is_compiled_again(tmp_path: Path) -> None:
     change = "from penstock.kernels import jit; jit.digest = lambda: 'other'\n"
     run(change + COPY, tmp_path)
     assert index.read_bytes() != before
+
+
+NATIVE = """
+import sys
+from types import ModuleType
+from penstock.kernels.sources import digest
+made = sys.modules["penstock.kernels._native"] = ModuleType("_native")
+made.SOURCES = SOURCES
+made.utf8_is_utf8 = len
+from penstock.kernels.utf8 import is_utf8
+print(is_utf8 is len)
+"""
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_machine_code_of_the_present_sources_alone_is_used(*, same: bool, tmp_path: Path) -> None:
+    code = NATIVE.replace("= SOURCES", "= digest()" if same else "= digest()[::-1]")
+    assert run(code, tmp_path).stdout == f"{same}\n"
+
+
+def test_the_digest_covers_all_files_of_the_package(tmp_path: Path) -> None:
+    here = Path(sources.__file__).parent
+    for path in here.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    digests = {digest_of(tmp_path)}
+    for count, path in enumerate(sorted(tmp_path.glob("*.py")), 2):
+        path.write_text(path.read_text() + "\n")
+        digests.add(digest_of(tmp_path))
+        assert len(digests) == count
+
+
+def digest_of(folder: Path) -> str:
+    spec = spec_from_file_location("sources", folder / "sources.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.digest())
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,14 @@ def test_a_process_beside_a_stream_that_was_left(folder: Path, source: type, tol
     assert (b"Traceback" in error) is told, error.decode()
 
 
+KERNELS = "penstock.kernels.compiling"
+
+
 @pytest.mark.parametrize(
     ("loaded", "spared"),
     [
-        ("spark.sessions.source", {"numba", "pyarrow.compute", "penstock.spark.reads.reading"}),
-        ("spark.formats.decoders", {"numba", "penstock.spark.reads.reading"}),
+        ("spark.sessions.source", {KERNELS, "pyarrow.compute", "penstock.spark.reads.reading"}),
+        ("spark.formats.decoders", {KERNELS, "penstock.spark.reads.reading"}),
     ],
 )
 def test_planners_load_nothing_that_opens_records(loaded: str, spared: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Builder of the kernels' machine code for a platform wheel.
+"""Builder of the kernels' machine code for a platform wheel or a clone.
 
     kernels --Numba--> intermediate code --LLVM--> kernels.o --┐
     signatures --wrapping.py--> native.c -------------------- cc --> _native.abi3.so
@@ -41,6 +41,7 @@ def build(folder: Path, names: Sequence[str] = ()) -> None:
     """
     from penstock.kernels import compiling, sources, wrapping
 
+    digest = sources.digest()  # first: a module of sources that change meanwhile is never loaded
     modules = [import_module(f"{__package__}.{name}") for name in names or sources.modules()]
     machine = binding.Target.from_default_triple().create_target_machine(
         cpu=os.environ["NUMBA_CPU_NAME"], opt=_OPTIMISATION, reloc="pic"
@@ -54,7 +55,7 @@ def build(folder: Path, names: Sequence[str] = ()) -> None:
             whole.link_in(_alone(result, f"{wrapping.PREFIX}{symbol}", machine))
             made.append((symbol, result.signature))
     (folder / OBJECT).write_bytes(machine.emit_object(whole))
-    (folder / SOURCE).write_text(wrapping.module_source(sources.digest(), made))
+    (folder / SOURCE).write_text(wrapping.module_source(digest, made))
 
 
 def _public(module: ModuleType) -> list[Any]:

@@ -1,8 +1,9 @@
-"""Decorators of kernels, which choose between code of the wheel and compilation by Numba.
+"""Decorators of kernels, which choose between built machine code and compilation by Numba.
 
-A platform wheel has a module `_native` with the machine code of all kernels (`ahead.py` builds it).
-Then Numba is not imported, and need not be installed. Without that module, or if it was built from
-other sources, Numba compiles the kernels at their first use and caches their code (`jit.py`).
+A platform wheel has a module `_native` with the machine code of all kernels (`ahead.py` builds it);
+`make setup` builds it into a clone. Then Numba is not imported, and need not be installed. Without
+that module, or if it was built from other sources, Numba compiles the kernels at their first use
+and caches their code (`jit.py`).
 Importing this module raises MissingExtra if Numba is needed and is not installed.
 """
 

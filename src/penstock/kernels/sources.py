@@ -13,8 +13,7 @@ CHECKED: Final = os.environ.get("PENSTOCK_KERNELS_CHECKED") == "1"
 BUILDING: Final = os.environ.get("PENSTOCK_KERNELS_BUILD") == "1"
 """Whether this process builds the machine code of a wheel: Numba compiles, and caches nothing."""
 _HERE: Final = Path(__file__).parent
-_WHEEL: Final = ("ahead", "wrapping")
-_OTHERS: Final = (*_WHEEL, "__init__", "compiling", "jit", "sources")
+_OTHERS: Final = ("__init__", "ahead", "compiling", "jit", "sources", "wrapping")
 
 
 def modules() -> list[str]:
@@ -27,6 +26,5 @@ def digest() -> str:
     """Return the digest of all sources, because kernels are compiled into each other."""
     made = hashlib.sha256()
     for path in sorted(_HERE.glob("*.py")):
-        if path.stem not in _WHEEL:
-            made.update(path.read_bytes())
+        made.update(path.read_bytes())
     return made.hexdigest()
