@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.client import Client
@@ -74,6 +75,27 @@ def test_ready_and_a_clean_end(tmp_path: Path, number: signal.Signals) -> None:
         assert found is not None
         with Client(found.group(1)) as client:
             assert [item.name for item in client.list_topics()] == ["orders"]
+
+
+def test_memory_of_large_responses_is_reused(tmp_path: Path) -> None:
+    """Memory is mapped for the first response, and later ones of the same size reuse it."""
+    found = []
+    with serving(tmp_path / "data", *LOCAL) as (process, line):
+        match = READY.fullmatch(line)
+        assert match is not None, line
+
+        def page_faults() -> int:
+            return int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+        with Client(match.group(1)) as client:
+            client.create_topic("orders")
+            table = pa.table({"value": [b"x" * 10_000] * 1200})
+            client.write_arrow("orders", table, partition=0, batch_bytes=500_000)
+            for _ in range(2):
+                before = page_faults()
+                assert len(client.fetch_raw("orders", 0, 0, max_bytes=10 << 20).data) > 9 << 20
+                found.append(page_faults() - before)
+    assert found[1] < 500 < found[0], found
 
 
 def test_settings_from_everywhere(tmp_path: Path) -> None:

@@ -23,11 +23,12 @@ def test_identifiers_differ() -> None:
     assert 0 <= randomness.uniform() < 1
 
 
-def test_freed_memory_is_kept_for_reuse() -> None:
+def _page_faults(kept: str) -> tuple[int, int]:
+    """Page faults of two allocations of 16 MiB, the first of which is freed before the second."""
     code = (
         "import resource\n"
         "from penstock.base.system import keep_memory\n"
-        "keep_memory()\n"
+        f"keep_memory({kept})\n"
         "found = []\n"
         "for _ in range(2):\n"
         "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
@@ -37,4 +38,14 @@ def test_freed_memory_is_kept_for_reuse() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
     first, second = map(int, done.stdout.split())
+    return first, second
+
+
+def test_freed_memory_is_kept_for_reuse() -> None:
+    first, second = _page_faults("")
     assert second <= first // 4
+
+
+def test_freed_memory_above_the_limit_is_returned() -> None:
+    first, second = _page_faults("4 << 20")
+    assert second >= first // 4

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.apps.process.daemon import COLLECT_AFTER_OBJECTS, notify_stopping
 from penstock.apps.process.wiring import Ready, address, opened, start
+from penstock.base.system import keep_memory
 from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 STOP_MARGIN_MS: Final = 20_000
 """Time that a stop may take besides its timeouts, to sync files and close them."""
+KEPT_BYTES: Final = 128 << 20
+"""Freed memory that a broker keeps for the next responses. A response has at most
+`fetch.max.bytes`, 55 MB by default."""
 
 
 async def serve_until(
@@ -66,6 +70,7 @@ async def serve_until(
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
     gc.enable()
+    keep_memory(KEPT_BYTES)
     logger.info("serving %s from %s", address(ready.kafka), configuration.directory)
     waits = {stopped, loop.create_task(server.superseded.wait())}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
