@@ -18,6 +18,11 @@ A pointer has about 240 bytes.
 The bare program shows what the layout costs any writer: it creates, fills and syncs a directory for
 each file by calls relative to an open directory, on a thread that an event loop awaits. It has no
 checks, checksums, limits or retries, and replaces existing files.
+
+Nothing is deleted between runs, because deletions slow down later runs: without a journal, ext4
+reuses the inode of a deleted file only after up to six minutes, and until then every creation
+searches past it. After some thousand deletions a creation took 0.8 ms instead of 10 µs. So files
+are only truncated, and the folder is removed at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +30,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +37,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import uvloop
 
 from benchmarks.columnar_client import scratch
 from benchmarks.harness import Row, seconds
@@ -79,7 +84,7 @@ SIZES = [
 
 
 class Runs:
-    """The contenders of one size; each run writes `count` payloads and is cleared away after it."""
+    """The contenders of one size; each run writes `count` payloads and truncates them after it."""
 
     def __init__(self, folder: Path, size: Size, loop: asyncio.AbstractEventLoop) -> None:
         self._folder = folder
@@ -98,13 +103,13 @@ class Runs:
             work = partial(write_plainly, directory, payload=self._payload, durable=durable)
             names = [str(number) for number in range(self._size.count)]
             took = seconds(lambda: list(pool.map(work, names)))
-        shutil.rmtree(directory)
+        _truncate(directory)
         return self.rate(took)
 
     def bare(self, durable: bool, concurrent: int) -> float:
         directory = self._fresh()
         took = self._loop.run_until_complete(self._bare(directory, durable, concurrent))
-        shutil.rmtree(directory)
+        _truncate(directory)
         return self.rate(took)
 
     async def _bare(self, directory: Path, durable: bool, concurrent: int) -> float:
@@ -127,7 +132,7 @@ class Runs:
     def outbox(self, durable: bool, concurrent: int) -> float:
         directory = self._fresh()
         took = self._loop.run_until_complete(self._outbox(directory, durable, concurrent))
-        shutil.rmtree(directory)
+        _truncate(directory)
         return self.rate(took)
 
     async def _outbox(self, directory: Path, durable: bool, concurrent: int) -> float:
@@ -172,6 +177,13 @@ class Runs:
         return directory
 
 
+def _truncate(directory: Path) -> None:
+    """Free the space of all files below a directory."""
+    for path, _, names in os.walk(directory):
+        for name in names:
+            os.truncate(os.path.join(path, name), 0)
+
+
 def write_in_directory(above: int, name: str, payload: bytes, durable: bool) -> None:
     """Write a file in a directory of its own, as the outbox's layout asks for, and no more."""
     os.mkdir(name, 0o700, dir_fd=above)
@@ -193,7 +205,7 @@ def write_in_directory(above: int, name: str, payload: bytes, durable: bool) -> 
 def measure(*, quick: bool = False) -> list[Row]:
     """Rows for each size, durable and not, one and eight at a time; pointers; the log."""
     runs = 3 if quick else 7
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     rows: list[Row] = []
     try:
         with scratch() as folder, Broker(process=True) as broker, broker.client() as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import socket
@@ -25,6 +26,7 @@ from benchmarks.harness import (
     save,
 )
 from benchmarks.measured import MEASURES, changed, releases, sources, too_old
+from benchmarks.outbox import Runs, Size
 from benchmarks.peers.bare_client import next_frame, received
 from benchmarks.peers.log_clients import (
     KafkaClient,
@@ -229,3 +231,17 @@ def test_a_closed_connection_is_an_error_of_its_client() -> None:
             next_frame(ours)
         with pytest.raises(ConnectionError):
             received(ours)
+
+
+def test_a_run_of_the_outbox_frees_its_bytes_but_deletes_nothing(tmp_path: Path) -> None:
+    size = Size(name="2 B", size_bytes=2, count=3, durable=1, durable_many=1, lazy=1, lazy_many=1)
+    loop = asyncio.new_event_loop()
+    try:
+        runs = Runs(tmp_path, size, loop)
+        for run in (runs.plain, runs.bare, runs.outbox):
+            assert run(False, 2) > 0
+    finally:
+        loop.close()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 3 * size.count + 2  # the outbox writes two more
+    assert not any(file.stat().st_size for file in files)

@@ -22,6 +22,7 @@ import errno
 import os
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -186,6 +187,8 @@ DATA_FILE: Final = "data.bin"
 TEMPORARY_PREFIX: Final = "data.bin.tmp."
 BATCH_PREFIX: Final = "batch-"
 HOUR_MS: Final = 3_600_000
+HOURS_CACHED_MAX: Final = 256
+"""Hours whose part of a path is kept."""
 
 PARTITION_PATTERN: Final = rf"[A-Za-z0-9._=\-]{{1,{PARTITION_ID_CHARS_MAX}}}"
 BATCH_PATTERN: Final = rf"[A-Za-z0-9_\-]{{1,{BATCH_ID_CHARS_MAX}}}"
@@ -268,8 +271,13 @@ def hour_directory(partition_id: str, at_ms: int) -> str:
     check_partition_id(partition_id)
     if not isinstance(at_ms, int) or not 0 <= at_ms <= AT_MS_MAX:
         raise InvalidPath(at_ms, f"at_ms must be a whole number from 0 to {AT_MS_MAX}")
-    at = _EPOCH + timedelta(milliseconds=at_ms)
-    return f"{partition_id}/year={at.year:04}/month={at.month:02}/day={at.day:02}/hour={at.hour:02}"
+    return f"{partition_id}/{_hour_path(at_ms // HOUR_MS)}"
+
+
+@lru_cache(HOURS_CACHED_MAX)
+def _hour_path(hour: int) -> str:
+    at = _EPOCH + timedelta(hours=hour)
+    return f"year={at.year:04}/month={at.month:02}/day={at.day:02}/hour={at.hour:02}"
 
 
 def batch_directory(partition_id: str, batch_id: str, at_ms: int) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import uvloop
+
 from penstock.base.metrics import Sample
 from penstock.outbox.errors import OutboxClosed
 from penstock.outbox.settings import OutboxSettings
@@ -50,7 +52,7 @@ class Outbox:
                 queue_bytes=settings.publish_queue_bytes,
             )
         self._writer = OutboxWriter(settings, publisher=publisher)
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._closed = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="outbox-loop", daemon=True)

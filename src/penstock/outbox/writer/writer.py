@@ -222,6 +222,11 @@ ResultT = TypeVar("ResultT")
 _TOKEN_BITS: Final = 64
 
 
+def _resolve(waiter: asyncio.Future[None], *_: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 class OutboxWriter:
     """Writer below one root, for any number of tasks of one event loop.
 
@@ -560,12 +565,18 @@ class OutboxWriter:
 
         The task continues after a timeout or a cancellation.
         """
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        timer = loop.call_later(timeout_ms / 1000, _resolve, waiter)
+        task.add_done_callback(partial(_resolve, waiter))
         try:
-            done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
+            await waiter
         except asyncio.CancelledError:
             job.abandon()
             raise
-        if not done:
+        finally:
+            timer.cancel()
+        if not task.done():
             job.abandon()
             job.counts.timed_out += 1
             raise Late
@@ -648,9 +659,13 @@ class OutboxWriter:
         tree, pool = self._tree, self._pool
         if tree is None or pool is None:
             raise OutboxClosed("outbox: not started, or stopped")
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
         running = pool.submit(tree.write, plan)
+        running.add_done_callback(lambda _: loop.call_soon_threadsafe(_resolve, ended))
         try:
-            return await asyncio.wrap_future(running)
+            await ended
+            return running.result()
         except asyncio.CancelledError:
             while not running.done():
                 with suppress(asyncio.CancelledError, Exception):
