@@ -66,7 +66,7 @@ class Producer:
                 continue
             if position + size_bytes > ring.size_bytes:
                 position = 0
-            ring.write(position, publication.payload)
+            ring.write(position, publication.payload, size_bytes)
             header.ring_position, header.ring_bytes = position, size_bytes
             position += size_bytes
             self._socket.send(encode(header, in_ring=True))

@@ -90,7 +90,7 @@ def test_both_sides_see_the_same_bytes(pair: tuple[socket.socket, socket.socket]
     assert fd is not None
     assert not os.get_inheritable(fd)
     other = Ring.adopt(fd, SIZE)
-    ring.write(SIZE - 7, [b"abc", memoryview(b"de"), bytearray(b"fg")])
+    ring.write(SIZE - 7, [b"abc", memoryview(b"de"), bytearray(b"fg")], 7)
     assert bytes(other.memory[SIZE - 7 :]) == b"abcdefg"
     assert other.memory.readonly
     ring.close()
@@ -240,18 +240,20 @@ def test_other_ancillary_data_is_no_descriptor(pair: tuple[socket.socket, socket
     os.close(got)
 
 
-def test_a_write_beyond_the_end_or_after_the_close_is_a_bug() -> None:
+def test_a_write_beyond_the_end_of_another_size_or_after_the_close_is_a_bug() -> None:
     ring = Ring.create(SIZE)
     with pytest.raises(BugError, match=f"{SIZE + 1}"):
-        ring.write(SIZE - 1, [b"a", b"b"])
+        ring.write(SIZE - 1, [b"a", b"b"], 2)
+    with pytest.raises(BugError, match="2 bytes instead of 1"):
+        ring.write(0, [b"a", b"b"], 1)
     ring.close()
     with pytest.raises(BugError, match="closed"):
-        ring.write(0, [b"a"])
+        ring.write(0, [b"a"], 1)
 
 
 def test_views_outlive_the_ring() -> None:
     ring = Ring.create(SIZE)
-    ring.write(0, [b"kept"])
+    ring.write(0, [b"kept"], 4)
     view = ring.memory[:4]
     ring.close()
     ring.close()

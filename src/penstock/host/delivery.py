@@ -635,7 +635,9 @@ class Delivery:
                 self._give_up(publication, error)
             else:
                 producer_partition.returned(publication)
-            if not isinstance(error, LostOnDisconnect):
+            if isinstance(error, LostOnDisconnect):
+                continue
+            if producer_partition.waiting or producer_partition.again:
                 self._look_at(producer_partition)
 
     def _pause(

@@ -102,27 +102,29 @@ class Ring:
             os.close(fd)  # the mapping keeps one of its own
         return cls(mapped, -1, size_bytes)
 
-    def write(self, position: int, pieces: Sequence[Readable]) -> None:
-        """Copy pieces of bytes to `position`, one after another.
+    def write(self, position: int, pieces: Sequence[Readable], size: int) -> None:
+        """Copy pieces of bytes to `position`, one after another; they have `size` bytes in total.
 
         Many small pieces are joined first, because a second copy costs less than many single
         writes.
 
         Raises:
-            BugError: the ring is closed, or the pieces do not end inside it.
+            BugError: the ring is closed, the pieces do not end inside it, or have another size.
         """
-        size, mapped = sum(map(len, pieces)), self._map
+        mapped, end = self._map, position + size
         if mapped is None:
             raise BugError("the ring is closed")
-        if position + size > self.size_bytes:
+        if end > self.size_bytes:
             raise BugError(
-                f"a payload ends at byte {position + size}, but the ring has {self.size_bytes}"
-                " bytes"
+                f"a payload ends at byte {end}, but the ring has {self.size_bytes} bytes"
             )
         if len(pieces) > 1 and size <= _JOINED_BYTES_MAX:
             pieces = (b"".join(pieces),)
         mapped.seek(position)
         deque(map(mapped.write, pieces), 0)
+        written = mapped.tell() - position
+        if written != size:
+            raise BugError(f"the payload has {written} bytes instead of {size}")
 
     def close(self) -> None:
         """Unmap the ring; existing views stay valid until they are dropped."""

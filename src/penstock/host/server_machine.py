@@ -110,13 +110,20 @@ class Close(Struct, frozen=True):
 
 Effect = Introduce | Deliver | Close
 _Lengths = NDArray[np.uint32]
+_Footprint = tuple[int, int, int]
+"""Values of `Credit` without the cost of its construction, since each frame has one."""
+
+_OPEN: Final = ServerState.OPEN
+"""Alias for the code that runs per frame, because access to an enumeration's member is slower."""
+_OPAQUE: Final = ChunkFormat.OPAQUE
 
 _DATA: Final = (DATA, DATA_BATCH)
+_OPEN_FRAMES: Final = (*_DATA, PING, PONG)
 _ALLOWED: Final[Mapping[ServerState, tuple[int, ...]]] = {
     ServerState.HANDSHAKE: (HELLO, PING),
     ServerState.INTRODUCING: (),
-    ServerState.OPEN: (*_DATA, PING, PONG),
-    ServerState.DRAINING: (*_DATA, PING, PONG),
+    ServerState.OPEN: _OPEN_FRAMES,
+    ServerState.DRAINING: _OPEN_FRAMES,
     ServerState.CLOSED: (),
 }
 
@@ -147,7 +154,7 @@ class ServerMachine:
         self.client_name = ""
         self.ring: memoryview | None = None
         """Memory of the producer's ring, once the shell has mapped it."""
-        self.in_flight: dict[int, Credit] = {}
+        self.in_flight: dict[int, _Footprint] = {}
         self.frames = 0
         self.accepted_chunks = 0
         self.accepted_events = 0
@@ -179,10 +186,11 @@ class ServerMachine:
             ProtocolViolation, MalformedFrame: the connection must be closed; call `violated`.
         """
         kind = frame.header.type
+        state = self.state
         self.frames += 1
-        if kind not in _ALLOWED[self.state]:
+        if kind not in (_OPEN_FRAMES if state is _OPEN else _ALLOWED[state]):
             raise ProtocolViolation(
-                f"frame type {_name(kind)} is not allowed in state {self.state.value}"
+                f"frame type {_name(kind)} is not allowed in state {state.value}"
             )
         return self._handlers[kind](frame)
 
@@ -242,9 +250,10 @@ class ServerMachine:
             return
         self.window.restore(*footprint)
         if isinstance(verdict, Accepted):
-            self.accepted_chunks += footprint.slots
-            self.accepted_events += footprint.events
-            self.accepted_bytes += footprint.payload_bytes
+            slots, events, payload_bytes = footprint
+            self.accepted_chunks += slots
+            self.accepted_events += events
+            self.accepted_bytes += payload_bytes
             ranges = self._ranges
             if ranges and ranges[-2] + ranges[-1] == chunks.first_sequence:
                 ranges[-1] += chunks.count
@@ -449,11 +458,12 @@ class ServerMachine:
                 f" {errors.PARTITION_MAX} and {errors.LOG_SEQUENCES - 1}"
             )
         format_ = _format(header.format)
-        footprint = Credit(count, events, len(payload))
-        if self._denies(header.topic):
-            self._fail(first, count, footprint, Failed(self._denial(header.topic), False))
+        topic = header.topic
+        footprint = (count, events, len(payload))
+        if self.permission is not None and self._denies(topic):
+            self._fail(first, count, footprint, Failed(self._denial(topic), False))
             return None
-        if not self.window.try_acquire(count, events, len(payload)):
+        if not self.window.try_acquire(*footprint):
             self._overdraft(first, count, footprint)
             return None
         self.in_flight[first] = footprint
@@ -464,7 +474,7 @@ class ServerMachine:
                 first_sequence=first,
                 count=count,
                 event_count=events,
-                topic=header.topic,
+                topic=topic,
                 partition=header.partition if header.HasField("partition") else NO_PARTITION,
                 log_sequence=(
                     header.log_sequence if header.HasField("log_sequence") else NO_LOG_SEQUENCE
@@ -494,13 +504,14 @@ class ServerMachine:
             self.denied.append(topic)
         return "" if self.permission is None else self.permission.refusal(topic)
 
-    def _overdraft(self, first: int, count: int, footprint: Credit) -> None:
+    def _overdraft(self, first: int, count: int, footprint: _Footprint) -> None:
         self.overdrafts += 1
         retry_after_ms = self.terms.retry_after_ms
         self._fail(first, count, footprint, Failed("credit exhausted", True, retry_after_ms))
         self._send(_credit_update(NO_CREDIT, retry_after_ms))
 
-    def _fail(self, first: int, count: int, restored: Credit, verdict: Failed) -> None:
+    def _fail(self, first: int, count: int, restored: _Footprint, verdict: Failed) -> None:
+        slots, events, payload_bytes = restored
         self.failed_frames += 1
         self.flush()
         self._send(
@@ -512,9 +523,9 @@ class ServerMachine:
                 retryable=verdict.retryable,
                 retry_after_ms=verdict.retry_after_ms,
                 fenced=verdict.fenced,
-                chunk_slots=restored.slots,
-                raw_events=restored.events,
-                payload_bytes=restored.payload_bytes,
+                chunk_slots=slots,
+                raw_events=events,
+                payload_bytes=payload_bytes,
             )
         )
 
@@ -537,7 +548,7 @@ def _descriptors(data: bytes, count: int, what: str) -> _Lengths:
 
 def _format(number: int) -> ChunkFormat:
     if number == 0:
-        return ChunkFormat.OPAQUE
+        return _OPAQUE
     try:
         return ChunkFormat(number)
     except ValueError:

@@ -241,15 +241,16 @@ from penstock.host.ring import Ring
 path, where, frames = sys.argv[1], sys.argv[2], int(sys.argv[3])
 write, written = Ring.write, 0
 
-def dies(self, position, pieces):
+def dies(self, position, pieces, size):
     global written
     written += 1
     if written < frames:
-        return write(self, position, pieces)
+        return write(self, position, pieces, size)
     if where == "halfway":
-        write(self, position, pieces[: len(pieces) // 2])
+        half = pieces[: len(pieces) // 2]
+        write(self, position, half, sum(map(len, half)))
     else:
-        write(self, position, pieces)
+        write(self, position, pieces, size)
     os.kill(os.getpid(), signal.SIGKILL)
 
 Ring.write = dies

@@ -314,7 +314,9 @@ class Line:
         ring = self._ring
         if ring is not None:
             for publication in core.take_ring_writes():
-                ring.write(publication.ring_position, publication.payload)
+                ring.write(
+                    publication.ring_position, publication.payload, publication.payload_bytes
+                )
         if not self._sendable:
             return
         try:
