@@ -14,8 +14,6 @@ The reference is the same with `record.validation = headers`, in the same run.
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -44,11 +42,6 @@ SETTINGS: Final = ("headers", "chain", "full")
 AIM_RATIO: Final = 1 / 1.1
 """The check costs at most a tenth of a broker's CPU."""
 AIM_MEBIBYTES: Final = 10.0
-MEMORY_LIMIT: Final = (
-    "A checkout compiles the check with Numba: importing it with NumPy takes {imported:.0f} MiB,"
-    " and loading the code takes the rest. A platform wheel has machine code; there chain adds"
-    " 11.5 MiB, as much as importing NumPy alone."
-)
 LOADS: Final = ((1_000, 1.0, (0.7, 0.8, 0.8)), (10, 0.05, (20.0, 22.0, 22.0)))
 """Records of a batch, gigabytes of a run, and predicted CPU seconds per gigabyte by setting."""
 
@@ -138,29 +131,15 @@ def brokers(scale: float, runs: int) -> Iterator[Row]:
                     aim_ratio=AIM_RATIO if setting == "chain" else None,
                 )
         memory = {name: resident_mebibytes(process.pid) for name, process in running.items()}
-    imported = _imported_mebibytes()
     yield Row(
         name="memory that chain adds to a broker",
         value=memory["chain"] - memory["headers"],
         unit="MiB",
         prediction=5.0,
-        reference=imported,
-        reference_name="bare program: import NumPy and Numba",
         lower_is_better=True,
         aim_value=AIM_MEBIBYTES,
-        limit=MEMORY_LIMIT.format(imported=imported),
         note=f"after the load, headers: {memory['headers']:.0f} MiB, chain: {memory['chain']:.0f}",
     )
-
-
-def _imported_mebibytes() -> float:
-    """Return the memory that importing NumPy and Numba adds to a process."""
-    code = (
-        "import psutil; resident = lambda: psutil.Process().memory_info().rss; before = resident();"
-        "import numpy, numba; print(resident() - before)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    return int(ran.stdout) / 2**20
 
 
 def _cpu(process: PenstockProcess, setting: str, count: int, gigabytes: float) -> float:

@@ -1,7 +1,7 @@
 """Builds the machine code of the kernels into this clone, as a platform wheel has it.
 
 `make setup` runs it, and runs it again after a change of the kernels. Python loads the module only
-if its digest is that of the present sources (`kernels/compiling.py`), so an old module is never
+if its digest is that of the present sources (`kernels/sources.py`), so an old module is never
 used. Without a C compiler and Python's headers, Numba compiles the kernels at their first use.
 """
 
@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-from penstock.kernels import compiling
+from penstock.kernels import sources
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = Path("penstock", "kernels")
@@ -25,7 +25,7 @@ BUILT: Final = ROOT / ".cache" / "kernels"
 
 def main() -> None:
     target = ROOT / "src" / FOLDER / NAME
-    if compiling.NATIVE is not None:
+    if sources.NATIVE is not None:
         target.touch()  # newer than the sources, for make
         return
     header = Path(sysconfig.get_path("include"), "Python.h")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scripts import kernels as clone
 
-from penstock.kernels import ahead, compiling, sources
+from penstock.kernels import ahead, sources
 from penstock.kernels.texts import HOUR_AT, LINE_BYTES, YEAR_AT
 
 BUILD = "import sys; from pathlib import Path; from penstock.kernels import ahead as a;"
@@ -132,10 +132,10 @@ def test_a_clone_builds_the_code_only_if_it_must(
     target.parent.mkdir(parents=True)
     target.write_bytes(b"")
     os.utime(target, (0, 0))
-    monkeypatch.setattr(compiling, "NATIVE", object())
+    monkeypatch.setattr(sources, "NATIVE", object())
     clone.main()
     assert target.stat().st_mtime > 0
-    monkeypatch.setattr(compiling, "NATIVE", None)
+    monkeypatch.setattr(sources, "NATIVE", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     clone.main()
     assert "No C compiler" in capsys.readouterr().out
@@ -152,7 +152,7 @@ def test_a_clone_loads_the_code_that_it_built(
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=unbuilt)
     monkeypatch.setattr(clone, "ROOT", tmp_path)
     monkeypatch.setattr(clone, "BUILT", tmp_path / "built")
-    monkeypatch.setattr(compiling, "NATIVE", None)
+    monkeypatch.setattr(sources, "NATIVE", None)
     clone.main()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     command = [sys.executable, "-m", "penstock", "kernels"]

@@ -5,20 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.compiling import NATIVE
+from penstock.kernels import records as kernels
+from penstock.kernels.sources import NATIVE
 from penstock.records import InvalidRecord, RecordTooLarge, decode_header
 from penstock.records.columnar import decode_batches
 from penstock.records.columnar.validation import (
+    CHAIN_RECORDS_MAX,
     REFUSED_RECORDS_NAMED_MAX,
     VALIDATED_BATCH_BYTES_MAX,
     check_chain,
     check_records,
     is_chain,
 )
+from penstock.records.header import HEADER_BYTES
 from tests.records.nonsense import GOOD, KEYLESS, SPOILED, TIME_MS, framed, sealed
 from tests.records.reference import (
     Reader,
@@ -92,6 +96,14 @@ def test_the_verdict_is_that_of_the_slow_walk(
     right = is_right(section, count)
     assert accepts(data) == right
     assert right or not is_chain(section, count)
+    view = np.frombuffer(data, np.uint8)
+    assert kernels.is_chain(view, HEADER_BYTES, view.size, count) is right
+    assert kernels.is_chain(view[:-1], HEADER_BYTES, view.size - 1, count) is False
+    ends = np.array([view.size, view.size])
+    found = kernels.find_broken_chain(
+        view, np.full(2, HEADER_BYTES), ends, np.array([count, count + 1])
+    )
+    assert found == int(right)
     assert right or not accepts(data, keyed=True)
     if right:
         assert decode_batches(data).num_rows == count
@@ -160,18 +172,22 @@ def test_what_is_opened_is_bounded() -> None:
 
 
 def test_a_broker_loads_no_arrow_for_it() -> None:
+    count = CHAIN_RECORDS_MAX + 1 if NATIVE else 1  # machine code needs no NumPy either
+    content = [Record(number, TIME_MS, None, b"x") for number in range(count)]
     code = (
         "import sys\n"
         "from penstock.records import decode_header\n"
-        "from penstock.records.columnar.validation import check_records\n"
+        "from penstock.records.columnar.validation import check_chain, check_records\n"
         "print([name for name in ('numpy', 'numba', 'pyarrow') if name in sys.modules])\n"
-        f"batch = bytes.fromhex('{sealed(GOOD[0], 1).hex()}')\n"
+        f"batch = bytes.fromhex('{sealed(encoded(content), count).hex()}')\n"
+        "check_chain(batch, decode_header(batch))\n"
+        "print('numpy' in sys.modules)\n"
         "check_records(batch, decode_header(batch))\n"
         "print([name for name in ('numpy', 'numba', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     compiler = [] if NATIVE else ["numba"]
-    assert done.stdout.splitlines() == ["[]", str(["numpy", *compiler])]
+    assert done.stdout.splitlines() == ["[]", "False", str(["numpy", *compiler])]
 
 
 @pytest.mark.parametrize("name", ["records", "records.columnar", "broker.server", "client"])

@@ -179,7 +179,7 @@ class Lacking(ModuleType):
 def test_without_kernels_batches_are_left_to_single_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "penstock.records.columnar.walk", Lacking("walk"))
+    monkeypatch.setitem(sys.modules, "penstock.kernels.records", Lacking("records"))
     harness = Harness(tmp_path)
     harness.log().load()
     found = harness.store.append_each(

@@ -12,27 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from penstock.base.extras import required
-from penstock.kernels.sources import BUILDING, CHECKED, digest, modules
+from penstock.kernels.sources import NATIVE, modules
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _native() -> ModuleType | None:
-    if CHECKED or BUILDING:
-        return None
-    try:
-        module = import_module("penstock.kernels._native")
-    except ImportError:
-        return None
-    return module if digest() == module.SOURCES else None
-
-
-NATIVE: Final = _native()
-"""Module of the kernels' machine code; None if Numba compiles them."""
 if NATIVE is None:
     required("numba", "compile")
 

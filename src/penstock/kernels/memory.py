@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.kernels.compiling import NATIVE, intrinsic, kernel
-from penstock.kernels.sources import CHECKED
+from penstock.kernels.compiling import intrinsic, kernel
+from penstock.kernels.sources import CHECKED, NATIVE
 from penstock.kernels.types import READ
 
 if NATIVE is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.kernels.compiling import NATIVE, intrinsic, kernel
+from penstock.kernels.compiling import intrinsic, kernel
+from penstock.kernels.sources import NATIVE
 from penstock.kernels.types import READ, int64
 
 if NATIVE is None:

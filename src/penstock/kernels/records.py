@@ -174,25 +174,26 @@ def read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]
     return _read_more(data, at, end, bytes_max)
 
 
-@kernel(f"int64({READ}, int64, int64, int64, int64[::1])")
-def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
-    """Check that `count` headers fill the bytes up to `end`; return a problem or 0."""
+@kernel(f"UniTuple(int64, 3)({READ}, int64, int64, int64)")
+def _walk_headers(data: Any, at: Any, end: Any, count: Any) -> Any:
+    """Check that `count` headers fill the bytes up to `end`.
+
+    Return a problem or 0, and the bytes of their keys and of their values.
+    """
     if count * _HEADER_BYTES_MIN > end - at:
-        return MANY_HEADERS
+        return MANY_HEADERS, 0, 0
     keys, values = 0, 0
     for _ in range(count):
         length, at = read_varint(data, at, end, INT_BYTES)
         if length < 0:
-            return BAD_HEADERS
+            return BAD_HEADERS, 0, 0
         keys += length
         length, at = read_varint(data, at + length, end, INT_BYTES)
         if length < -1:
-            return BAD_HEADERS
+            return BAD_HEADERS, 0, 0
         values += max(length, 0)
         at += max(length, 0)
-    state[HEADER_KEY_BYTES] += keys
-    state[HEADER_VALUE_BYTES] += values
-    return BAD_HEADERS if at != end else 0
+    return BAD_HEADERS if at != end else 0, keys, values
 
 
 @kernel(f"void({READ}, int64, int64, int64, uint64[:, :, ::1], int64, int64)", inlined=True)
@@ -257,7 +258,11 @@ def _put_headers(
         return 0
     if bounds.size:
         positions[1, row] = at
-    return _walk_headers(data, at, end, count, state)
+    problem, keys, values = _walk_headers(data, at, end, count)
+    if problem == 0:
+        state[HEADER_KEY_BYTES] += keys
+        state[HEADER_VALUE_BYTES] += values
+    return problem
 
 
 _FIELDS: Final = f"UniTuple(int64, 10)({READ}, int64, int64)"
@@ -329,6 +334,34 @@ def read_fields(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
                         headers_at, end,
                     )  # fmt: skip
     return _read_any(data, at, section_end)
+
+
+@kernel(f"boolean({READ}, int64, int64, int64)")
+def is_chain(data: Any, at: Any, end: Any, count: Any) -> Any:
+    """Return whether the bytes are exactly `count` records with the offset deltas 0, 1, 2, …
+
+    This is the check of `read_records` with CONSECUTIVE and HEADERS, without its results.
+    """
+    for record in range(count):
+        problem, _, delta, _, _, _, _, headers, headers_at, after = read_fields(data, at, end)
+        if problem or delta != record:
+            return False
+        if headers and _walk_headers(data, headers_at, after, headers)[0]:
+            return False
+        at = after
+    return at == end
+
+
+@kernel(f"int64({READ}, int64[::1], int64[::1], int64[::1])")
+def find_broken_chain(data: Any, starts: Any, ends: Any, counts: Any) -> Any:
+    """Return the index of the first batch whose records are not as `is_chain` demands, or -1.
+
+    The records of batch `index` are the bytes from `starts[index]` to `ends[index]`.
+    """
+    for index in range(starts.size):
+        if not is_chain(data, starts[index], ends[index], counts[index]):
+            return index
+    return -1
 
 
 _OUTPUT: Final = (

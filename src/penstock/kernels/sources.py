@@ -1,11 +1,13 @@
-"""Source files of the kernels, their digest, and how they are compiled."""
+"""Source files of the kernels, their digest, and the machine code that was built from them."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 CHECKED: Final = os.environ.get("PENSTOCK_KERNELS_CHECKED") == "1"
@@ -28,3 +30,17 @@ def digest() -> str:
     for path in sorted(_HERE.glob("*.py")):
         made.update(path.read_bytes())
     return made.hexdigest()
+
+
+def _native() -> ModuleType | None:
+    if CHECKED or BUILDING:
+        return None
+    try:
+        module = import_module("penstock.kernels._native")
+    except ImportError:
+        return None
+    return module if digest() == module.SOURCES else None
+
+
+NATIVE: Final = _native()
+"""Module of the kernels' machine code; None if Numba compiles them."""

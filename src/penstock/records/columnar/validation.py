@@ -11,6 +11,8 @@ Source: Kafka's `LogValidator`, `DefaultRecordBatch.iterator` and `PartialDefaul
 
 from __future__ import annotations
 
+from functools import lru_cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.crc import Readable
@@ -27,9 +29,9 @@ REFUSED_RECORDS_NAMED_MAX: Final = 100
 """Most invalid records of a batch that its error names."""
 
 CHAIN_RECORDS_MAX: Final = 4
-"""Most records of an uncompressed batch that Python checks without the kernel.
+"""Most records of an uncompressed batch that Python checks if the kernel needs Numba.
 
-A call of the kernel costs about 5 µs, and loading it half a second.
+A call of `walk` costs about 5 µs, and loading it half a second.
 """
 _LONG_BITS: Final = 63
 _INT_BITS: Final = 28
@@ -92,17 +94,33 @@ def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = Non
     Raises:
         InvalidRecord: the records do not match the header, or some client cannot read the frame.
     """
-    section = memoryview(batch)[HEADER_BYTES:]
     if header.codec == 0:
-        count = header.record_count
-        if count > CHAIN_RECORDS_MAX or not is_chain(section, count):
+        if not _are_consecutive(batch, header.record_count):
             check_records(batch, header, index=index)
         return
     try:
-        check_frame(header.codec, section)
+        check_frame(header.codec, memoryview(batch)[HEADER_BYTES:])
     except CorruptBatch as error:
         where = "" if index is None else f"batch {index}, "
         raise InvalidRecord(f"{where}{header.record_count} records: {error}") from None
+
+
+def _are_consecutive(batch: Readable, count: int) -> bool:
+    """Return whether the records of a batch are certainly valid; if not, `check_records` decides.
+
+    Machine code needs no NumPy here, which would add its memory to a broker.
+    """
+    native = _native()
+    if native is not None:
+        return bool(native.records_is_chain(batch, HEADER_BYTES, len(batch), count))
+    return count <= CHAIN_RECORDS_MAX and is_chain(memoryview(batch)[HEADER_BYTES:], count)
+
+
+@lru_cache(maxsize=1)
+def _native() -> ModuleType | None:
+    from penstock.kernels.sources import NATIVE
+
+    return NATIVE
 
 
 def _walk(section: Readable, count: int, *, keyed: bool, ids: IdReader | None) -> Any:

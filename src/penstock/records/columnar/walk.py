@@ -64,17 +64,3 @@ def walk(section: Readable, count: int, *, keyed: bool) -> Ints:
     if not keyed or not state[kernels.NULL_KEYS]:
         return np.empty(0, np.int64)
     return np.flatnonzero(np.unpackbits(valid[0], count=count, bitorder="little") == 0)
-
-
-def are_chains(data: Readable, starts: Ints, ends: Ints, counts: Ints) -> int:
-    """Check that the sections `starts` to `ends` of `data` consist of consecutive records, as
-    `walk`; return the index of the first section that does not, or -1."""
-    table = np.zeros((len(starts), kernels.BATCH_FIELDS), np.int64)
-    table[:, kernels.BEGIN], table[:, kernels.END] = starts, ends
-    table[:, kernels.COUNT], table[:, kernels.LAST_DELTA] = counts, _DELTA_MAX
-    state = np.zeros(kernels.STATE_FIELDS, np.int64)
-    problem = kernels.read_records(
-        np.frombuffer(data, np.uint8), table, 0, len(table),
-        kernels.CONSECUTIVE | kernels.HEADERS, 0, _OFFSET_MAX, 0, *_NOTHING, _NO_BITMAPS, state,
-    )  # fmt: skip
-    return int(state[kernels.BATCH]) if problem else -1

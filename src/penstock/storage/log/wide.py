@@ -208,7 +208,7 @@ def _check_records(joined: _Joined, plain: Any, config: LogConfig) -> None:
     if config.record_validation != "chain" or not plain.any():
         return
     try:
-        from penstock.records.columnar.walk import are_chains
+        from penstock.kernels.records import find_broken_chain
     except MissingExtra:  # without kernels, Python checks small batches one by one
         plain[:] = False
         return
@@ -220,11 +220,12 @@ def _check_records(joined: _Joined, plain: Any, config: LogConfig) -> None:
             check_chain(batch, BatchHeader._make(joined.heads[place].tolist()))
         except PenstockError:
             plain[place] = False
-    places = np.flatnonzero(plain & ~packed)
+    data, places = np.frombuffer(joined.data, np.uint8), np.flatnonzero(plain & ~packed)
     while len(places):
         starts, counts = joined.starts[places], joined.heads["record_count"][places]
         ends = starts + joined.sizes[places]
-        bad = are_chains(joined.data, starts + HEADER_BYTES, ends, counts)
+        counts = counts.astype(np.int64)
+        bad = find_broken_chain(data, starts + HEADER_BYTES, ends, counts)
         if bad < 0:
             return
         plain[places[bad]] = False
