@@ -95,8 +95,8 @@ def test_nothing_is_read_or_written_outside() -> None:
     """The same where every index of an array is checked."""
     code = (
         "from tests.records import test_mutations as mutations\n"
-        "from penstock.kernels import compiling\n"
-        "assert compiling.CHECKED\n"
+        "from penstock.kernels import sources\n"
+        "assert sources.CHECKED\n"
         "mutations.test_mutated_batches()\n"
         "mutations.test_any_bytes_behind_a_header()"
     )
