@@ -591,6 +591,7 @@ class BrokerServer:
 
     def disconnected(self, connection: Connection) -> None:
         self.share.disconnected(connection)
+        self.fetch_sessions.forget(connection)
         self._connections.pop(connection, None)
         left = self._per_host.get(connection.client_host, 1) - 1
         if left:

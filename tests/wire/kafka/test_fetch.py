@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.wire.kafka.apis import BY_NAME
+from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.fetch import (
+    REPEATED_TAIL_BYTES_MAX,
     TOPIC_IDS_FROM,
     PartitionAnswer,
+    RepeatedRows,
     ResponseWriter,
     decode_request,
 )
@@ -118,6 +122,57 @@ _ANSWERS = st.builds(
 def _sized(answer: PartitionAnswer) -> PartitionAnswer:
     answer.size_bytes = sum(map(len, answer.buffers))
     return answer
+
+
+def _of_one_topic(version: int, partitions: list[int], rack: str = "") -> bytes:
+    """A request for partitions of one topic, from the offsets of their indexes times 10."""
+    topic = {"topic_id": UUID(int=7)} if version >= TOPIC_IDS_FROM else {"topic": "orders"}
+    rows = [
+        {"partition": index, "fetch_offset": index * 10, "partition_max_bytes": 1 << 20}
+        for index in partitions
+    ]
+    fields = {
+        "max_wait": 500,
+        "min_bytes": 1,
+        "topics": [{**topic, "partitions": rows}],
+        "forgotten_topics_data": [],
+        "rack_id": rack,
+    }
+    return encoder("Fetch", version, "request")(fields)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_equals_one_whose_rows_are_rotated(version: int) -> None:
+    first = list(range(256, 276))
+    frame = memoryview(b"head" + _of_one_topic(version, first))
+    rows = RepeatedRows.of(frame, 4, version, len(first))
+    assert rows is not None
+
+    def equals(partitions: list[int], **changes: Any) -> bool:
+        return rows.equal(memoryview(b"123" + _of_one_topic(version, partitions, **changes)), 3)
+
+    for turn in range(len(first)):
+        assert equals(first[turn:] + first[:turn])
+    assert not equals(first[::-1])
+    assert not equals(first[:-1])
+    assert not equals([*first[:-1], 999])
+    assert not equals([*first[:-2], first[-1], first[-2]])
+    assert not equals([*first, 999])
+    if version >= 11:
+        assert not equals(first, rack="eu")
+    for end in range(4, len(frame)):
+        assert not rows.equal(frame[:end], 4)
+    assert not rows.equal(memoryview(bytes(frame) + b"\0"), 4)
+
+
+def test_requests_with_tagged_rows_or_long_ends_are_not_compared() -> None:
+    plain = _of_one_topic(12, [1])
+    row_tags = len(plain) - 5  # before the topic's tags, forgotten topics, rack and tags
+    tagged = plain[:row_tags] + b"\1\x63\0" + plain[row_tags + 1 :]
+    for frame in (tagged, _of_one_topic(12, [1], rack="r" * REPEATED_TAIL_BYTES_MAX)):
+        assert len(decode_request(memoryview(frame), 0, 12).topics[0][1]) == 1
+        assert RepeatedRows.of(memoryview(frame), 0, 12, 1) is None
+    assert RepeatedRows.of(memoryview(plain), 0, 12, 1) is not None
 
 
 @pytest.mark.parametrize("version", VERSIONS)

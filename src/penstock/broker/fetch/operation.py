@@ -11,9 +11,9 @@ in the session or, without sessions, on the connection. Later responses repeat t
 Kafka, but after the usual wait.
 
 Partitions share the budget of a response (`max_bytes`) fairly. A request without a session begins
-at another partition each time. A session puts partitions that returned records at the end of its
-order. The first batch of a response is returned whole even if it exceeds every limit, so a consumer
-always progresses.
+at another partition than the request before, unless it repeats that. A session puts partitions that
+returned records at the end of its order. The first batch of a response is returned whole even if it
+exceeds every limit, so a consumer always progresses.
 
 Missing bytes of diskless partitions are loaded together, within the request's budget, while the
 request waits. If that takes longer than `max_wait`, the next request returns them.
@@ -42,6 +42,7 @@ from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.fetch.sessions import (
+    FINAL_EPOCH,
     INITIAL_EPOCH,
     FetchPartition,
     FetchSessions,
@@ -233,18 +234,32 @@ class Fetch(Struct, frozen=True, kw_only=True):
         self, context: RequestContext, frame: memoryview, offset: int, lease: Lease | None
     ) -> None:
         """Handle one Fetch request; respond by `context.reply`, now or when records arrive."""
-        request = decode_request(frame, offset, context.version)
+        sessions, connection, version = self.fetch_sessions, context.connection, context.version
         throttle_ms = self.quotas.before_fetch(context) if self.quotas.active else 0
-        if throttle_ms and request.session_epoch == INITIAL_EPOCH:
-            self.throttled(context, throttle_ms)
-            return
-        plan = self.fetch_sessions.plan(
-            request,
-            owner=context.connection.principal,
-            by_id=context.version >= TOPIC_IDS_FROM,
+        repeated = sessions.repeated(
+            connection,
+            frame,
+            offset,
+            version=version,
             now=context.started,
-            reported=context.connection.fetch_errors,
+            reported=connection.fetch_errors,
         )
+        if repeated is not None:
+            request, plan = repeated
+        else:
+            request = decode_request(frame, offset, version)
+            if throttle_ms and request.session_epoch == INITIAL_EPOCH:
+                self.throttled(context, throttle_ms)
+                return
+            plan = sessions.plan(
+                request,
+                owner=connection.principal,
+                by_id=version >= TOPIC_IDS_FROM,
+                now=context.started,
+                reported=connection.fetch_errors,
+            )
+            if request.session_epoch == FINAL_EPOCH and not request.session_id:
+                sessions.remember(connection, request, frame, offset, version)
         operation = FetchOperation(self, context, request, plan)
         if throttle_ms and not plan.error:
             self.throttled(context, throttle_ms, plan.session_id)
@@ -425,12 +440,15 @@ class FetchOperation:
         return news or not self._plan.partitions or self._size >= self._request.min_bytes
 
     def _rest(self, idle: list[FetchPartition]) -> None:
-        """Let partitions of a session rest if its client knows their offsets."""
+        """Let partitions of a session rest if its client knows their offsets.
+
+        A complete response has the offsets of all partitions, so that each idle one may rest.
+        """
         session = self._plan.session
-        if session is None or session.closed or not self._plan.incremental:
+        if session is None or session.closed or not (self._plan.incremental or session.complete):
             return
         for partition in idle:
-            if self._without_records(partition) is None:
+            if session.complete or self._without_records(partition) is None:
                 session.rest(partition, partition.source)
 
     def _in_turn(self, *, look_at_all: bool) -> Iterable[FetchPartition]:
@@ -569,9 +587,26 @@ class FetchOperation:
         )
 
     def _answer(self) -> None:
-        context, plan = self._context, self._plan
+        context, session = self._context, self._plan.session
         if context.refused:
             RequestAudit(self._fetch.audit).refused(context)
+        if session is None or not session.complete or session.active or self._found:
+            pieces, size_bytes = self._encoded()
+        else:
+            if session.response is None:
+                session.response = self._encoded()
+            pieces, size_bytes = session.response
+            context.connection.fetch_errors = {}
+        if self._fetch.quotas.active:
+            pieces = list(pieces)
+            throttled(pieces, self._fetch.quotas.fetched(context, size_bytes))
+        self._fetch.reply(context, pieces, size_bytes)
+        if self._traced:
+            self._trace()
+
+    def _encoded(self) -> tuple[Sequence[Buffer], int]:
+        """Return the body of the response in pieces, and its size."""
+        context, plan = self._context, self._plan
         topics: dict[bytes, list[PartitionAnswer]] = {}
         found, failed = self._found, False
         key, answers = None, []
@@ -596,11 +631,7 @@ class FetchOperation:
             session_id=plan.session_id,
             endpoints=self._leaders(topics) if failed else (),
         )
-        if self._fetch.quotas.active:
-            throttled(pieces, self._fetch.quotas.fetched(context, writer.size_bytes))
-        self._fetch.reply(context, pieces, writer.size_bytes)
-        if self._traced:
-            self._trace()
+        return pieces, writer.size_bytes
 
     def _trace(self) -> None:
         """Record a span for each traced batch of the response."""

@@ -22,6 +22,10 @@ once the client knows its offsets, until its source gets records, a request cont
 metadata or the isolation level changes. So idle partitions cost a request nothing. Every
 `LOOK_SECONDS` a request reads all partitions, to report log start offsets that retention has moved.
 
+A complete request that a connection repeats is read as a session too, although its response names
+all partitions: librdkafka has no sessions, and polls idle partitions with the same request. When
+all partitions rest, the response is that of the request before.
+
 A partition remembers the error of its last response as long as the client fetches the same
 position. Such an error is not new and does not end a wait. Without a session the connection
 remembers these errors (`reported`).
@@ -31,12 +35,18 @@ Source: KIP-227; Kafka's `FetchSession.scala`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from penstock.wire.kafka.fetch import FetchRequest, PartitionRequest
+from penstock.wire.kafka.fetch import (
+    Buffer,
+    FetchRequest,
+    PartitionRequest,
+    RepeatedRows,
+    decode_request,
+)
 
 if TYPE_CHECKING:
     from penstock.partitions import Partition
@@ -46,6 +56,10 @@ FETCH_SESSION_IDLE_SECONDS: Final = 120.0
 
 LOOK_SECONDS: Final = 10.0
 """Interval at which a request reads all partitions of its session."""
+REPEATED_PARTITIONS_MIN: Final = 16
+"""Smallest number of partitions of a complete request that is compared with the next one."""
+REPEATED_PARTITIONS_MAX: Final = 100_000
+"""Partitions in remembered complete requests of all connections, at most."""
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
@@ -88,7 +102,7 @@ class FetchPartition(Struct, eq=False):
 class FetchSession:
     __slots__ = (
         "active", "by_id", "closed", "epoch", "last_used", "looked", "owner", "partitions",
-        "read_as", "resting", "session_id", "topics", "waiting", "watched",
+        "read_as", "response", "resting", "session_id", "topics", "waiting", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +129,13 @@ class FetchSession:
         which the resting partitions were read."""
         self.waiting: dict[Any, None] = {}
         """Requests of this session that wait for records (`Waiter`)."""
+        self.response: tuple[Sequence[Buffer], int] | None = None
+        """Body of a response to a repeated request, and its size, while all partitions rest."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether each response contains all partitions, because the client has no session."""
+        return not self.session_id
 
     def update(self, request: FetchRequest, reported: Reported = _NOTHING) -> None:
         """Add, change and remove the partitions that the request contains."""
@@ -153,10 +174,12 @@ class FetchSession:
 
     def wake(self, source: object) -> None:
         """Read the partition of `source` again; the caller has removed the watch of `source`."""
+        self.response = None
         self.active[self.resting.pop(source)] = None
 
     def look_at_all(self) -> None:
         """Read all partitions again."""
+        self.response = None
         for source, partition in self.resting.items():
             self._drop_watch(source)
             self.active[partition] = None
@@ -204,6 +227,16 @@ class Plan(Struct):
         return {partition.key for partition in self.partitions}
 
 
+class Repeated(Struct):
+    """Last complete request of a connection, and its session if it was repeated."""
+
+    version: int
+    rows: RepeatedRows
+    count: int
+    request: FetchRequest | None = None
+    session: FetchSession | None = None
+
+
 class FetchSessions:
     """Fetch sessions of a broker, least recently used first."""
 
@@ -213,6 +246,8 @@ class FetchSessions:
         self._new_id = new_id
         self._watched = watched
         self._sessions: dict[int, FetchSession] = {}
+        self._repeated: dict[object, Repeated] = {}
+        self._repeated_partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -248,11 +283,75 @@ class FetchSessions:
             return Plan((), error="invalid_fetch_session_epoch")
         session.advance()
         session.update(request)
+        self._look(session, now)
+        self._touch(session, now)
+        return Plan(session.partitions.values(), session, incremental=True)
+
+    def repeated(
+        self,
+        connection: object,
+        frame: memoryview,
+        offset: int,
+        *,
+        version: int,
+        now: float,
+        reported: Reported = _NOTHING,
+    ) -> tuple[FetchRequest, Plan] | None:
+        """Return the request and plan of a complete request that its connection repeats."""
+        known = self._repeated.get(connection)
+        if known is None or known.version != version or not known.rows.equal(frame, offset):
+            return None
+        if known.request is None or known.session is None:
+            known.request = decode_request(frame, offset, version)
+            known.session = FetchSession(0, None, by_id=False, watched=self._watched)
+            known.session.looked = now
+            known.session.update(known.request, reported)
+            known.request.topics = []
+        request, session = known.request, known.session
+        if len(session.partitions) < known.count:  # it names a partition twice
+            self.forget(connection)
+            return None
+        self._look(session, now)
+        return request, Plan(session.partitions.values(), session)
+
+    def remember(
+        self,
+        connection: object,
+        request: FetchRequest,
+        frame: memoryview,
+        offset: int,
+        version: int,
+    ) -> None:
+        """Remember the last complete request of a connection, unless one before it still waits."""
+        known = self._repeated.get(connection)
+        if known is not None and known.session is not None and known.session.waiting:
+            return
+        self.forget(connection)
+        count = len(request.topics[0][1]) if len(request.topics) == 1 else 0
+        if (
+            count < REPEATED_PARTITIONS_MIN
+            or self._repeated_partitions + count > REPEATED_PARTITIONS_MAX
+        ):
+            return
+        rows = RepeatedRows.of(frame, offset, version, count)
+        if rows is not None:
+            self._repeated[connection] = Repeated(version, rows, count)
+            self._repeated_partitions += count
+
+    def forget(self, connection: object) -> None:
+        """Forget the last complete request of a connection, and close its session."""
+        known = self._repeated.pop(connection, None)
+        if known is not None:
+            self._repeated_partitions -= known.count
+            if known.session is not None:
+                known.session.closed = True
+                known.session.look_at_all()  # watches nothing any more
+
+    @staticmethod
+    def _look(session: FetchSession, now: float) -> None:
         if now >= session.looked + LOOK_SECONDS:
             session.looked = now
             session.look_at_all()
-        self._touch(session, now)
-        return Plan(session.partitions.values(), session, incremental=True)
 
     def _open(
         self, request: FetchRequest, reported: Reported, owner: object, *, by_id: bool, now: float

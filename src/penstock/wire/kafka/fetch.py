@@ -44,6 +44,8 @@ from penstock.wire.kafka.framing import (
 FLEXIBLE_FROM: Final = 12
 LEADERS_FROM: Final = 16
 TOPIC_IDS_FROM: Final = 13
+REPEATED_TAIL_BYTES_MAX: Final = 512
+"""Largest part after the partitions of a request that is compared with the next one."""
 
 PartitionRequest = tuple[int, int, int, int, int]
 """(index, leader epoch, fetch offset, last fetched epoch, max bytes); absent epochs are -1."""
@@ -91,6 +93,58 @@ class FetchRequest:
         self.topics: list[TopicRequest] = []
         self.forgotten: list[tuple[bytes, tuple[int, ...]]] = []
         self.rack = ""
+
+
+class RepeatedRows(Struct, frozen=True):
+    """Bytes of a request for one topic, by which a connection's next request is compared with it.
+
+    The rows of its partitions may be rotated, because librdkafka begins each request one partition
+    later.
+    """
+
+    head: bytes
+    rows_twice: bytes
+    tail: bytes
+    row_bytes: int
+
+    @classmethod
+    def of(cls, frame: memoryview, offset: int, version: int, count: int) -> RepeatedRows | None:
+        """Split a decoded request that has `count` rows.
+
+        Return None if rows have tagged fields, or if the fields after them are longer than
+        `REPEATED_TAIL_BYTES_MAX`.
+        """
+        flexible = version >= FLEXIBLE_FROM
+        start = offset + _HEAD.size + (4 if version < 15 else 0) + (8 if version >= 7 else 0)
+        _, start = _count(frame, start, ELEMENTS_MAX, flexible=flexible)
+        _, start = _key(frame, start, version)
+        _, start = _count(frame, start, ELEMENTS_MAX, flexible=flexible)
+        if flexible:
+            row_bytes = _V12_PARTITION.size + 1
+        else:
+            rows = _V9_PARTITION if version >= 9 else _V5_PARTITION if version >= 5 else None
+            row_bytes = (rows or _V4_PARTITION).size
+        end = start + count * row_bytes
+        found = bytes(frame[start:end])
+        tagged = flexible and found[row_bytes - 1 :: row_bytes] != bytes(count)
+        if tagged or len(frame) - end > REPEATED_TAIL_BYTES_MAX:
+            return None
+        return cls(bytes(frame[offset:start]), found * 2, bytes(frame[end:]), row_bytes)
+
+    def equal(self, frame: memoryview, offset: int) -> bool:
+        """Return whether a request of the same version has the same fields and partitions."""
+        rows = self.rows_twice
+        start = offset + len(self.head)
+        end = start + len(rows) // 2
+        if (
+            len(frame) != end + len(self.tail)
+            or frame[offset:start] != self.head
+            or frame[end:] != self.tail
+        ):
+            return False
+        found = bytes(frame[start:end])  # comparing bytes is faster than comparing views
+        at = rows.find(found[: self.row_bytes])
+        return at % self.row_bytes == 0 and rows.startswith(found, at)
 
 
 class PartitionAnswer(Struct):
