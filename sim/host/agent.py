@@ -119,13 +119,9 @@ class Connection:
             0 <= left <= most for left, most in zip(window.available, window.granted, strict=True)
         ):
             raise Violation(f"agent: {window.available} left of {window.granted}")
-        slots = events = size = 0
-        for footprint in machine.in_flight.values():
-            slots += footprint.slots
-            events += footprint.events
-            size += footprint.payload_bytes
-        if (slots, events, size) != window.taken:
-            raise Violation(f"agent: {window.taken} taken, ({slots}, {events}, {size}) in flight")
+        in_flight = tuple(map(sum, zip((0, 0, 0), *machine.in_flight.values(), strict=True)))
+        if in_flight != window.taken:
+            raise Violation(f"agent: {window.taken} taken, {in_flight} in flight")
         if self.honest and machine.overdrafts:
             raise Violation("an honest producer has overdrawn its credit")
 
