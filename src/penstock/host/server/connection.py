@@ -120,8 +120,8 @@ class FrameReader:
     """
 
     __slots__ = (
-        "_block", "_end", "_filled", "_lease", "_limit", "_need", "_pool", "_prelude", "_scratch",
-        "_size", "_start", "_tail",
+        "_block", "_end", "_filled", "_limit", "_pool", "_prelude", "_scratch", "_size", "_start",
+        "_tail", "lease", "partial_bytes",
     )  # fmt: skip
 
     def __init__(self, scratch: Scratch, pool: ReceivePool, frame_bytes_max: int) -> None:
@@ -133,23 +133,14 @@ class FrameReader:
         self._start = self._end = 0
         """Bounds of the received bytes in the block that are not returned yet."""
         self._tail = b""
-        self._need = 0
-        """Number of bytes from `_start` that are needed to continue decoding; 0 if unknown."""
+        self.partial_bytes = 0
+        """Size of the incomplete frame as far as it is known, else 0."""
         self._size = 0
         """Size of the last frame."""
-        self._lease: Lease | None = None
+        self.lease: Lease | None = None
+        """Pool buffer into which a large incomplete frame is received; None if there is none."""
         self._prelude: Prelude | None = None
         self._filled = 0
-
-    @property
-    def partial_bytes(self) -> int:
-        """Size of the incomplete frame as far as it is known, else 0."""
-        return self._need
-
-    @property
-    def lease(self) -> Lease | None:
-        """Pool buffer into which a large incomplete frame is received; None if there is none."""
-        return self._lease
 
     def receive(self, receive_into: Callable[[memoryview], int]) -> bool:
         """Receive once.
@@ -161,13 +152,13 @@ class FrameReader:
             PeerClosed: the producer has closed the connection.
             OSError: `receive_into` failed.
         """
-        if self._lease is not None:
-            return self._receive_rest(self._lease, receive_into)
+        if self.lease is not None:
+            return self._receive_rest(self.lease, receive_into)
         block = self._scratch.view if self._block is None else self._block
-        start, end, need = self._start, self._end, self._need
+        start, end, need = self._start, self._end, self.partial_bytes
         if self._tail:
             start, end = 0, len(self._tail)
-        elif start + max(need, PRELUDE_BYTES) > len(block):
+        elif end and start + max(need, PRELUDE_BYTES) > len(block):
             block[: end - start] = block[start:end]
             start, end = 0, end - start
         size = need if need > PRELUDE_BYTES else self._size
@@ -199,7 +190,7 @@ class FrameReader:
         Raises:
             MalformedFrame: the bytes are invalid; the connection must be closed.
         """
-        if self._lease is not None:
+        if self.lease is not None:
             yield from self._large()
             return
         block = self._scratch.view if self._block is None else self._block
@@ -207,23 +198,23 @@ class FrameReader:
         while self._start < self._end:
             frame, size = decode(data, self._start, self._limit)
             if frame is None:
-                self._need = size
+                self.partial_bytes = size
                 if size > len(block):
                     self._move_out(data[self._start :], size)
                 return
             self._start += size
             self._size = size
-            self._need = 0
+            self.partial_bytes = 0
             yield frame, None
-        self._start = self._end = self._need = 0
+        self._start = self._end = self.partial_bytes = 0
         self._return_block()
 
     def _large(self) -> Iterator[tuple[Frame, Lease | None]]:
-        lease, prelude = self._lease, self._prelude
+        lease, prelude = self.lease, self._prelude
         if lease is None or prelude is None or self._filled < lease.size_bytes:
             return
-        self._lease = self._prelude = None
-        self._need = 0
+        self.lease = self._prelude = None
+        self.partial_bytes = 0
         try:
             yield decode_body(prelude, lease.view[: lease.size_bytes]), lease
         finally:
@@ -235,7 +226,7 @@ class FrameReader:
         A small part of a frame is copied. With a large part, the connection borrows the block, or
         moves the part to a buffer of its own.
         """
-        if self._block is not None or self._lease is not None or self._start == self._end:
+        if self._block is not None or self.lease is not None or self._start == self._end:
             return
         part = self._scratch.view[self._start : self._end]
         if len(part) <= SMALL_FRAME_BYTES:
@@ -246,7 +237,7 @@ class FrameReader:
         if self._scratch.lend():
             self._block = block
         else:
-            self._move_out(part, self._need)
+            self._move_out(part, self.partial_bytes)
 
     def _move_out(self, part: memoryview, size: int) -> None:
         """Copy a part of a frame to a buffer of the frame's size, which receives the remaining
@@ -254,7 +245,7 @@ class FrameReader:
         """
         body_bytes = size - PRELUDE_BYTES
         self._prelude = decode_prelude(part, 0, body_bytes)
-        lease = self._lease = self._pool.take(body_bytes)
+        lease = self.lease = self._pool.take(body_bytes)
         self._filled = len(part) - PRELUDE_BYTES
         lease.view[: self._filled] = part[PRELUDE_BYTES:]
         self._pool.received(lease, self._filled)
@@ -268,11 +259,11 @@ class FrameReader:
 
     def drop(self) -> None:
         """Release all buffers."""
-        lease, self._lease = self._lease, None
+        lease, self.lease = self.lease, None
         if lease is not None:
             lease.release()
         self._tail = b""
-        self._start = self._end = self._need = 0
+        self._start = self._end = self.partial_bytes = 0
         self._return_block()
 
 
@@ -292,6 +283,8 @@ FRAME_BYTES_PER_MS_MIN: Final = 64
 
 logger = logging.getLogger(__name__)
 
+_HANDSHAKE: Final = ServerState.HANDSHAKE
+"""Alias for the code that runs per frame, because access to an enumeration's member is slower."""
 _BROKEN: Final = Failed("the sink failed; the agent's log has the cause", retryable=True)
 
 Introduced = Callable[[Introduction | PenstockError], None]
@@ -499,30 +492,30 @@ class HostConnection:
                     return
 
     def _end_turn(self) -> None:
-        now_ms = self._owner.now_ms()
-        reader = self._reader
+        owner, machine, reader = self._owner, self.machine, self._reader
+        now_ms = owner.now_ms()
         if self._closing_by_ms:
             reader.drop()
         else:
             reader.rest()
         if not reader.partial_bytes:
             self._frame_since_ms = 0.0
-        elif not self._frame_since_ms or self.machine.frames != self._frames_seen:
+        elif not self._frame_since_ms or machine.frames != self._frames_seen:
             self._frame_since_ms = now_ms
-        self._frames_seen = self.machine.frames
-        if reader.lease is not None and not self._owner.pool.may_read(reader.lease):
+        self._frames_seen = machine.frames
+        if reader.lease is not None and not owner.pool.may_read(reader.lease):
             self._pause()
-            self._owner.pool.wait(self._resume)
-        self.machine.heard(now_ms)
-        if self.machine.denied and self.machine.permission is not None:
-            for topic in self.machine.denied:
-                self._owner.access.denied(self.machine.permission, topic)
-            self.machine.denied.clear()
-        self.machine.flush()
+            owner.pool.wait(self._resume)
+        machine.heard(now_ms)
+        if machine.denied and machine.permission is not None:
+            for topic in machine.denied:
+                owner.access.denied(machine.permission, topic)
+            machine.denied.clear()
+        machine.flush()
         self._send_output()
 
     def _receive_into(self, target: memoryview) -> int:
-        if self.machine.state is ServerState.HANDSHAKE:
+        if self.machine.state is _HANDSHAKE:
             received = self._receive_hello(target)
         else:
             received = self._socket.recv_into(target)
