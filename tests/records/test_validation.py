@@ -173,7 +173,7 @@ def test_what_is_opened_is_bounded() -> None:
 
 def test_a_broker_loads_no_arrow_for_it() -> None:
     count = CHAIN_RECORDS_MAX + 1 if NATIVE else 1  # machine code needs no NumPy either
-    content = [Record(number, TIME_MS, None, b"x") for number in range(count)]
+    content = tuple(Record(number, TIME_MS, None, b"x") for number in range(count))
     code = (
         "import sys\n"
         "from penstock.records import decode_header\n"
