@@ -127,11 +127,13 @@ def separate(items: Iterable[Queued[LogT]]) -> list[Appended[LogT]]:
 class Tail(Generic[LogT]):
     """Newest appends of a log, in order; the first `written` of them are in their segment."""
 
-    __slots__ = ("_head", "_items", "cut_sequence", "written")
+    __slots__ = ("_head", "_items", "cut_sequence", "push", "written")
 
     def __init__(self) -> None:
         self._items: list[Appended[LogT]] = []
         self._head = 0
+        self.push: Final = self._items.append
+        """Adds the newest append. This is the list's own method, because every append calls it."""
         self.written = 0
         self.cut_sequence = 0
         """Highest sequence of a journal entry that may truncate the log. Until a checkpoint covers
@@ -143,9 +145,6 @@ class Tail(Generic[LogT]):
     @property
     def first_offset(self) -> int | None:
         return self._items[self._head].base_offset if len(self._items) > self._head else None
-
-    def push(self, item: Appended[LogT]) -> None:
-        self._items.append(item)
 
     def pop_newest(self) -> Appended[LogT]:
         return self._items.pop()

@@ -22,7 +22,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.extras import MissingExtra
 from penstock.base.settings import LONG_MAX
 from penstock.records import HEADER_BYTES, BatchHeader, Codec
-from penstock.records.appends import AppendResult, placed
+from penstock.records.appends import AppendResult
 from penstock.records.columnar.validation import check_chain
 from penstock.records.header import (
     CHECKED_FROM,
@@ -278,7 +278,7 @@ def _accept(
     logs[0].queue.add(wide)
     begun = [log.log_start_offset for log in logs]
     fields = zip(offsets, repeat(-1), begun, repeat(False), repeat(None), repeat(None))
-    return list(map(placed, fields))
+    return list(map(tuple.__new__, repeat(AppendResult), fields))
 
 
 def _table(columns: Sequence[Any], logs: Sequence[LogState]) -> bytes:
