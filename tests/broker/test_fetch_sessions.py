@@ -367,3 +367,25 @@ async def test_a_request_of_another_isolation_level_reads_resting_partitions(
     await session.fetched(isolation_level=1)
     assert not session.state.active
     assert await session.fetched(isolation_level=0) == {1: len(batch(b"x"))}
+
+
+async def test_a_batch_above_the_rest_of_the_budget_ends_the_response(
+    broker: BrokerServer, client: WireClient
+) -> None:
+    """Later partitions are not read; all are returned in turn by the next requests."""
+    await client.create("t", partitions=4)
+    small, large = batch(b"x"), batch(b"y" * 10_000)
+    for part in range(4):
+        await client.produce("t", large if part == 1 else small, partition=part)
+    session = Session(broker, client)
+    limits = {"max_bytes": 2000, "min_bytes": 1000, "max_wait": 60_000}
+    partition: Any = broker.partitions.topics["t"].partitions[0]
+    counters = partition.log.state.parts.counters
+    reads = counters.tail_reads
+    async with asyncio.timeout(30):
+        first = await session.fetched({("t", part): 0 for part in range(4)}, **limits)
+        assert first == {0: len(small), 1: 0, 2: 0, 3: 0}
+        assert counters.tail_reads == reads + 2
+        assert await session.fetched({("t", 0): 1}, **limits) == {1: len(large)}
+        last = await session.fetched({("t", 1): 1}, **{**limits, "min_bytes": 1})
+        assert last == {2: len(small), 3: len(small)}

@@ -13,7 +13,8 @@ Kafka, but after the usual wait.
 Partitions share the budget of a response (`max_bytes`) fairly. A request without a session begins
 at another partition than the request before, unless it repeats that. A session puts partitions that
 returned records at the end of its order. The first batch of a response is returned whole even if it
-exceeds every limit, so a consumer always progresses.
+exceeds every limit, so a consumer always progresses. The budget is used up when the next batch
+exceeds its rest; later partitions are read for another request.
 
 Missing bytes of diskless partitions are loaded together, within the request's budget, while the
 request waits. If that takes longer than `max_wait`, the next request returns them.
@@ -282,8 +283,8 @@ class Fetch(Struct, frozen=True, kw_only=True):
 
 class FetchOperation:
     __slots__ = (
-        "_committed", "_context", "_fetch", "_found", "_hub", "_later", "_max_bytes", "_plan",
-        "_refused", "_request",
+        "_committed", "_context", "_fetch", "_found", "_full", "_hub", "_later", "_max_bytes",
+        "_plan", "_refused", "_request",
         "_size", "_sources", "_timer", "_traced",
     )  # fmt: skip
 
@@ -309,6 +310,8 @@ class FetchOperation:
         self._authorise()
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
+        self._full = False
+        """Whether the rest of the budget was too small for a batch, so that it counts as used."""
         self._sources: dict[object, None] = {}
         self._timer: Any = None
         self._later: list[Later] = []
@@ -390,7 +393,7 @@ class FetchOperation:
         It must if there are enough bytes, or if an error is new or no longer present.
         """
         found = self._found = {}
-        self._size = 0
+        self._size, self._full = 0, False
         self._traced = ()
         news = False
         budget = self._max_bytes
@@ -418,7 +421,9 @@ class FetchOperation:
                 ):
                     idle.append(partition)
                     continue
-                answer = self._read(source, partition, end, budget - self._size, reads)
+                answer = self._read(
+                    source, partition, end, 0 if self._full else budget - self._size, reads
+                )
             except Exception as error:
                 answer = self._error_answer(partition, error)
             if answer is None:
@@ -437,7 +442,9 @@ class FetchOperation:
             self._load(budget - self._size)
             if not self._size:
                 return news
-        return news or not self._plan.partitions or self._size >= self._request.min_bytes
+        return (
+            news or self._full or not self._plan.partitions or self._size >= self._request.min_bytes
+        )
 
     def _rest(self, idle: list[FetchPartition]) -> None:
         """Let partitions of a session rest if its client knows their offsets.
@@ -515,7 +522,10 @@ class FetchOperation:
         if limit <= 0 and self._size:
             return None
         read = self._found_at(source, offset, end, limit, reads)
-        if read is None or not read.size_bytes:
+        if read is None:
+            return None
+        if not read.size_bytes:
+            self._full = self._size > 0 and limit < partition.max_bytes
             return None
         answer = self._headers(source, partition)
         answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
