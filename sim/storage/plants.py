@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.base import files as base_files
 from penstock.base.files import Buffer, Files, Name, read_range, write_all
 from penstock.objects.directory import DirectoryStore
@@ -133,7 +135,7 @@ _MAKE_DIRECTORIES = base_files.make_directories
 
 
 def _entry_first(self: Committer, group: Group, sync: bool) -> None:
-    _PERFORM_GROUP(self, group._replace(direct=()), sync)
+    _PERFORM_GROUP(self, replace(group, direct=()), sync)
     segment_writing.write_direct(self._files, self._root, group.direct, None)
 
 

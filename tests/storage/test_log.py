@@ -30,6 +30,7 @@ from penstock.storage import (
     StoreLocked,
     TopicIdMismatch,
 )
+from penstock.storage.log.state import jitter_ms
 from tests.storage.batches import (
     TOPIC_ID,
     WHERE,
@@ -516,4 +517,48 @@ def test_partitions_of_many_topics(tmp_path: Path) -> None:
     again = harness.store.partitions[TopicPartition("a", 1)]
     assert (again.topic_id, again.leader_epoch) == (one.topic_id, 3)
     assert again.append(batch(), now_ms=1).base_offset == 0
+    harness.store.close()
+
+
+@pytest.mark.parametrize("index_bytes", [10 << 20, 24])
+def test_appends_written_alone_are_indexed_like_groups(tmp_path: Path, index_bytes: int) -> None:
+    config = LogConfig(
+        index_interval_bytes=250, segment_index_bytes=index_bytes, segment_bytes=2_000
+    )
+    found = []
+    for policy in ("group", "os"):
+        harness = Harness(tmp_path / policy, config=config, log_flush_policy=policy)
+        state = harness.log().state
+        for number in range(60):
+            harness.put(batch(1 + number % 3, fill=number, timestamp=1000 + number * 7 % 40))
+            state.write_segments()
+        segments = [
+            (
+                segment.base_offset, segment.written_bytes, segment.max_timestamp,
+                segment.max_timestamp_offset, segment.bytes_since_entry,
+                segment.index and (bytes(segment.index.offsets), bytes(segment.index.times)),
+            )
+            for segment in state.segments
+        ]  # fmt: skip
+        assert len(segments) > 2
+        assert (state.unwritten_bytes, state.queue.unwritten_bytes) == (0, 0)
+        assert state.tail.written == len(state.tail)
+        assert state.parts.changes.of(state) >= {state.segments[-1]}
+        found.append((segments, state.parts.counters.written_bytes))
+        harness.store.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("jitter", [0, 300, 5_000])
+def test_jitter_lowers_the_age_at_which_a_segment_closes(tmp_path: Path, jitter: int) -> None:
+    config = LogConfig(segment_ms=1_000, segment_jitter_ms=jitter)
+    harness = Harness(tmp_path, config=config)
+    log = harness.log()
+    harness.put(batch(timestamp=10))
+    limit = 1_000 - jitter_ms(log.state.segments[0], config)
+    assert jitter == 0 or 0 <= limit < 1_000
+    harness.put(batch(timestamp=10 + limit))
+    assert log.segment_count == 1
+    harness.put(batch(timestamp=10 + limit + 1))
+    assert log.segment_count == 2
     harness.store.close()

@@ -27,7 +27,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from penstock.base.files import sync_directory
 from penstock.base.settings import LONG_MAX
@@ -56,7 +57,7 @@ logger = logging.getLogger(__name__)
 OnDurable = Callable[[StorageError | None], None]
 
 
-class Group(NamedTuple):
+class Group(Struct, eq=False):
     """Appends that become durable together, and the callbacks that wait for them."""
 
     items: list[Queued[LogState]]
@@ -124,8 +125,9 @@ class Committer:
         else:
             # Logs may have been deleted while the group waited; their bytes are gone.
             items = [item for item in separate(group.items) if item.log.closed is None]
+            group.items = [*items]
             with self._alone():
-                self._start(group._replace(items=[*items]))
+                self._start(group)
         self.commit()
 
     def drain(self) -> None:
@@ -150,7 +152,7 @@ class Committer:
             self._write_journal(group)
 
     def _write_journal(self, group: Group) -> None:
-        sync = self._policy == "group" or self._flush_is_due(group)
+        sync = self._policy == "group" or self._flush_is_due(separate(group.items))
         large = self._segment_writer.large_in(group.items, group.size_bytes) if sync else []
         in_journal = group.size_bytes - sum([item.size_bytes for item in large])
         if not self._journal.has_room(in_journal + 512 * row_count(group.items)):
@@ -159,7 +161,7 @@ class Committer:
             self.make_room()
             return
         try:
-            group = group._replace(direct=self._segment_writer.open_for(large))
+            group.direct = self._segment_writer.open_for(large)
         except OSError as error:
             self._finish(group, storage_error(self._root, error))
             return
@@ -189,13 +191,13 @@ class Committer:
             write_direct(self._files, self._root, group.direct, syncs)
         self._journal.write(group.items, sync=sync)
 
-    def _flush_is_due(self, group: Group) -> bool:
-        """Return whether `flush.messages` or `flush.ms` demands a sync of this group.
+    def _flush_is_due(self, appends: list[Appended[LogState]]) -> bool:
+        """Return whether `flush.messages` or `flush.ms` demands a sync of these appends.
 
         Counts the unsynced records of each log, and records the lowest `flush.ms` above 0.
         """
         due = False
-        for item in separate(group.items):
+        for item in appends:
             log = item.log
             config = log.config
             if config.flush_messages != LONG_MAX:
@@ -230,8 +232,8 @@ class Committer:
             self._committing = committing
 
     def _write_segments(self, group: Group) -> None:
-        sync = self._flush_is_due(group)
         items = separate(group.items)
+        sync = self._flush_is_due(items)
         if len(items) == 1 and not sync and self._segment_writer.may_write_alone(items[0]):
             self._write_lone(group, items[0])
             return
@@ -271,7 +273,8 @@ class Committer:
 
     def _finish(self, group: Group, error: StorageError | None) -> None:
         appends = separate(group.items)
-        self._segment_writer.wrote_direct(group.direct, error)
+        if group.direct:
+            self._segment_writer.wrote_direct(group.direct, error)
         if group.controls and error is None:
             appends, error = self._perform_controls(appends)
         if error is not None:
@@ -280,14 +283,13 @@ class Committer:
         sequence = self._journal.sequence
         advanced: dict[LogOwner, None] = {}
         for item in appends:
-            log = item.log
+            log, end = item.log, item.next_offset
+            log.durable_offset = end
             owner = log.owner
-            log.durable_offset = item.next_offset
-            if owner.became_durable(item.next_offset):
+            if owner.became_durable(end):
                 advanced[owner] = None
         self._counters.groups += 1
-        for callback in group.callbacks:
-            _call(callback, None)
+        _notify(group.callbacks, None)
         if group.items:
             self.on_advance(advanced)
             if self._policy != "os":
@@ -337,15 +339,15 @@ class Committer:
                     item.cuts_behind(self._journal.sequence)
                 else:
                     item.log.undo(item)
-        for callback in group.callbacks + later.callbacks:
-            _call(callback, error)
+        _notify(group.callbacks + later.callbacks, error)
 
 
-def _call(callback: OnDurable, error: StorageError | None) -> None:
-    try:
-        callback(error)
-    except Exception:
-        logger.exception("a callback of flush failed")
+def _notify(callbacks: list[OnDurable], error: StorageError | None) -> None:
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:
+            logger.exception("a callback of flush failed")
 
 
 def _nobody(what: object) -> None:

@@ -264,12 +264,12 @@ class SegmentWriter:
     def may_write_alone(self, item: Appended[LogState]) -> bool:
         """Return whether an append is the only unwritten one of its log, and its segment has a
         file and a loaded index."""
-        tail = item.log.tail
+        log, segment = item.log, item.segment
         return (
-            tail.written == len(tail) - 1
-            and item.segment.index is not None
-            and item.segment.written_bytes > 0
-            and item.log.closed is None
+            log.tail.written == len(log.tail) - 1
+            and segment.index is not None
+            and segment.written_bytes > 0
+            and log.closed is None
         )
 
     def write_alone(self, item: Appended[LogState]) -> None:
@@ -280,10 +280,11 @@ class SegmentWriter:
         """
         handle = self._descriptors.get(item.segment.path, create=True)
         write_all(self._files, handle.descriptor, item.position, [item.data])
-        self._queue.write_error = None
-        item.log.unwritten_bytes += item.size_bytes
-        self._queue.unwritten_bytes += item.size_bytes
-        item.log.note_written([item])
+        log, queue, size_bytes = item.log, self._queue, item.size_bytes
+        queue.write_error = None
+        log.unwritten_bytes += size_bytes
+        queue.unwritten_bytes += size_bytes
+        log.note_written_alone(item)
         if self._tails.crowded:
             self._tails.shrink()
 
