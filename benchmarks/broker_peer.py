@@ -66,7 +66,7 @@ SMALL_BATCHES_AIM: Final = 4.0
 """CPU seconds per gigabyte of 100 B records in small batches."""
 WIDE_AIM: Final = 1.5
 ROUND_TRIP_LIMIT: Final = (
-    "A request has the four system calls of the echo; the other {python:.0f} µs are about 180 calls"
+    "A request has the four system calls of the echo; the other {python:.0f} µs are about 130 calls"
     " of interpreted Python, none of which takes a tenth (cProfile): order of responses, state of"
     " the log, group commit, index. One function that only checks, stamps and writes the request"
     " takes {check:.0f} µs (next row)."
@@ -76,8 +76,8 @@ RATE_LIMITS: Final = {
     " for each request on each side. The rest of the {each:.0f} µs of a request is interpreted"
     " Python.",
     16: "Receives and sends are shared by several requests here. What is left is interpreted Python"
-    " on one core: {each:.0f} µs a request, and {aim:,} a second leave {left:.0f} µs. In profiles"
-    " the event loop takes two thirds of it, the threads of journal and segments one third.",
+    " on one core: {each:.0f} µs a request, and {aim:,} a second leave {left:.0f} µs. The event"
+    " loop takes nine tenths of the broker's CPU, the threads of journal and segments one tenth.",
 }
 WIDE_LIMIT: Final = (
     "The client is the limit: it takes {bare:.1f} MB/s from a server that only sends prepared bytes"

@@ -50,6 +50,9 @@ class FakeTransport:
     def pause_reading(self) -> None:
         self.events.append("pause")
 
+    def resume_reading(self) -> None:
+        self.events.append("resume")
+
     def close(self) -> None:
         self.events.append("close")
 
@@ -110,3 +113,24 @@ async def test_a_connection_that_closes_handles_no_further_request() -> None:
     await asyncio.sleep(0)
     assert len(owner.contexts) == 2
     assert transport.events == ["pause", b"first", "close"]
+
+
+class LoneOwner(FullOwner):
+    """Owner whose connections may have one pending request."""
+
+    in_flight_max = 1
+    scratch = FullOwner.scratch[:48]
+
+
+async def test_a_full_connection_reads_on_after_its_only_response() -> None:
+    owner: Any = LoneOwner()
+    connection = Connection(owner, "PLAINTEXT")
+    transport: Any = FakeTransport()
+    connection._transport = transport
+    connection.buffer_updated(len(owner.scratch))
+    assert len(owner.contexts) == 1
+    owner.contexts[0].reply([b"first"])
+    assert len(owner.contexts) == 2
+    owner.contexts[1].reply([b"second"])
+    assert transport.events == ["pause", b"first", b"second", "resume"]
+    assert owner.bytes_out == len(b"firstsecond")

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.base.errors import InvalidError, PenstockError
-from penstock.broker.handlers.produce import VERIFICATION_TRIES_MAX
+from penstock.broker.requests.verification import VERIFICATION_TRIES_MAX
 from penstock.broker.server import BrokerServer
 from penstock.partitions.local import LocalPartition
 from penstock.records import split_batches

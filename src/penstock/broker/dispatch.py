@@ -137,7 +137,7 @@ class Dispatcher:
             connection=connection,
             started=self._monotonic(),
         )
-        if not api.serves(context.version):
+        if not api.served_from <= context.version <= api.maximum:
             self._refuse_version(context, frame, header.body_offset)
             return context
         connection.opened(context)

@@ -371,7 +371,8 @@ class GroupCommits:
     def flush_then(self, on_durable: Callable[[StorageError | None], None]) -> None:
         """Call `on_durable` as `LogStore.flush` does; commit at the end of this turn."""
         self._store.flush(on_durable)
-        self.schedule()
+        if not self.scheduled:
+            self.schedule()
         if self._call_soon is None:
             self._store.commit_pending()
 

@@ -19,9 +19,12 @@ from penstock.wire.kafka.framing import (
     uvarint,
 )
 from penstock.wire.kafka.produce import (
+    FLEXIBLE_FROM,
+    SINGLE_KEY_BYTES_MAX,
     TOPIC_IDS_FROM,
     PartitionResult,
     decode_request,
+    decode_single,
     encode_response,
     encode_single_frame,
 )
@@ -192,10 +195,53 @@ def test_the_frame_of_a_single_partition_equals_the_general_one(
     version: int, result: PartitionResult, correlation_id: int, key: str
 ) -> None:
     name = bytes(range(16)) if version >= TOPIC_IDS_FROM else key.encode()
-    frame = encode_single_frame(version, correlation_id, name, result)
-    if frame is None:
-        assert version < 9 or result.error or len(name) > 126
+    if version < FLEXIBLE_FROM or result.error or len(name) > SINGLE_KEY_BYTES_MAX:
         return
+    frame = encode_single_frame(
+        version, correlation_id, name, result.index, result.base_offset, result.log_append_time_ms,
+        result.log_start_offset,
+    )  # fmt: skip
     result.message, result.record_errors, result.leader = None, (), None
     body = encode_response(version, [(name, [result])])
     assert frame == response_prefix(correlation_id, 1, len(body)) + body
+
+
+def _single_request(version: int, key: bytes, records: bytes) -> bytes:
+    named = key if version >= TOPIC_IDS_FROM else uvarint(len(key) + 1) + key
+    body = b"head\0\xff\xff\0\0\x75\x30\x02" + named + b"\x02\0\0\0\x07"
+    return body + uvarint(len(records) + 1) + records + bytes(3)
+
+
+@pytest.mark.parametrize("version", range(FLEXIBLE_FROM, VERSIONS[-1] + 1))
+@pytest.mark.parametrize("size", [1, 126, 127, 128, 16_382, 16_383, 16_384])
+def test_a_request_with_one_batch_reads_as_by_the_general_decoder(version: int, size: int) -> None:
+    key = bytes(range(16)) if version >= TOPIC_IDS_FROM else b"name"
+    frame = memoryview(_single_request(version, key, b"r" * size))
+    single = decode_single(frame, 4, version)
+    assert single is not None
+    request = decode_request(frame, 4, version)
+    assert single[:2] == (request.acks, request.timeout_ms) == (-1, 30_000)
+    assert single[2] == request.topics[0][0] == key
+    assert [single[3:]] == request.topics[0][1]
+    assert (single[3], bytes(single[4])) == (7, b"r" * size)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_other_requests_are_left_to_the_general_decoder(version: int, data: Any) -> None:
+    entity = data.draw(messages(BY_NAME["Produce"], version, "request"))
+    frame = memoryview(b"head" + written_by_kio(entity))
+    request = decode_request(frame, 4, version)
+    single = decode_single(frame, 4, version)
+    if single is not None:
+        assert version >= FLEXIBLE_FROM
+        assert request.transactional_id is None
+        assert [(single[2], [single[3:]])] == request.topics
+        assert single[:2] == (request.acks, request.timeout_ms)
+
+
+def test_every_cut_of_a_request_with_one_batch_is_left_to_the_general_decoder() -> None:
+    whole = _single_request(10, b"name", b"r" * 200)
+    for size in range(4, len(whole)):
+        assert decode_single(memoryview(whole)[:size], 4, 10) is None

@@ -2,7 +2,8 @@
 
 All batches of a request are appended in one turn of the event loop. The response leaves when the
 callback of each partition has reported that its batch is durable or replicated. Errors are per
-partition.
+partition. The most frequent request, one ordinary batch for a local partition, has a shorter path
+(`Produce._append_single`).
 
 A partition of a request has one whole batch with offsets from 0 on, as in Kafka since RecordBatch
 v2. A batch that must be decompressed is first decompressed and validated by a thread
@@ -21,13 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.base.pause import pause
 from penstock.broker.net.connection import Expiring, RequestContext
 from penstock.broker.net.errors import (
     InternalTopic,
@@ -44,21 +44,39 @@ from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
 from penstock.broker.requests.access import forbidden_topic
 from penstock.broker.requests.opening import Opener, OpenResult, Sealed
 from penstock.broker.requests.schema_ids import Candidate, SchemaChecks, TopicIds, UnknownSchema
-from penstock.partitions import LocalPartition, look_up_watermarks
-from penstock.records import InvalidProducerEpoch, InvalidRecord, decode_header, says_transactional
-from penstock.records.appends import AppendResult, Done, IdReader, NeedsOpening, Opening, Outcome
-from penstock.records.errors import InvalidTxnState
-from penstock.records.transactions import ONGOING, UNGUARDED, Guard
+from penstock.broker.requests.verification import (
+    ADDS_FROM,
+    Guards,
+    Place,
+    guard_of,
+    look_at,
+    verified,
+    verified_now,
+)
+from penstock.partitions import LocalPartition
+from penstock.records import InvalidRecord, says_transactional
+from penstock.records.appends import (
+    NO_APPEND,
+    AppendResult,
+    Done,
+    IdReader,
+    NeedsOpening,
+    Opening,
+    Outcome,
+)
+from penstock.records.transactions import UNGUARDED, Guard
 from penstock.security import EVERYTHING
 from penstock.security.authoriser import PEER
 from penstock.wire.kafka.framing import UnsupportedVersion, response_prefix
 from penstock.wire.kafka.produce import (
     FLEXIBLE_FROM,
+    SINGLE_KEY_BYTES_MAX,
     TOPIC_IDS_FROM,
     PartitionResult,
     ProduceRequest,
     TopicResult,
     decode_request,
+    decode_single,
     encode_response,
     encode_single_frame,
 )
@@ -74,263 +92,13 @@ if TYPE_CHECKING:
     from penstock.broker.requests.tracing import BrokerTraces
     from penstock.broker.transactions.link import Verifier
     from penstock.partitions import GroupCommits, Partition
-
-
-# Verification of transactional batches with the transaction coordinator before the append.
-#
-# Partitions in which the producer has an open transaction need no verification. The other
-# partitions of a request are verified together. Later requests of the connection wait, so that a
-# producer's batches keep their order.
-#
-# A broker does not know whether a transaction is open in a diskless partition, because several
-# brokers append. In transaction version 1, epochs do not distinguish successive transactions. The
-# end offset of such a partition is therefore looked up before the verification. The append fails if
-# a marker of the producer follows at or above that offset.
-#
-# From Produce version 12 on (KIP-890, transaction version 2) the request to the coordinator also
-# adds the partitions to the transaction. The request is repeated a few times if the coordinator has
-# not finished the producer's last transaction, or if a marker was appended meanwhile.
-#
-# | error of the coordinator                          | error of the producer                      |
-# |---------------------------------------------------|--------------------------------------------|
-# | NOT_COORDINATOR, COORDINATOR_…, NETWORK_EXCEPTION | NOT_ENOUGH_REPLICAS (it retries)           |
-# | CONCURRENT_TRANSACTIONS                           | the same from Produce version 12 on,       |
-# |                                                   | NOT_ENOUGH_REPLICAS in older versions      |
-# | TRANSACTION_ABORTABLE                             | the same from Produce version 11 on,       |
-# |                                                   | INVALID_TXN_STATE in older versions        |
-# | PRODUCER_FENCED                                   | INVALID_PRODUCER_EPOCH                     |
-# | any other                                         | the same                                   |
-#
-# Source: KIP-890; Kafka's `ReplicaManager` and `AddPartitionsToTxnManager`.
-
-
-VERIFICATION_TRIES_MAX: Final = 6
-"""Largest number of attempts while the coordinator is ending the producer's last transaction."""
-VERIFICATION_RETRY_MS: Final = 20
-"""Pause between two attempts; Kafka's `add.partitions.to.txn.retry.backoff.ms`."""
-
-ADDS_FROM: Final = 12
-ABORTABLE_FROM: Final = 11
-_CONCURRENT: Final = "concurrent_transactions"
-_AGAIN: Final = frozenset({
-    "not_coordinator", "coordinator_not_available", "coordinator_load_in_progress",
-    "network_exception", "request_timed_out",
-})  # fmt: skip
-
-Place = tuple[bytes, int]
-"""Topic name or id as in the request, and partition."""
-
-Guards = Mapping[Place, Guard | PenstockError]
-"""Guard (`records/transactions.py`) with which each batch is appended, or the batch's error."""
-
-
-class Unverified(NamedTuple):
-    """Batch that may be the first one of a transaction in its partition."""
-
-    place: Place
-    partition: Partition
-    producer_id: int
-    producer_epoch: int
-    sequence: int
-    guard: Guard
-
-    def renewed(self, now_ms: int) -> Unverified:
-        """Return this batch; with a new guard if a marker has ended the verified transaction.
-
-        Raises:
-            PenstockError: as `begin_verification`.
-        """
-        partition, epoch = self.partition, self.producer_epoch
-        if partition.everywhere:
-            return self
-        found = partition.begin_verification(self.producer_id, epoch, self.sequence, now_ms=now_ms)
-        return self if found is None or found is self.guard else self._replace(guard=found)
-
-
-def look_at(
-    partitions: PartitionRegistry, request: ProduceRequest, version: int, now_ms: int
-) -> tuple[dict[Place, Guard | PenstockError], list[Unverified]]:
-    """Find the batches of a request that the transaction coordinator must verify.
-
-    Return the guards or errors of all batches, and the batches to verify. The guards of the latter
-    are preliminary; the caller replaces them after the verification.
-    """
-    topics = partitions.topics_by_id if version >= TOPIC_IDS_FROM else partitions.topics_by_name
-    guards: dict[Place, Guard | PenstockError] = {}
-    unverified: list[Unverified] = []
-    for key, batches in request.topics:
-        topic = topics.get(key)
-        for index, records in batches:
-            place = key, index
-            guards[place] = ONGOING
-            try:
-                if topic is not None and records:  # else the append rejects it
-                    partition = partitions.partition_of(topic, index)
-                    found = _unverified(partition, place, records, now_ms)
-                    unverified += [] if found is None else [found]
-            except PenstockError as error:
-                guards[place] = error
-    return guards, unverified
-
-
-def _unverified(
-    partition: Partition, place: Place, records: memoryview, now_ms: int
-) -> Unverified | None:
-    """Return the batch if it may be the first of a transaction here, else None."""
-    header = decode_header(records)
-    producer_id, epoch = header.producer_id, header.producer_epoch
-    if not header.is_transactional or producer_id < 0:
-        return None  # the append rejects it
-    guard = partition.begin_verification(producer_id, epoch, header.base_sequence, now_ms=now_ms)
-    if guard is None:
-        return None
-    return Unverified(place, partition, producer_id, epoch, header.base_sequence, guard)
-
-
-async def verified(
-    verifier: Verifier,
-    transactional_id: str,
-    unverified: Sequence[Unverified],
-    version: int,
-    clock: Clock,
-) -> dict[Place, Guard | PenstockError]:
-    """Verify with the coordinator that the batches' transactions are open.
-
-    Return for each batch the guard to append it with, or its error.
-    """
-    guards: dict[Place, Guard | PenstockError] = {}
-    if version < ADDS_FROM:
-        unverified, guards = await _looked_up(unverified)
-    by_producer: dict[tuple[int, int], list[Unverified]] = {}
-    for pending in unverified:
-        by_producer.setdefault((pending.producer_id, pending.producer_epoch), []).append(pending)
-    for (producer_id, epoch), batches in by_producer.items():
-        for tried in range(1, VERIFICATION_TRIES_MAX + 1):
-            answers = await verifier.verify(
-                transactional_id,
-                producer_id,
-                epoch,
-                [batch.partition.topic_partition for batch in batches],
-                add=version >= ADDS_FROM,
-            )
-            ending = version >= ADDS_FROM and any([_is_concurrent(error) for error in answers])
-            if ending and tried < VERIFICATION_TRIES_MAX:
-                await pause(VERIFICATION_RETRY_MS / 1000)
-            batches = [
-                again
-                for pending, error in zip(batches, answers, strict=True)
-                if (again := _judged(pending, error, guards, version, clock.now_ms())) is not None
-            ]
-            if not batches:
-                break
-    return guards
-
-
-def verified_now(
-    verifier: Verifier,
-    transactional_id: str,
-    unverified: Sequence[Unverified],
-    version: int,
-    now_ms: int,
-) -> dict[Place, Guard | PenstockError] | None:
-    """Verify as `verified`, if this is possible without waiting; return None if it is not."""
-    first = unverified[0]
-    producer = first.producer_id, first.producer_epoch
-    if version >= ADDS_FROM or any(
-        [
-            batch.partition.look_up is not None
-            or (batch.producer_id, batch.producer_epoch) != producer
-            for batch in unverified
-        ]
-    ):
-        return None
-    answers = verifier.verify_now(
-        transactional_id, *producer, [batch.partition.topic_partition for batch in unverified]
-    )
-    if answers is None:
-        return None
-    guards: dict[Place, Guard | PenstockError] = {}
-    for batch, error in zip(unverified, answers, strict=True):
-        _judged(batch, error, guards, version, now_ms)
-    return guards
-
-
-async def _looked_up(
-    unverified: Sequence[Unverified],
-) -> tuple[Sequence[Unverified], dict[Place, Guard | PenstockError]]:
-    """Look up the end offsets of diskless partitions, and store them in their batches' guards.
-
-    Return the batches that can be verified. If the look-up failed, also return the errors of the
-    batches for diskless partitions.
-    """
-    shared = [batch for batch in unverified if batch.partition.look_up is not None]
-    try:
-        await look_up_watermarks([batch.partition for batch in shared])
-    except PenstockError as error:
-        refused = NotEnoughReplicas(f"the partition's end offset could not be looked up: {error}")
-        left = [batch for batch in unverified if batch.partition.look_up is None]
-        return left, {batch.place: refused for batch in shared}
-    for batch in shared:
-        batch.guard.verified_from = batch.partition.high_watermark
-    return unverified, {}
-
-
-def _judged(
-    batch: Unverified,
-    error: PenstockError | None,
-    guards: dict[Place, Guard | PenstockError],
-    version: int,
-    now_ms: int,
-) -> Unverified | None:
-    """Add the batch's guard or error to `guards`; return the batch if it must be verified again."""
-    guards[batch.place] = batch.guard if error is None else producer_error(error, version)
-    concurrent = version >= ADDS_FROM and _is_concurrent(error)
-    if error is not None and not concurrent:
-        return None
-    try:
-        again = batch.renewed(now_ms)
-    except PenstockError as refusal:
-        guards[batch.place] = refusal
-        return None
-    if concurrent:
-        return again
-    if again is batch:
-        return None
-    guards[batch.place] = NotEnoughReplicas("a transaction marker was appended during verification")
-    return again
-
-
-def _is_concurrent(error: PenstockError | None) -> bool:
-    return error is not None and error.code == _CONCURRENT
-
-
-def producer_error(error: PenstockError, version: int) -> PenstockError:
-    """Return the error that a producer gets when the verification of its batch failed.
-
-    The table in the comment above maps errors of the coordinator to errors of the producer.
-    """
-    code = error.code
-    if code in _AGAIN or (code == _CONCURRENT and version < ADDS_FROM):
-        return NotEnoughReplicas(
-            f"the coordinator did not confirm that the transaction includes the partition: {error}"
-        )
-    if code == "transaction_abortable" and version < ABORTABLE_FROM:
-        return InvalidTxnState(str(error))
-    if code == "producer_fenced":
-        return InvalidProducerEpoch(str(error))
-    return error
-
-
-def guard_of(guards: Guards, place: Place) -> Guard:
-    found = guards[place]
-    if isinstance(found, PenstockError):
-        raise found
-    return found
-
+    from penstock.storage import StorageError
 
 logger = logging.getLogger(__name__)
 
 _ALL: Final = -1
+_WAITING: Final = (_ALL, 1)
+"""Values of acks with which the client waits for a response."""
 WIDE_PARTITIONS_MIN: Final = 32
 """Minimum number of batches for a topic that are appended together, which costs at least 0.1 ms."""
 
@@ -357,6 +125,8 @@ class Produce(Struct, frozen=True, kw_only=True):
         lease: Lease | None,
     ) -> None:
         """Handle one Produce request; call `context.reply` once all batches are acknowledged."""
+        if self._append_single(context, frame, offset, lease):
+            return
         request = decode_request(frame, offset, context.version)
         problem = _problem(context, request)
         if problem is not None:
@@ -372,6 +142,53 @@ class Produce(Struct, frozen=True, kw_only=True):
             _continue(context, self._append(context, request, lease, None, refused))
         else:
             self._begin(context, request, lease, request.transactional_id, refused)
+
+    def _append_single(
+        self, context: RequestContext, frame: memoryview, offset: int, lease: Lease | None
+    ) -> bool:
+        """Append the batch of a request with one ordinary batch for a local partition.
+
+        Return False, without an effect, for all other requests.
+        """
+        version = context.version
+        single = decode_single(frame, offset, version)
+        if (
+            single is None
+            or self.quotas.active
+            or context.rights is not EVERYTHING
+            or self.traces is not None
+        ):
+            return False
+        acks, timeout_ms, key, index, records = single
+        by_id = version >= TOPIC_IDS_FROM
+        topic = (self.partitions.topics_by_id if by_id else self.partitions.topics_by_name).get(key)
+        if topic is None or topic.topic.internal or not records or acks not in _WAITING:
+            return False
+        served = topic.partitions
+        partition = served[index] if 0 <= index < len(served) else None
+        if type(partition) is not LocalPartition:
+            return False
+        log = partition.log
+        config = log.state.config
+        if config.schema_validation_value or config.schema_validation_key:
+            return False
+        deadline = context.started + timeout_ms / 1000
+        pending = _Single(self, context, key, index, deadline)
+        try:
+            pending.appended = log.append(
+                records, now_ms=self.clock.now_ms(), lease=lease, config=config, single=True,
+                opening=Opening.BESIDE,
+            )  # fmt: skip
+        except NeedsOpening:
+            return False
+        except Exception as error:
+            result = PartitionResult(index)
+            _fail(result, topic, error)
+            pending.answer(result)
+            return True
+        self.produce_waiting[pending] = None
+        self.commits.flush_then(pending)
+        return True
 
     def _take_refused(self, context: RequestContext, request: ProduceRequest) -> list[TopicResult]:
         refused, kept = [], []
@@ -404,7 +221,7 @@ class Produce(Struct, frozen=True, kw_only=True):
         by_id = context.version >= TOPIC_IDS_FROM
         topics = self.partitions.topics_by_id if by_id else self.partitions.topics_by_name
         deadline = context.started + request.timeout_ms / 1000
-        pending = _Pending(self, context, request, results, deadline)
+        pending = _Pending(self, context, request.acks, results, deadline)
         sealed: list[_Sealed] = []
         for key, batches in request.topics:
             topic = topics.get(key)
@@ -601,7 +418,7 @@ class Produce(Struct, frozen=True, kw_only=True):
     ) -> None:
         """Append nothing, and respond with `error` for every partition of the request."""
         context.no_answer = request.acks == 0
-        _Pending(self, context, request, _refused(request, error), 0.0).answer()
+        _Pending(self, context, request.acks, _refused(request, error), 0.0).answer()
 
     def refuse_old(
         self, context: RequestContext, frame: memoryview, offset: int, message: str
@@ -704,7 +521,7 @@ class _Pending(Struct, eq=False):
 
     _produce: Produce
     _context: RequestContext
-    _request: ProduceRequest
+    _acks: int
     _results: list[TopicResult] | None
     deadline: float
     outstanding: int = 0
@@ -717,7 +534,7 @@ class _Pending(Struct, eq=False):
         if self._results is not None and not isinstance(ready, Exception):
             try:
                 sealed.partition.append(
-                    ready.records, now_ms=now_ms, acks=self._request.acks, lease=lease,
+                    ready.records, now_ms=now_ms, acks=self._acks, lease=lease,
                     done=sealed.done, guard=sealed.guard, opening=Opening.DONE,
                 )  # fmt: skip
                 result.takes = sealed.partition.append_takes
@@ -747,14 +564,8 @@ class _Pending(Struct, eq=False):
         context = self._context
         quotas = self._produce.quotas
         throttle_ms = quotas.produced(context) if quotas.active else 0
-        single = len(results) == 1 and len(results[0][1]) == 1
-        if single and not context.no_answer and not throttle_ms:
-            key, (result,) = results[0]
-            frame = encode_single_frame(context.version, context.correlation_id, key, result)
-            if frame is not None:
-                context.reply((frame,))
-                self._produce.metrics.answered(context, self._produce.clock.monotonic())
-                return
+        if not throttle_ms and self._answered_single(results):
+            return
         failed = [result for _, of_topic in results for result in of_topic if result.error]
         for result in failed:
             self._produce.metrics.failed(context, result.error)
@@ -771,3 +582,68 @@ class _Pending(Struct, eq=False):
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
         self._produce.metrics.answered(context, self._produce.clock.monotonic())
+
+    def _answered_single(self, results: list[TopicResult]) -> bool:
+        """Send the response of one successful append, if these are its results."""
+        context, produce = self._context, self._produce
+        if len(results) != 1 or len(results[0][1]) != 1 or context.no_answer:
+            return False
+        key, (result,) = results[0]
+        if context.version < FLEXIBLE_FROM or len(key) > SINGLE_KEY_BYTES_MAX or result.error:
+            return False
+        appended = result.base_offset, result.log_append_time_ms, result.log_start_offset
+        _answer_single(produce, context, key, result.index, *appended)
+        return True
+
+
+def _answer_single(
+    produce: Produce,
+    context: RequestContext,
+    key: bytes,
+    index: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+) -> None:
+    frame = encode_single_frame(
+        context.version, context.correlation_id, key, index, base_offset, log_append_time_ms,
+        log_start_offset,
+    )  # fmt: skip
+    context.reply((frame,))
+    produce.metrics.answered(context, produce.clock.monotonic())
+
+
+class _Single(Struct, eq=False):
+    """Request with one batch, which waits until the batch is durable; called by the store."""
+
+    produce: Produce
+    context: RequestContext
+    key: bytes
+    index: int
+    deadline: float
+    appended: AppendResult = NO_APPEND
+
+    def __call__(self, error: StorageError | None) -> None:
+        produce, context = self.produce, self.context
+        if produce.produce_waiting.pop(self, self) is self:
+            return  # it has timed out
+        if error is not None:
+            number, message = error_of(error)
+            self.answer(PartitionResult(self.index, number, message=message))
+            return
+        appended = self.appended[:3]
+        if produce.quotas.active:
+            self.answer(PartitionResult(self.index, 0, *appended))
+            return
+        _answer_single(produce, context, self.key, self.index, *appended)
+
+    def expire(self) -> None:
+        """Respond with REQUEST_TIMED_OUT; the batch may still become durable."""
+        self.produce.produce_waiting.pop(self, None)
+        message = f"{LocalPartition.append_takes} took longer than the timeout"
+        number = error_number("request_timed_out")
+        self.answer(PartitionResult(self.index, number, message=message))
+
+    def answer(self, result: PartitionResult) -> None:
+        results = [(self.key, [result])]
+        _Pending(self.produce, self.context, _ALL, results, self.deadline).answer()

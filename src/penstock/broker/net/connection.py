@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         position, size = 0, len(data)
         owner = self._owner
         while size - position >= 4:
-            if self._must_wait():
+            if self._held or not self._writable or len(self._pending) >= owner.in_flight_max:
                 break
             (length,) = _LENGTH.unpack_from(data, position)
             if not 10 <= length <= owner.frame_bytes_max:
@@ -438,7 +438,13 @@ class Connection(asyncio.BufferedProtocol):
         pending = self._pending
         if pending and pending[0] is request:
             if len(pending) == 1:
-                self._drain()
+                buffers = request.answer
+                if self._reading and not self._closing and buffers and len(buffers) == 1:
+                    pending.popleft()  # the usual case: what `_drain` does, without its calls
+                    self._owner.bytes_out += len(buffers[0])
+                    self._transport.write(buffers[0])
+                else:
+                    self._drain()
             elif not self._draining:
                 self._draining = True
                 asyncio.get_running_loop().call_soon(self._drain)

@@ -236,7 +236,7 @@ def read_request_header(frame: memoryview | bytes) -> RequestHeader:
     api = APIS.get(key)
     if api is not None and version >= api.flexible_from:
         try:
-            offset = skip_tags(frame, offset)
+            offset = skip_tags(frame, offset) if frame[offset] else offset + 1
         except IndexError:
             raise MalformedRequest("the frame ends within the header's tagged fields") from None
     return RequestHeader(key, version, correlation_id, client_id, offset)

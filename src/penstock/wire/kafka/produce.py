@@ -36,6 +36,8 @@ from penstock.wire.kafka.framing import (
 FLEXIBLE_FROM: Final = 9
 LEADERS_FROM: Final = 10
 TOPIC_IDS_FROM: Final = 13
+SINGLE_KEY_BYTES_MAX: Final = 126
+"""Longest topic name whose compact length takes one byte."""
 
 Partition = tuple[int, memoryview | None]
 Topic = tuple[bytes, list[Partition]]
@@ -52,6 +54,8 @@ _V5 = struct.Struct(">ihqqq")
 _V8 = struct.Struct(">ihqqqih")
 _V9 = struct.Struct(">ihqqqBBx")
 _SINGLE_HEAD = struct.Struct(">xhiBB")
+_SINGLE_PARTITION = struct.Struct(">BiBB")
+_NO_TAGS = bytes(3)
 
 
 class ProduceRequest(Struct, eq=False):
@@ -89,9 +93,6 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
     """
     try:
         if version >= FLEXIBLE_FROM:
-            single = _decode_single(frame, offset, version)
-            if single is not None:
-                return single
             request, _ = _decode_flexible(frame, offset, version)
         else:
             request, _ = _decode_plain(frame, offset)
@@ -104,13 +105,16 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
     return request
 
 
-def _decode_single(frame: memoryview, offset: int, version: int) -> ProduceRequest | None:
+def decode_single(
+    frame: memoryview, offset: int, version: int
+) -> tuple[int, int, bytes, int, memoryview] | None:
     """Read the most frequent form: not transactional, one topic, one partition, no tagged fields.
 
-    Return None for other forms and for truncated bytes, which the full decoder must read.
+    Return acks, timeout, topic, partition and records. Return None for other forms and for
+    truncated bytes; the caller then reads them with `decode_request`.
     """
     size = len(frame)
-    if size < offset + 9:
+    if version < FLEXIBLE_FROM or size < offset + 9:
         return None
     acks, timeout_ms, topic_count, start = _SINGLE_HEAD.unpack_from(frame, offset)
     if topic_count != 2 or frame[offset]:
@@ -120,18 +124,22 @@ def _decode_single(frame: memoryview, offset: int, version: int) -> ProduceReque
         if start > 127:
             return None
         key_at, end = offset + 9, offset + 8 + start
-    if size < end + 10 or frame[end] != 2:
+    if size < end + 10:
         return None
-    (index,) = _I32.unpack_from(frame, end + 1)
-    length, records_at = read_uvarint(frame, end + 5)
+    partition_count, index, length, high = _SINGLE_PARTITION.unpack_from(frame, end)
+    records_at = end + 6
+    if length > 127:
+        if high > 127:
+            length, records_at = read_uvarint(frame, end + 5)
+        else:
+            length, records_at = length & 127 | high << 7, end + 7
     records_end = records_at + length - 1
     # The rest must be the three empty sections of tagged fields.
-    if not length or records_end + 3 != size:
+    if partition_count != 2 or not length or records_end + 3 != size:
         return None
-    if frame[records_end] or frame[records_end + 1] or frame[records_end + 2]:
+    if frame[records_end:] != _NO_TAGS:
         return None
-    partitions: list[Partition] = [(index, frame[records_at:records_end])]
-    return ProduceRequest(None, acks, timeout_ms, [(bytes(frame[key_at:end]), partitions)])
+    return acks, timeout_ms, bytes(frame[key_at:end]), index, frame[records_at:records_end]
 
 
 def _decode_flexible(frame: memoryview, offset: int, version: int) -> tuple[ProduceRequest, int]:
@@ -237,28 +245,24 @@ def _single_packer(version: int, key_bytes: int) -> struct.Struct:
 
 
 def encode_single_frame(
-    version: int, correlation_id: int, key: bytes, result: PartitionResult
-) -> bytes | None:
-    """Return the response frame for one successful append.
+    version: int,
+    correlation_id: int,
+    key: bytes,
+    index: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+) -> bytes:
+    """Return the response frame for one successful append, from version `FLEXIBLE_FROM` on.
 
-    None if the version or the length of `key` is not supported; use `encode_response` then.
+    `key` has at most `SINGLE_KEY_BYTES_MAX` bytes.
     """
     size = len(key)
-    if version < FLEXIBLE_FROM or result.error or size > 126:
-        return None
     packer = _single_packer(version, size)
-    head = (packer.size - 4, correlation_id, 2)
+    head = packer.size - 4, correlation_id, 2
     named = (key,) if version >= TOPIC_IDS_FROM else (size + 1, key)
     return packer.pack(
-        *head,
-        *named,
-        2,
-        result.index,
-        0,
-        result.base_offset,
-        result.log_append_time_ms,
-        result.log_start_offset,
-        1,
+        *head, *named, 2, index, 0, base_offset, log_append_time_ms, log_start_offset, 1
     )
 
 

@@ -1,0 +1,124 @@
+"""Requests with one ordinary batch, which take a short path, beside all others.
+
+Version 9 of Produce takes the short path for such a request, version 8 never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.base.errors import UnavailableError
+from penstock.broker.handlers.produce import Produce
+from penstock.broker.server import BrokerServer
+from tests.broker.conftest import StartBroker
+from tests.broker.fake_store import FakeStore
+from tests.broker.wire_client import WireClient, batch, produce_request
+
+Connect = Callable[[BrokerServer], Awaitable[WireClient]]
+GENERAL, SHORT = 8, 9
+GOOD = batch(b"one")
+DAMAGED = GOOD[:-1] + b"\xff"
+CONTROL = batch(b"one", attributes=0x20)
+
+
+def _fields(answer: Any) -> tuple[Any, ...]:
+    result = answer.responses[0].partition_responses[0]
+    return (
+        result.error_code.name,
+        result.error_message,
+        result.base_offset,
+        result.log_start_offset,
+        result.record_errors,
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "request_of"),
+    [
+        ("none", lambda: produce_request("t", GOOD)),
+        ("none", lambda: produce_request("t", GOOD, acks=1)),
+        ("corrupt_message", lambda: produce_request("t", DAMAGED)),
+        ("invalid_record", lambda: produce_request("t", CONTROL)),
+        ("invalid_record", lambda: produce_request("t", GOOD, GOOD)),
+        ("invalid_record", lambda: produce_request("t", b"")),
+        ("invalid_required_acks", lambda: produce_request("t", GOOD, acks=2)),
+        ("unknown_topic_or_partition", lambda: produce_request("t", GOOD, partition=1)),
+        ("unknown_topic_or_partition", lambda: produce_request("t", GOOD, partition=-1)),
+        ("unknown_topic_or_partition", lambda: produce_request("none", GOOD)),
+    ],
+)
+async def test_the_response_is_that_of_the_general_path(
+    broker: BrokerServer, client: WireClient, error: str, request_of: Callable[[], dict[str, Any]]
+) -> None:
+    await client.create("t")
+    general = _fields(await client.call("Produce", GENERAL, request_of()))
+    short = _fields(await client.call("Produce", SHORT, request_of()))
+    appended = 1 if error == "none" else 0
+    assert general[0] == short[0] == error
+    assert short[2] == general[2] + appended
+    assert (*short[:2], *short[3:]) == (*general[:2], *general[3:])
+    assert sum(broker.metrics.latency["Produce"].counts) == 2
+    failures = sum(count for (api, _), count in broker.metrics.errors.items() if api == "Produce")
+    assert failures == 2 * (1 - appended)
+    assert (await client.fetch("t")).high_watermark == 2 * appended
+
+
+async def test_only_one_ordinary_batch_takes_the_short_path(
+    client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create("t", partitions=2)
+    general = 0
+    append = Produce._append
+
+    def counted(self: Produce, *arguments: Any) -> Any:
+        nonlocal general
+        general += 1
+        return append(self, *arguments)
+
+    monkeypatch.setattr(Produce, "_append", counted)
+    await client.produce("t", GOOD, version=SHORT)
+    assert general == 0
+    await client.produce("t", GOOD, version=GENERAL)
+    assert general == 1
+    rows = [{"index": index, "records": GOOD} for index in range(2)]
+    wide = {"acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": rows}]}
+    await client.call("Produce", SHORT, wide)
+    assert general == 2
+
+
+@pytest.mark.parametrize("version", [GENERAL, SHORT])
+async def test_a_timed_out_request_is_answered_once(
+    start_broker: StartBroker, connect: Connect, fake_store: FakeStore, version: int
+) -> None:
+    broker = await start_broker(store=fake_store)
+    client = await connect(broker)
+    await client.create("t")
+    fake_store.held = True
+    request = {**produce_request("t", GOOD), "timeout": 1}
+    name, message, offset, _, _ = _fields(await client.call("Produce", version, request))
+    assert (name, offset) == ("request_timed_out", -1)
+    assert message == "the sync took longer than the timeout"
+    assert not broker.produce_waiting
+    fake_store.held = False
+    fake_store.commit_pending()
+    await client.call("ApiVersions", 0, {})  # the next response is that of the next request
+    assert (await client.fetch("t")).high_watermark == 1
+
+
+@pytest.mark.parametrize("version", [GENERAL, SHORT])
+async def test_a_batch_whose_sync_failed_is_not_acknowledged(
+    start_broker: StartBroker, connect: Connect, fake_store: FakeStore, version: int
+) -> None:
+    broker = await start_broker(store=fake_store)
+    client = await connect(broker)
+    await client.create("t")
+    fake_store.sync_error = UnavailableError("the journal cannot be synced")
+    name, message, offset, _, _ = _fields(
+        await client.call("Produce", version, produce_request("t", GOOD))
+    )
+    assert (name, offset) == ("kafka_storage_error", -1)
+    assert message == "the journal cannot be synced"
+    assert not broker.produce_waiting
