@@ -266,6 +266,18 @@ async def test_the_newest_commit_of_a_partition_wins(control: ControlPlane) -> N
     assert await control.offset_group_ids() == ["g", "h"]
 
 
+async def test_groups_commit_together_and_the_last_commit_of_each_wins(
+    control: ControlPlane,
+) -> None:
+    commits = [("h", [offset(0, 5)]), ("g", [offset(1, 7), offset(0, 1)]), ("g", [offset(0, 6)])]
+    await control.commit_offsets_of(commits)
+    assert await control.committed_offsets("g", None) == [offset(0, 6), offset(1, 7)]
+    assert await control.committed_offsets("h", None) == [offset(0, 5)]
+    with pytest.raises(TooLarge):
+        await control.commit_offsets_of([("g", [offset(0, 9)]), ("h", [offset(0, 1)] * 100_000)])
+    assert await control.committed_offsets("g", None) == [offset(0, 6), offset(1, 7)]
+
+
 async def test_offsets_are_deleted_and_expire(control: ControlPlane) -> None:
     offsets = [offset(0, 5, expire_timestamp_ms=100), offset(1, 6, expire_timestamp_ms=200)]
     await control.commit_offsets(group_id="g", offsets=[*offsets, offset(2, 7), offset(3, 8)])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -27,15 +28,17 @@ from penstock.control import (
     IncompatibleDatabase,
     RecordChange,
     SqliteControlPlane,
+    StaleRecord,
 )
 from penstock.control.drivers.sqlite_writer import (
     CHECKPOINT_OPERATIONS,
-    LONE_COMMIT_SECONDS_MAX,
-    LONE_ROWS_MAX,
+    LOOP_COMMIT_SECONDS_MAX,
+    LOOP_ROWS_MAX,
 )
 from penstock.control.values.errors import WAITING_OPERATIONS_MAX
 
 A = UUID(int=1)
+PAGE_BYTES, FRAME_HEADER_BYTES = 4096, 24
 
 
 async def fill(plane: SqliteControlPlane) -> None:
@@ -239,10 +242,54 @@ async def test_a_small_operation_that_is_alone_is_committed_on_the_loop(tmp_path
     plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
     await plane.start()
     plane._writer._commit_seconds = 0.0  # type: ignore[attr-defined]
-    assert await on_threads(plane, LONE_ROWS_MAX) == [False]
-    assert await on_threads(plane, LONE_ROWS_MAX + 1) == [True]
+    assert await on_threads(plane, LOOP_ROWS_MAX) == [False]
+    assert await on_threads(plane, LOOP_ROWS_MAX + 1) == [True]
     assert await on_threads(plane, None) == [True]
-    assert await on_threads(plane, 1, 1) == [True, True], "they share a sync"
+    assert await on_threads(plane, 1, LOOP_ROWS_MAX - 1) == [False, False]
+    assert await on_threads(plane, 1, LOOP_ROWS_MAX) == [True, True]
+    assert await on_threads(plane, 1, None) == [True, True]
+    await plane.close()
+
+
+@pytest.mark.parametrize("rows", [1, None], ids=["on the loop", "on the thread"])
+@pytest.mark.parametrize("refused", [1, 2])
+async def test_a_rejected_operation_undoes_itself_alone(
+    tmp_path: Path, rows: int | None, refused: int
+) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    await plane._writer.run(lambda connection: connection.execute("CREATE TABLE seen (n)"))
+    plane._writer._commit_seconds = 0.0  # type: ignore[attr-defined]
+
+    def add(connection: sqlite3.Connection, number: int) -> int:
+        connection.execute("INSERT INTO seen VALUES (?)", (number,))
+        if number <= refused:
+            raise StaleRecord("group", "g", 0, number)
+        return number
+
+    calls = [plane._writer.run(partial(add, number=number), rows=rows) for number in (1, 2, 3)]
+    outcomes = await asyncio.gather(*calls[:refused], return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StaleRecord] * refused
+    others = range(refused + 1, 4)
+    assert await asyncio.gather(*calls[refused:]) == list(others)
+    found = await plane._writer.run(
+        lambda connection: connection.execute("SELECT n FROM seen ORDER BY n").fetchall()
+    )
+    assert found == [(number,) for number in others]
+    await plane.close()
+
+
+async def test_a_repeated_commit_of_an_offset_writes_one_page(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    plane = SqliteControlPlane(path)
+    await plane.start()
+    await fill(plane)
+    sizes = []
+    for number in range(10):
+        one = CommittedOffset(topic_id=A, topic="t", partition=0, offset=number)
+        await plane.commit_offsets(group_id="g", offsets=[one])
+        sizes.append(Path(f"{path}-wal").stat().st_size)
+    assert sizes[-1] - sizes[0] == 9 * (PAGE_BYTES + FRAME_HEADER_BYTES)
     await plane.close()
 
 
@@ -274,7 +321,7 @@ async def test_after_a_slow_commit_the_thread_has_the_next_one(tmp_path: Path) -
     plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
     await plane.start()
     pause = threading.Event()
-    await plane._writer.run(lambda connection: pause.wait(2 * LONE_COMMIT_SECONDS_MAX))
+    await plane._writer.run(lambda connection: pause.wait(2 * LOOP_COMMIT_SECONDS_MAX))
     assert await on_threads(plane, 1) == [True]
     await plane.close()
 

@@ -101,8 +101,10 @@ from penstock.control.values.errors import (
     UnstorableText,
 )
 from penstock.control.values.topics import (
+    OFFSETS_PER_CALL_MAX,
     Broker,
     CommittedOffset,
+    GroupCommit,
     MetadataImage,
     Partition,
     SinkCommit,
@@ -127,6 +129,7 @@ _FORMS = {
 __all__ = [
     "GROUP_MEMBER",
     "KEY_ROW",
+    "OFFSETS_PER_CALL_MAX",
     "TRANSACTION",
     "AssignedEpoch",
     "Backlog",
@@ -153,6 +156,7 @@ __all__ = [
     "EpochOpening",
     "FindRequest",
     "Found",
+    "GroupCommit",
     "InSyncReplicas",
     "IncompatibleDatabase",
     "InvalidCommit",

@@ -475,10 +475,10 @@ async def test_a_commit_does_not_wait_longer_than_its_limit(
 ) -> None:
     """Heartbeats wait for it on the same connection."""
 
-    async def never(**_: Any) -> None:
+    async def never(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(broker.control, "commit_offsets", never)
+    monkeypatch.setattr(broker.control, "commit_offsets_of", never)
     broker.settings = replace(broker.settings, offsets_commit_timeout_ms=10)
     give(broker)
     offset = CommittedOffset(topic_id=UUID(int=1), topic="b", partition=0, offset=3)

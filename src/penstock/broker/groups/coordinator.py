@@ -79,9 +79,11 @@ from penstock.broker.groups.share import (
 )
 from penstock.broker.metadata.cluster import delta_of
 from penstock.control import (
+    OFFSETS_PER_CALL_MAX,
     CommittedOffset,
     ControlPlane,
     CoordinationRecord,
+    GroupCommit,
     MetadataImage,
     OpenTransaction,
     StaleClusterEpoch,
@@ -435,6 +437,77 @@ class GroupSource:
         }
 
 
+class _CommitBatch:
+    __slots__ = ("cluster_epoch", "commits", "count", "outcomes")
+
+    def __init__(self, cluster_epoch: int) -> None:
+        self.cluster_epoch = cluster_epoch
+        self.commits: list[GroupCommit] = []
+        self.outcomes: list[asyncio.Future[Exception | None]] = []
+        self.count = 0
+
+    def add(
+        self, group_id: str, offsets: Sequence[CommittedOffset]
+    ) -> asyncio.Future[Exception | None]:
+        outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.commits.append((group_id, offsets))
+        self.outcomes.append(outcome)
+        self.count += len(offsets)
+        return outcome
+
+
+class OffsetCommits:
+    """Stores the commits that groups make in one turn of the event loop as one transaction."""
+
+    def __init__(self, control: ControlPlane, limit_seconds: float) -> None:
+        self._control = control
+        self._limit_seconds = limit_seconds
+        self._batch: _CommitBatch | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def store(
+        self, group_id: str, offsets: Sequence[CommittedOffset], cluster_epoch: int
+    ) -> None:
+        """Store a group's offsets.
+
+        Raises:
+            TimeoutError: they were not stored within the limit; the outcome is unknown.
+            PenstockError: as `ControlPlane.commit_offsets`.
+        """
+        batch = self._batch
+        if (
+            batch is None
+            or batch.cluster_epoch != cluster_epoch
+            or batch.count + len(offsets) > OFFSETS_PER_CALL_MAX
+        ):
+            batch = self._batch = _CommitBatch(cluster_epoch)
+            task = asyncio.get_running_loop().create_task(self._run(batch))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        error = await batch.add(group_id, offsets)
+        if isinstance(error, InvalidError | BugError) and len(batch.commits) > 1:
+            # The database has rejected a row, which may be another group's.
+            await self._store([(group_id, offsets)], cluster_epoch)
+        elif error is not None:
+            raise error
+
+    async def _run(self, batch: _CommitBatch) -> None:
+        if self._batch is batch:
+            self._batch = None
+        error: Exception | None = None
+        try:
+            await self._store(batch.commits, batch.cluster_epoch)
+        except Exception as failure:  # every commit must get an outcome
+            error = failure
+        for outcome in batch.outcomes:
+            if not outcome.done():  # else its request was cancelled
+                outcome.set_result(error)
+
+    async def _store(self, commits: Sequence[GroupCommit], cluster_epoch: int) -> None:
+        async with asyncio.timeout(self._limit_seconds):
+            await self._control.commit_offsets_of(commits, cluster_epoch=cluster_epoch)
+
+
 class GroupCoordinator(Coordinator):
     """Group coordinator of one broker; belongs to the event-loop thread."""
 
@@ -462,6 +535,7 @@ class GroupCoordinator(Coordinator):
             clock=clock,
             loaded=self._loaded,
         )
+        self._commits = OffsetCommits(control, settings.offsets_commit_timeout_ms / 1000)
         self._seen: MetadataImage | None = None
         self._of_groups = ConfigsOfGroups(settings)
         self._retention = OffsetsRetention(settings, self, control=control, clock=clock)
@@ -637,17 +711,15 @@ class GroupCoordinator(Coordinator):
         """
         limit_ms = self._settings.offsets_commit_timeout_ms
         epoch = self.ownership.cluster_epoch
-        if transaction is None:
-            commit = self._control.commit_offsets(
-                group_id=group_id, offsets=offsets, cluster_epoch=epoch
-            )
-        else:
-            commit = self._control.stage_offsets(
-                transaction=transaction, group_id=group_id, offsets=offsets, cluster_epoch=epoch
-            )
         try:
-            async with asyncio.timeout(limit_ms / 1000):
-                await self._fenced(commit)
+            if transaction is None:
+                await self._fenced(self._commits.store(group_id, offsets, epoch))
+            else:
+                stage = self._control.stage_offsets(
+                    transaction=transaction, group_id=group_id, offsets=offsets, cluster_epoch=epoch
+                )
+                async with asyncio.timeout(limit_ms / 1000):
+                    await self._fenced(stage)
         except TimeoutError:
             raise CoordinatorNotAvailable(
                 f"offsets of {group_id!r} were not stored within offsets.commit.timeout.ms ="

@@ -1,9 +1,9 @@
 """A thread that owns a SQLite connection and commits queued operations in groups.
 
-All operations of a group share one transaction, and each runs in a savepoint of it. A rejected
-operation undoes only itself, and one sync makes the whole group durable. The future of an operation
-completes after the commit. If the commit fails, every operation of the group fails with
-`ControlUnavailable`.
+All operations of a group share one transaction, and each runs in a savepoint of it unless it is the
+only one. A rejected operation undoes only itself, and one sync makes the whole group durable. The
+future of an operation completes after the commit. If the commit fails, every operation of the group
+fails with `ControlUnavailable`.
 
 The writer continues after a full disk. After a failed read, write or sync it rejects everything
 until a restart: the state of the disk is unknown, and a repeated sync may succeed without having
@@ -176,10 +176,10 @@ GROUP_OPERATIONS_MAX: Final = 512
 BUSY_TIMEOUT_SECONDS: Final = 2.0
 """SQLite's busy timeout: how long to wait for another owner of the database."""
 
-LONE_ROWS_MAX: Final = 64
-"""Rows up to which an operation may be committed on the caller's event loop."""
+LOOP_ROWS_MAX: Final = 64
+"""Rows up to which the operations of one turn may be committed on the callers' event loop."""
 
-LONE_COMMIT_SECONDS_MAX: Final = 0.002
+LOOP_COMMIT_SECONDS_MAX: Final = 0.002
 """Duration of the last commit above which the event loop commits nothing itself."""
 
 CHECKPOINT_OPERATIONS: Final = 250
@@ -199,7 +199,7 @@ class Entry(NamedTuple):
     future: _Future
     loop: asyncio.AbstractEventLoop
     reads: bool
-    small: bool = False
+    rows: int | None
 
 
 _KINDS: Final[dict[int, type[ControlUnavailable]]] = {
@@ -246,11 +246,12 @@ class Writer(Database, Protocol):
 class SqliteWriter(SqliteDatabase):
     """The writer of a SQLite file, which commits on a thread of its own.
 
-    A single small operation is committed on the caller's event loop instead, while commits are fast
-    and nothing is queued.
+    The operations of one turn of the event loop are committed on the loop itself if they are small,
+    commits are fast, and nothing is queued. The thread would contend with the loop for Python's
+    lock at each statement.
     """
 
-    lone_commits = True
+    commits_on_loop = True
     """Whether small operations may be committed on the event loop.
 
     False if other processes may hold locks.
@@ -286,11 +287,10 @@ class SqliteWriter(SqliteDatabase):
             raise ControlUnavailable("the metadata database is closed")
         loop = asyncio.get_running_loop()
         future: _Future = loop.create_future()
-        small = rows is not None and rows <= LONE_ROWS_MAX
-        entry = Entry(operation, future, loop, reads, small)
+        entry = Entry(operation, future, loop, reads, rows)
         if self._loop is None:
             self._loop = loop
-        if loop is not self._loop or not self.lone_commits:
+        if loop is not self._loop or not self.commits_on_loop:
             self._put(entry)
         else:
             if not self._gathered:
@@ -309,7 +309,7 @@ class SqliteWriter(SqliteDatabase):
 
     def _end_of_turn(self) -> None:
         gathered, self._gathered = self._gathered, []
-        if len(gathered) == 1 and gathered[0].small and self._commit_here(gathered):
+        if gathered and _is_small(gathered) and self._commit_here(gathered):
             return
         for entry in gathered:
             self._put(entry)
@@ -319,7 +319,7 @@ class SqliteWriter(SqliteDatabase):
 
         Return False, and do nothing, if that might block for long.
         """
-        if self._taken != self._queued or self._commit_seconds > LONE_COMMIT_SECONDS_MAX:
+        if self._taken != self._queued or self._commit_seconds > LOOP_COMMIT_SECONDS_MAX:
             return False
         if self._uncopied >= CHECKPOINT_OPERATIONS:
             return False
@@ -331,7 +331,8 @@ class SqliteWriter(SqliteDatabase):
             outcomes = self._outcomes(group)
         finally:
             self._connection_lock.release()
-        _set_results([(group[0].future, outcomes[0])])
+        futures = [entry.future for entry in group]
+        _set_results(list(zip(futures, outcomes, strict=True)))
         return True
 
     async def close(self) -> None:
@@ -343,7 +344,7 @@ class SqliteWriter(SqliteDatabase):
         await loop.run_in_executor(None, self._queue.put, None)
         await loop.run_in_executor(None, self._thread.join)
 
-    # The methods below run on the thread, or on the loop for a lone operation.
+    # The methods below run on the thread, or on the loop for small operations.
 
     def _run(self) -> None:
         last = False
@@ -407,29 +408,35 @@ class SqliteWriter(SqliteDatabase):
 
     def _commit(self, connection: sqlite3.Connection, group: list[Entry]) -> list[_Outcome]:
         self._begin(connection, group)
-        outcomes = [self._attempt(connection, entry.operation) for entry in group]
-        connection.execute("COMMIT")
+        if len(group) == 1:
+            outcomes = [self._attempt(connection, group[0].operation)]
+            connection.execute("ROLLBACK" if outcomes[0][1] is not None else "COMMIT")
+        else:
+            outcomes = [self._in_savepoint(connection, entry.operation) for entry in group]
+            connection.execute("COMMIT")
         self._on_group(True)
         return outcomes
 
-    def _attempt(self, connection: sqlite3.Connection, operation: QueuedOperation) -> _Outcome:
-        """Run one operation in a savepoint. Raises failures that concern the whole group."""
+    def _in_savepoint(self, connection: sqlite3.Connection, operation: QueuedOperation) -> _Outcome:
         connection.execute("SAVEPOINT operation")
+        outcome = self._attempt(connection, operation)
+        if outcome[1] is not None:
+            connection.execute("ROLLBACK TO operation")
+        connection.execute("RELEASE operation")
+        return outcome
+
+    def _attempt(self, connection: sqlite3.Connection, operation: QueuedOperation) -> _Outcome:
+        """Return the outcome of one operation. Raises failures that concern the whole group."""
         try:
-            value = operation(connection)
+            return operation(connection), None
         except sqlite3.Error as cause:
             if not connection.in_transaction or _code(cause) not in _OF_ONE_OPERATION:
                 raise
-            error: Exception = BugError(f"{self._path} rejected a row: {cause}")
+            error = BugError(f"{self._path} rejected a row: {cause}")
             error.__cause__ = cause
+            return None, error
         except Exception as refusal:
-            error = refusal
-        else:
-            connection.execute("RELEASE operation")
-            return value, None
-        connection.execute("ROLLBACK TO operation")
-        connection.execute("RELEASE operation")
-        return None, error
+            return None, refusal
 
     def _failed(self, connection: sqlite3.Connection | None, cause: Exception) -> Exception:
         """Roll the transaction back; return the error for the operations of its group."""
@@ -532,7 +539,7 @@ class SharedWriter(SqliteWriter):
     Before it commits changes, it queues for its turn with the writers of these processes.
     """
 
-    lone_commits = False
+    commits_on_loop = False
 
     def __init__(
         self,
@@ -617,6 +624,15 @@ def new_renewals(path: Path) -> None:
 
 def _renewals_of(path: Path) -> Path:
     return path.with_name(f"{RENEWALS}.sqlite")
+
+
+def _is_small(group: list[Entry]) -> bool:
+    rows = 0
+    for entry in group:
+        if entry.rows is None:
+            return False
+        rows += max(1, entry.rows)
+    return rows <= LOOP_ROWS_MAX
 
 
 def _reads(group: list[Entry]) -> bool:

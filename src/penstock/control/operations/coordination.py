@@ -39,7 +39,12 @@ from penstock.control.values.errors import (
     StaleRecord,
     TooLarge,
 )
-from penstock.control.values.topics import CommittedOffset, StableOffsets
+from penstock.control.values.topics import (
+    OFFSETS_PER_CALL_MAX,
+    CommittedOffset,
+    GroupCommit,
+    StableOffsets,
+)
 
 # Statements for the table of coordinators' records.
 #
@@ -127,32 +132,33 @@ _OVERTAKEN: Final = (
     " AND p.group_id = n.group_id AND p.topic = n.topic AND p.number = n.number"
     " AND p.topic_id = n.id RETURNING 1"
 )
+_REPLACE: Final = (
+    " ON CONFLICT (group_id, topic, number) DO UPDATE SET topic_id = excluded.topic_id,"
+    " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
+    " metadata = excluded.metadata, commit_timestamp_ms = excluded.commit_timestamp_ms,"
+    " expire_timestamp_ms = excluded.expire_timestamp_ms"
+)
 _WRITE: Final = (
     f"INSERT INTO group_offsets (group_id, {_COLUMNS})"  # noqa: S608  (fixed)
     " SELECT new.* FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[], $5::bigint[],"
     " $6::int[], $7::bytea[], $8::bigint[], $9::bigint[])"
     " AS new (group_id, topic, number, topic_id)"
     " WHERE {condition} AND NOT EXISTS (SELECT 1 FROM topics"
-    "  WHERE topics.name = new.topic AND topics.topic_id <> new.topic_id)"
-    " ON CONFLICT (group_id, topic, number) DO UPDATE SET topic_id = excluded.topic_id,"
-    " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
-    " metadata = excluded.metadata, commit_timestamp_ms = excluded.commit_timestamp_ms,"
-    " expire_timestamp_ms = excluded.expire_timestamp_ms"
+    "  WHERE topics.name = new.topic AND topics.topic_id <> new.topic_id)" + _REPLACE
 )
 _WRITE_SQLITE: Final = (
-    "INSERT OR REPLACE INTO group_offsets VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+    "INSERT INTO group_offsets VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)" + _REPLACE  # noqa: S608  (fixed)
 )
+"""Unlike INSERT OR REPLACE, this leaves the pages of the index by topic as they are."""
 
-having_pending = Each(
-    "rows", "", sqlite="SELECT 1 FROM pending_offsets WHERE group_id = $1 LIMIT 1"
-)
+any_pending = Each("rows", "", sqlite="SELECT 1 FROM pending_offsets LIMIT $1")
 overtake = Each(
     "changed",
     "",
     sqlite="UPDATE pending_offsets SET overtaken = 1 WHERE group_id = $1 AND topic = $2"
     " AND number = $3 AND topic_id = $4",
 )
-"""`having_pending` and `overtake` are for SQLite alone: PostgreSQL's `write` includes them."""
+"""`any_pending` and `overtake` are for SQLite alone: PostgreSQL's `write` includes them."""
 write_offsets = Each(
     "changed",
     f"WITH overtaken AS ({_OVERTAKEN}) "  # noqa: S608  (fixed)
@@ -364,10 +370,6 @@ def pending_values_of(one: CommittedOffset) -> tuple[Any, ...]:
 # Source: Kafka's `OffsetMetadataManager`; KIP-98, KIP-447, KIP-890.
 
 
-OFFSETS_PER_CALL_MAX: Final = 100_000
-"""Offsets that one call stores or deletes."""
-
-
 class GroupOffsets(OverDatabase):
     """Methods of `ControlPlane` for groups' offsets.
 
@@ -381,7 +383,13 @@ class GroupOffsets(OverDatabase):
         offsets: Sequence[CommittedOffset],
         cluster_epoch: int | None = None,
     ) -> None:
-        """Store a group's offsets, all or none. The newest commit of a partition wins.
+        """Store a group's offsets, as `commit_offsets_of` does."""
+        await self.commit_offsets_of([(group_id, offsets)], cluster_epoch=cluster_epoch)
+
+    async def commit_offsets_of(
+        self, commits: Sequence[GroupCommit], *, cluster_epoch: int | None = None
+    ) -> None:
+        """Store the offsets of groups, all or none. The newest commit of a partition wins.
 
         Offsets of an earlier topic with the same name are ignored.
 
@@ -389,17 +397,18 @@ class GroupOffsets(OverDatabase):
             TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
             StaleClusterEpoch: brokers were added or removed since the caller's image.
         """
-        _check_count(len(offsets))
+        count = sum(len(offsets) for _, offsets in commits)
+        _check_count(count)
 
         def commit() -> Operation[None]:
-            committed = yield from _newest(offsets)
-            rows = [values_of(group_id, offset) for offset in committed]
-            if (yield having_pending([(group_id,)])):
+            committed = yield from _newest(commits)
+            rows = [values_of(group_id, offset) for group_id, offset in committed]
+            if (yield any_pending([(1,)])):
                 yield overtake([row[:4] for row in rows])
             yield write_offsets(rows)
 
         await self._database.change(
-            commit, lock=Lock.TOPICS, cluster_epoch=cluster_epoch, rows=len(offsets)
+            commit, lock=Lock.TOPICS, cluster_epoch=cluster_epoch, rows=count
         )
 
     @query
@@ -441,8 +450,8 @@ class GroupOffsets(OverDatabase):
         def stage() -> Operation[None]:
             row = yield lock_member(TRANSACTION, key, (GROUP_MEMBER + group_id).encode())
             _check_member(transaction, group_id, row)
-            rows = map(pending_values_of, (yield from _newest(offsets)))
-            yield write_pending(rows, group_id, key)
+            newest = yield from _newest([(group_id, offsets)])
+            yield write_pending([pending_values_of(one) for _, one in newest], group_id, key)
 
         await self._database.change(
             stage, lock=Lock.TOPICS, cluster_epoch=cluster_epoch, rows=len(offsets)
@@ -560,14 +569,21 @@ def _check_count(count: int) -> None:
         raise TooLarge(f"{count} offsets in one call, the limit is {OFFSETS_PER_CALL_MAX}")
 
 
-def _newest(offsets: Sequence[CommittedOffset]) -> Operation[list[CommittedOffset]]:
-    """Return the last offset of each partition, in lock order, without those of deleted topics."""
-    last = {(offset.topic, offset.partition): offset for offset in offsets}
-    renewed = yield read_renewed({(offset.topic, offset.topic_id) for offset in offsets})
+def _newest(commits: Sequence[GroupCommit]) -> Operation[list[tuple[str, CommittedOffset]]]:
+    """Return the last offset of each group and partition, without those of deleted topics.
+
+    They are in lock order, each with its group's id.
+    """
+    last = {
+        (group_id, offset.topic, offset.partition): offset
+        for group_id, offsets in commits
+        for offset in offsets
+    }
+    renewed = yield read_renewed({(offset.topic, offset.topic_id) for offset in last.values()})
     ids = {name: uuid_of(topic_id) for name, topic_id in renewed}
     return [
-        offset
-        for _, offset in sorted(last.items())
+        (group_id, offset)
+        for (group_id, _, _), offset in sorted(last.items())
         if ids.get(offset.topic, offset.topic_id) == offset.topic_id
     ]
 

@@ -195,6 +195,13 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
     expire_timestamp_ms: int | None = None
 
 
+GroupCommit = tuple[str, Sequence[CommittedOffset]]
+"""A group's id and the offsets that it commits."""
+
+OFFSETS_PER_CALL_MAX: Final = 100_000
+"""Offsets that one call stores or deletes."""
+
+
 class StableOffsets(Struct, frozen=True, kw_only=True):
     """A group's committed offsets, and the partitions in which it has pending offsets."""
 

@@ -220,10 +220,14 @@ class Runtime:
         if refused is not None:
             return refused
         self._next_token = token = self._next_token + 1
+        effects = self.core.handle(event, self.ticker.now_ms(), token)
+        if len(effects) == 1 and isinstance(effects[0], Reply) and effects[0].token == token:
+            self.ticker.arm(self.core.next_deadline_ms())
+            return effects[0].response
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[token] = answer
         try:
-            self.handle(event, token)
+            self._perform(effects)
             return await answer
         finally:
             self._waiting.pop(token, None)
