@@ -15,8 +15,10 @@ given up in one and taken in the next, up to 10 s, but for a leave one is enough
 broker computes is milliseconds, so both brokers take as long. A commit is one save with its sync
 here, 0.5 ms with librdkafka's part, 2,000 a second from one client; ten clients share the saves of
 a turn, 8,000. Apache Kafka writes to its page cache, and waits for no disk: as many from one
-client. A share group's records are acquired by batches of 500, and each batch is one row that is
-saved: 0.5 ms, so one consumer gets 300,000 records a second, if it can take them.
+client. The bare program (`peers/bare_transactions.py`) answers the same clients, and only writes
+and syncs what they commit. A share group's records are acquired by batches of 500, and each batch
+is one row that is saved: 0.5 ms, so one consumer gets 300,000 records a second, if it can take
+them.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from compat.parts import class_path, jars
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.harness import Row
 from benchmarks.peers.load import Shape, cpu_seconds, create_topic, produce
+from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.single import APACHE, PENSTOCK, Broker, brokers
 from penstock.client import Client
 
@@ -59,6 +63,7 @@ HEARTBEATS = {
     "consumer": "Members release and take partitions with heartbeats, which librdkafka sends every"
     " 5 s. The last member that changes sends its heartbeat up to 5 s later, with any broker.",
 }
+BARE = "bare program"
 COMMITTERS = {1: 2_000.0, 10: 8_000.0}
 SHARERS = {1: 300_000.0, 10: 400_000.0}
 SHARED_PARTITIONS = 4
@@ -82,8 +87,14 @@ def measure(*, quick: bool) -> list[Row]:
     """Rebalances, commits and records of share groups."""
     runs, commits, records = (1, 300, 300_000) if quick else (3, 2_000, 2_000_000)
     found: Figures = defaultdict(list)
-    with brokers(PENSTOCK, APACHE, configs={DELAY: "0"}) as pair:
+    with (
+        brokers(PENSTOCK, APACHE, configs={DELAY: "0"}) as pair,
+        PeerProcess("benchmarks.peers.bare_transactions", "1", "sync") as server,
+    ):
+        bare = Broker(bootstrap=f"127.0.0.1:{server.said}", pid=server.pid)
         for run in range(runs):
+            for clients in COMMITTERS:
+                found["commits", BARE, clients].append(_commits(bare, clients, commits))
             for name, broker in pair.items():
                 for clients in COMMITTERS:
                     found["commits", name, clients].append(_commits(broker, clients, commits, run))
@@ -181,9 +192,11 @@ def _timed(broker: Broker, *work: Callable[[], None]) -> Figure:
     return Figure(value=time.perf_counter() - begun, cpu_seconds=cpu_seconds(broker.pid) - cpu)
 
 
-def _commits(broker: Broker, clients: int, count: int, run: int) -> Figure:
+def _commits(broker: Broker, clients: int, count: int, run: int | None = None) -> Figure:
+    """Commit offsets from so many clients; a broker without a `run` needs no topic."""
     topic = f"commits-{clients}-{run}"
-    create_topic(broker.bootstrap, topic, 1)
+    if run is not None:
+        create_topic(broker.bootstrap, topic, 1)
     consumers = [
         Consumer(
             {"bootstrap.servers": broker.bootstrap, "group.id": f"{topic}-{number}", "log_level": 0}
@@ -258,6 +271,19 @@ def _rebalance_rows(found: Mapping[tuple[str, str, str | int], list[Figure]]) ->
             )
 
 
+def _limit_of_commits(
+    found: Mapping[tuple[str, str, str | int], list[Figure]], clients: int
+) -> dict[str, Any]:
+    figures = found["commits", BARE, clients]
+    bare, cpu_us = _middle(figures, "value"), _middle(figures, "cpu_seconds") * 1e6
+    return {
+        "bare": bare,
+        "limit": "A commit is synced before its response, Apache Kafka writes it to its page cache."
+        f" The bare program writes and syncs the commits of a turn, and makes {bare:,.0f} a second"
+        f" with {cpu_us:.0f} µs of processor each.",
+    }
+
+
 def _rate_rows(found: Mapping[tuple[str, str, str | int], list[Figure]]) -> Iterator[Row]:
     for part, what, each, cases in (
         ("commits", "offset commits", "client", COMMITTERS),
@@ -274,6 +300,7 @@ def _rate_rows(found: Mapping[tuple[str, str, str | int], list[Figure]]) -> Iter
                 reference=_middle(theirs, "value"),
                 reference_name=APACHE,
                 aim_ratio=1.0 if part == "commits" else None,
+                **_limit_of_commits(found, count) if part == "commits" else {},
             )
             yield Row(
                 name=f"CPU of the broker, {name}",

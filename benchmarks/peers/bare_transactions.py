@@ -1,8 +1,9 @@
-"""Bare server for transactional producers: only the writes that no broker can leave out.
+"""Bare server for transactional producers and offset commits: only the writes that are needed.
 
-It makes one write for each request that must be durable: added partitions, records, the commit, and
-the markers after the answer to the commit. With `sync` each write is synced. Records and markers go
-to one file, everything else to another. The server checks nothing and keeps no state.
+It makes one write for each request of a transaction that must be durable: added partitions,
+records, the commit, and the markers after the answer to the commit. The offset commits of one turn
+of the event loop share one write. With `sync` each write is synced. Records and markers go to one
+file, everything else to another. The server checks nothing and keeps no state.
 
     python -m benchmarks.peers.bare_transactions PARTITIONS sync|none
 """
@@ -14,6 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -62,7 +64,10 @@ class Answers:
             "AddPartitionsToTxn": self._add,
             "Produce": self._produce,
             "EndTxn": self._end,
+            "OffsetCommit": self._commit,
         }
+        self._commits: list[bytes] = []
+        self._committed: list[Callable[[], None]] = []
 
     def _broker(self) -> dict[str, Any]:
         return {"node_id": 1, "host": "127.0.0.1", "port": self.port}
@@ -116,6 +121,36 @@ class Answers:
         asyncio.get_running_loop().call_soon(self._log.write)
         return {}
 
+    def _commit(self, request: Any, frame: memoryview) -> dict[str, Any]:
+        self._commits.append(bytes(frame))
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": row.partition_index, "error_code": 0}
+                    for row in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+        return {"topics": topics}
+
+    def when_written(self, write: Callable[[], None]) -> None:
+        """Call `write` once the commits of this turn are written; now if there is none."""
+        if not self._commits:
+            write()
+            return
+        if not self._committed:
+            asyncio.get_running_loop().call_soon(self._write_commits)
+        self._committed.append(write)
+
+    def _write_commits(self) -> None:
+        commits, self._commits = self._commits, []
+        committed, self._committed = self._committed, []
+        self._coordinator.write(b"".join(commits))
+        for write in committed:
+            write()
+
 
 class Connection(asyncio.Protocol):
     """A client's connection."""
@@ -135,7 +170,8 @@ class Connection(asyncio.Protocol):
                 return
             frame = memoryview(bytes(self._received[4:end]))
             del self._received[:end]
-            self._transport.write(self._answer(frame))
+            answer = self._answer(frame)
+            self._answers.when_written(partial(self._transport.write, answer))
 
     def _answer(self, frame: memoryview) -> bytes:
         header = read_request_header(frame)
