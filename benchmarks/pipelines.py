@@ -30,12 +30,11 @@ What an upsert cannot do without, in CPU seconds of 2 M orders, half of whose ke
 two cores that others kept busy, each part by a bare program, everything warm: records, read and
 opened by the source, through the filter and `sha2` into nothing 2.5; the 1 M rows that remain,
 ready in Arrow, by `write_deltalake` 0.7. Between them rows go from Java to Python by Arrow: 2.4
-where the driver takes all of them, 4.0 where tasks reduce them first, which spares the driver what
-comes again, and 5.5 where Spark sorts them by key. So 7.2 in all, against a limit of 3.2, and 5.6
-without sparing the driver. A first batch takes nearly three times as much, 20, of which 11 into
-nothing: Java interprets and compiles, and Python's workers start. Merges of 10,000 rows into 1 M:
-0.02 for new keys, 0.13 for those of one file of four, 0.45 for keys of all files, which are then
-written anew. Both take 2 M records in a batch. The merges of 20 M orders alone, ten of
+where the driver reads all of them, as in a local session, 4.0 where tasks reduce them first, and
+5.5 where Spark sorts them by key. So 5.6 in all, against a limit of 3.2. In a first batch Java also
+interprets and compiles, and Python's workers start. Merges of 10,000 rows into 1 M: 0.02 for new
+keys, 0.13 for those of one file of four, 0.45 for keys of all files, which are then written anew.
+Both take 2 M records in a batch. The merges of 20 M orders alone, ten of
 2 M records, take 3.2 s/M, as each writes more of a table that grows (`main_job/merges.py`).
 
 The scale is chosen by environment:

@@ -49,3 +49,10 @@ def query_of(batch: DataFrame) -> str | None:
     if context is None:  # a client of a Spark server: the property stays on the server
         return None
     return context.getLocalProperty(QUERY_PROPERTY)
+
+
+def runs_locally() -> bool:
+    """Whether the tasks of this process's Spark session run in the driver."""
+    context = SparkContext._active_spark_context
+    master = "" if context is None else str(context.master)
+    return master == "local" or master.startswith("local[")

@@ -23,7 +23,12 @@ from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact, read_table
 from penstock.spark.tables.commits import Commit
 from penstock.spark.tables.files import codec_of
-from penstock.spark.tables.upsert import REMOVES
+from penstock.spark.tables.upsert import (
+    LARGE,
+    REMOVES,
+    WHOLE_ROW_BYTES_MAX,
+    WHOLE_ROWS_MAX,
+)
 from tests.spark.conftest import Topic
 from tests.spark.tables.test_newest import VALUES
 
@@ -316,10 +321,36 @@ def test_rows_that_tasks_cannot_reduce_are_sorted_by_key(spark: SparkSession, ta
         staged = merging.stage(rows, 0)
     finally:
         settings.set("spark.driver.maxResultSize", most)
+        spark.conf.unset(LARGE)
     assert not staged.once
     assert staged.commit().rows == keys
     assert {row[2] for row in kept(table)} == {tasks - 1}
     assert merging.stage(rows, 1).once
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "large"),
+    [
+        (WHOLE_ROWS_MAX, "'é'", False),
+        (WHOLE_ROWS_MAX + 1, "'é'", True),
+        (10, f"repeat('é', {WHOLE_ROW_BYTES_MAX // 2})", False),
+        (10, f"repeat('é', {WHOLE_ROW_BYTES_MAX // 2 + 1})", True),
+    ],
+)
+def test_the_driver_reads_no_more_than_its_limits(
+    spark: SparkSession, table: Path, count: int, name: str, large: bool
+) -> None:
+    rows = spark.range(0, count, 1, 1).selectExpr("id % 7 as id", f"{name} as name", "id as at")
+    merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")
+    try:
+        assert merging.stage(rows, 0).once is not large
+        # Later batches of the query are reduced in tasks at once.
+        staged = merging.stage(rows, 0)
+    finally:
+        spark.conf.unset(LARGE)
+    assert staged.once
+    assert staged.commit().rows == 7
+    assert {row[2] for row in kept(table)} == set(range(count - 7, count))
 
 
 LISTS = (

@@ -117,5 +117,11 @@ def in_tasks(schema: StructType, *, keys: Sequence[str], order: str) -> bool:
     )
 
 
+def is_flat(schema: StructType) -> bool:
+    """Return whether all values are numbers, times, texts or bytes, none of them nested."""
+    kinds = [field.dataType for field in schema]
+    return all(_plain(kind) or isinstance(kind, FractionalType) for kind in kinds)
+
+
 def _plain(kind: DataType) -> bool:
     return isinstance(kind, _PLAIN)

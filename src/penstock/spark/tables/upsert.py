@@ -4,11 +4,17 @@ The table has one row per key, the latest one. Each batch is merged in one commi
 transaction identifiers as an append (see `append.py`). The batch passes through the driver as Arrow
 data. Its size is therefore limited: in rows here, in bytes by Spark's `spark.driver.maxResultSize`.
 
-With `order_by`, only the greatest row of each key in a batch is merged. Each task reduces its own
-rows, and the driver reduces the rows of all tasks (`newest.py`). For types that this does not
-support, and if the tasks return more than `spark.driver.maxResultSize`, Spark moves the rows of a
-key to one task instead. A merged row replaces the stored row unless it is older. With
-`delete_when`, the merged row may delete the stored row.
+With `order_by`, only the greatest row of each key in a batch is merged. There are three ways to
+find it. Each is used if the one before exceeds its limit or does not support a type:
+
+1. In a local session the driver reads all rows and reduces them (`newest.py`). A task fails if it
+   has more than `WHOLE_ROWS_MAX` rows or a row with more than `WHOLE_ROW_BYTES_MAX` bytes of texts.
+2. Each task reduces its own rows, and the driver reduces the rows of all tasks. The job fails if
+   the tasks return more than `spark.driver.maxResultSize`.
+3. Spark moves the rows of a key to one task, which returns the greatest.
+
+A merged row replaces the stored row unless it is older. With `delete_when`, the merged row may
+delete the stored row.
 
 A deleted key leaves no trace in the table. If a *later batch* has an older row of the key, that row
 would be inserted again. This cannot happen if `order_by` is the log's offset and each key has one
@@ -19,9 +25,10 @@ of using `delete_when`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Final
 
 import pyarrow as pa
@@ -33,6 +40,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     CalendarIntervalType,
     DataType,
@@ -46,12 +54,12 @@ from pyspark.sql.types import (
 
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.schema import quoted
-from penstock.spark.staged import Staged, query_of
+from penstock.spark.staged import Staged, query_of, runs_locally
 from penstock.spark.tables.append import DeltaSink, Written
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.files import checked, delta_properties
 from penstock.spark.tables.location import absolute, check_writable
-from penstock.spark.tables.newest import Newest, distinct, in_tasks
+from penstock.spark.tables.newest import Newest, distinct, in_tasks, is_flat
 from penstock.spark.tables.rules import (
     CONSTRAINT,
     Rule,
@@ -78,11 +86,22 @@ from penstock.spark.tables.statistics import bounded, is_local, property_of, unl
 
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
+WHOLE_ROWS_MAX: Final = 1 << 20
+"""Most rows of a task that the driver reads without a reduction in the task."""
+WHOLE_ROW_BYTES_MAX: Final = 256
+"""Most bytes of texts and binary values in such a row."""
 INVALID_ROWS: Final = "Invalid data found"
 """Part of the message that `deltalake` raises for rows that break a constraint."""
 REMOVES: Final = "_penstock_removes"
 _UNORDERED: Final = (CalendarIntervalType, MapType, NullType, VariantType)
 _RESULT_BOUND: Final = "spark.driver.maxResultSize"
+_TOO_LARGE: Final = "the rows of a task are too large for the driver"
+_BOUNDS: Final = (_RESULT_BOUND, _TOO_LARGE)
+"""Parts of the errors of tasks whose rows exceed a limit."""
+LARGE: Final = "spark.penstock.upsert.large"
+"""Setting of a query's session after the driver could not read all rows of a batch."""
+_ROW_NUMBER_BITS: Final = 33
+"""Low bits of Spark's `monotonically_increasing_id`, which number the rows of a task."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -129,20 +148,33 @@ class KeyedRows:
         marked = self.marked(batch, partitions)
         if self._order_by is None:
             return self._checked(marked, rules, DataFrame.toArrow), True
-        if in_tasks(marked.schema, keys=self._keys, order=self._order_by):
-            reduced = partial(_reduced, keys=self._keys, order=(self._order_by, REMOVES))
+        once = True
+        for read in self._reductions(marked):
             try:
-                return self._checked(marked, rules, reduced), True
+                return self._checked(marked, rules, read), once
             except Exception as error:
-                if _RESULT_BOUND not in str(error):
+                if not any(bound in str(error) for bound in _BOUNDS):
                     raise
-                _LOG.warning(
-                    "table %s: the rows of all tasks exceed %s. Reading the batch again, grouped "
-                    "by key in Spark. Lower the trigger's limit of records to avoid this",
-                    self._name, _RESULT_BOUND,
-                )  # fmt: skip
+                once = False
+        if not once:
+            _LOG.warning(
+                "table %s: the rows of all tasks exceed %s. Reading the batch again, grouped by "
+                "key in Spark. Lower the trigger's limit of records to avoid this",
+                self._name, _RESULT_BOUND,
+            )  # fmt: skip
         newest = partial(self._sorted, order=_column(self._order_by))
         return self._checked(marked, rules, lambda rows: newest(rows).toArrow()), False
+
+    def _reductions(self, marked: DataFrame) -> Iterator[Callable[[DataFrame], pa.Table]]:
+        """Yield the functions that read the newest rows with Arrow, each if those before failed."""
+        order = str(self._order_by)
+        if not in_tasks(marked.schema, keys=self._keys, order=order):
+            return
+        settings = marked.sparkSession.conf
+        if runs_locally() and is_flat(marked.schema) and settings.get(LARGE, "false") == "false":
+            yield partial(_whole, keys=self._keys, order=(order, REMOVES))
+            settings.set(LARGE, "true")
+        yield partial(_reduced, keys=self._keys, order=(order, REMOVES))
 
     def _checked(
         self, marked: DataFrame, rules: Sequence[Rule], read: Callable[[DataFrame], pa.Table]
@@ -485,6 +517,19 @@ def partitions_of(table: DeltaTable | None, names: Sequence[str]) -> list[str]:
 
 def _done(batch_id: int, *, replayed: bool = True) -> Written:
     return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=replayed)
+
+
+def _whole(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
+    number = F.monotonically_increasing_id().bitwiseAND((1 << _ROW_NUMBER_BITS) - 1)
+    sizes = [
+        F.coalesce(F.octet_length(_column(field.name)).cast("long"), F.lit(0))
+        for field in rows.schema
+        if isinstance(field.dataType, (StringType, BinaryType))
+    ]
+    fits = (number < WHOLE_ROWS_MAX) & (reduce(add, sizes, F.lit(0)) <= WHOLE_ROW_BYTES_MAX)
+    failure = F.raise_error(F.lit(_TOO_LARGE)).cast("boolean")
+    found = rows.withColumn(REMOVES, F.when(fits, F.col(REMOVES)).otherwise(failure)).toArrow()
+    return Newest(keys=tuple(keys), order=tuple(order)).of(found)
 
 
 def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
