@@ -33,7 +33,7 @@ ready in Arrow, by `write_deltalake` 0.7. Between them rows go from Java to Pyth
 where the driver reads all of them, as in a local session, 4.0 where tasks reduce them first, and
 5.5 where Spark sorts them by key. So 5.6 in all, against a limit of 3.2. In a first batch Java also
 interprets and compiles, and Python's workers start. Merges of 10,000 rows into 1 M: 0.02 for new
-keys, 0.13 for those of one file of four, 0.45 for keys of all files, which are then written anew.
+keys, 0.13 for those of one file of four, 0.45 for keys of all files, which are then rewritten.
 Both take 2 M records in a batch. The merges of 20 M orders alone, ten of
 2 M records, take 3.2 s/M, as each writes more of a table that grows (`main_job/merges.py`).
 
