@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -242,6 +243,7 @@ async def test_idle_partitions_rest_until_they_get_records(start_broker: StartBr
 
     assert await fetched() == []
     assert (len(session.active), len(session.resting)) == (0, 40)
+    assert sys.getsizeof(session.active) < 500  # without the slots of 40 partitions
     waiting = asyncio.ensure_future(fetched(wait=20_000))
     while not session.waiting:
         await asyncio.sleep(0)

@@ -457,6 +457,8 @@ class FetchOperation:
         for partition in idle:
             if session.complete or self._without_records(partition) is None:
                 session.rest(partition, partition.source)
+        if idle:
+            session.compact()
 
     def _in_turn(self, *, look_at_all: bool) -> Iterable[FetchPartition]:
         session, read_as = self._plan.session, (self._fetch.partitions.generation, self._committed)

@@ -172,6 +172,10 @@ class FetchSession:
         self.resting[source] = partition
         self.watched.setdefault(source, {})[self] = None
 
+    def compact(self) -> None:
+        """Free the slots of partitions that rest now, because each iteration visits them."""
+        self.active = dict.fromkeys(self.active)
+
     def wake(self, source: object) -> None:
         """Read the partition of `source` again; the caller has removed the watch of `source`."""
         self.response = None
