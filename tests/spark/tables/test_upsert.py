@@ -27,7 +27,6 @@ from penstock.spark.tables.upsert import (
     LARGE,
     REMOVES,
     WHOLE_ROW_BYTES_MAX,
-    WHOLE_ROWS_MAX,
 )
 from tests.spark.conftest import Topic
 from tests.spark.tables.test_newest import VALUES
@@ -331,15 +330,21 @@ def test_rows_that_tasks_cannot_reduce_are_sorted_by_key(spark: SparkSession, ta
 @pytest.mark.parametrize(
     ("count", "name", "large"),
     [
-        (WHOLE_ROWS_MAX, "'é'", False),
-        (WHOLE_ROWS_MAX + 1, "'é'", True),
+        (1000, "'é'", False),
+        (1001, "'é'", True),
         (10, f"repeat('é', {WHOLE_ROW_BYTES_MAX // 2})", False),
         (10, f"repeat('é', {WHOLE_ROW_BYTES_MAX // 2 + 1})", True),
     ],
 )
 def test_the_driver_reads_no_more_than_its_limits(
-    spark: SparkSession, table: Path, count: int, name: str, large: bool
+    spark: SparkSession,
+    table: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    name: str,
+    large: bool,
 ) -> None:
+    monkeypatch.setattr("penstock.spark.tables.upsert.WHOLE_ROWS_MAX", 1000)
     rows = spark.range(0, count, 1, 1).selectExpr("id % 7 as id", f"{name} as name", "id as at")
     merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")
     try:
