@@ -113,17 +113,12 @@ _Lengths = NDArray[np.uint32]
 _Footprint = tuple[int, int, int]
 """Values of `Credit` without the cost of its construction, since each frame has one."""
 
-_OPEN: Final = ServerState.OPEN
-"""Alias for the code that runs per frame, because access to an enumeration's member is slower."""
-_OPAQUE: Final = ChunkFormat.OPAQUE
-
 _DATA: Final = (DATA, DATA_BATCH)
-_OPEN_FRAMES: Final = (*_DATA, PING, PONG)
 _ALLOWED: Final[Mapping[ServerState, tuple[int, ...]]] = {
     ServerState.HANDSHAKE: (HELLO, PING),
     ServerState.INTRODUCING: (),
-    ServerState.OPEN: _OPEN_FRAMES,
-    ServerState.DRAINING: _OPEN_FRAMES,
+    ServerState.OPEN: (*_DATA, PING, PONG),
+    ServerState.DRAINING: (*_DATA, PING, PONG),
     ServerState.CLOSED: (),
 }
 
@@ -186,11 +181,10 @@ class ServerMachine:
             ProtocolViolation, MalformedFrame: the connection must be closed; call `violated`.
         """
         kind = frame.header.type
-        state = self.state
         self.frames += 1
-        if kind not in (_OPEN_FRAMES if state is _OPEN else _ALLOWED[state]):
+        if kind not in _ALLOWED[self.state]:
             raise ProtocolViolation(
-                f"frame type {_name(kind)} is not allowed in state {state.value}"
+                f"frame type {_name(kind)} is not allowed in state {self.state.value}"
             )
         return self._handlers[kind](frame)
 
@@ -548,7 +542,7 @@ def _descriptors(data: bytes, count: int, what: str) -> _Lengths:
 
 def _format(number: int) -> ChunkFormat:
     if number == 0:
-        return _OPAQUE
+        return ChunkFormat.OPAQUE
     try:
         return ChunkFormat(number)
     except ValueError:

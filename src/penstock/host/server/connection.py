@@ -74,8 +74,6 @@ BLOCKS_ON_LOAN_MAX: Final = 8
 RECEIVE_BYTES_MAX: Final = 1 << 20
 """Maximum bytes of a large frame that are received in one step."""
 
-_NOTHING: Final = memoryview(b"")
-
 
 class PeerClosed(Exception):
     """The producer has closed its side of the connection."""
@@ -283,8 +281,6 @@ FRAME_BYTES_PER_MS_MIN: Final = 64
 
 logger = logging.getLogger(__name__)
 
-_HANDSHAKE: Final = ServerState.HANDSHAKE
-"""Alias for the code that runs per frame, because access to an enumeration's member is slower."""
 _BROKEN: Final = Failed("the sink failed; the agent's log has the cause", retryable=True)
 
 Introduced = Callable[[Introduction | PenstockError], None]
@@ -515,7 +511,7 @@ class HostConnection:
         self._send_output()
 
     def _receive_into(self, target: memoryview) -> int:
-        if self.machine.state is _HANDSHAKE:
+        if self.machine.state is ServerState.HANDSHAKE:
             received = self._receive_hello(target)
         else:
             received = self._socket.recv_into(target)

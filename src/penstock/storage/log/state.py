@@ -390,12 +390,7 @@ class LogState:
         append_time = config.message_timestamp_type != "CreateTime" and not stamped
         if append_time:
             headers = stamp_times(batches, headers, now_ms)
-        if len(headers) == 1 and headers[0].producer_id < 0 and not stamped:
-            header, undo = headers[0], None  # the usual case of `_stamp`
-            stamp(batches, 0, base_offset, header.batch_length, self.leader_epoch)
-            next_offset = base_offset + header.last_offset_delta + 1
-        else:
-            next_offset, undo = self._stamp(batches, headers, now_ms, stamped)
+        next_offset, undo = self._stamp(batches, headers, now_ms, stamped)
         data: Buffer = batches
         if size_bytes <= COPIED_APPEND_BYTES_MAX:
             data, lease = bytes(batches), None
@@ -567,9 +562,8 @@ class LogState:
                 segment.add(item.next_offset - 1, newest, item.size_bytes, apart_bytes)
             for header in headers or ():
                 base_offset = header.base_offset if item.stamped else base_offset
-                last_offset, size_bytes = base_offset + header.last_offset_delta, header.size_bytes
-                segment.add(last_offset, header.newest_timestamp, size_bytes, apart_bytes)
-                base_offset = last_offset + 1
+                segment.add_batch(header, base_offset, apart_bytes)
+                base_offset += header.last_offset_delta + 1
             item.known_headers = []
             item.undo = None
             written_bytes += item.size_bytes
@@ -581,32 +575,6 @@ class LogState:
         self.queue.unwritten_bytes -= written_bytes
         parts.counters.written_bytes += written_bytes
         self._drop_leased(items, leased)
-
-    def note_written_alone(self, item: Appended[LogState]) -> None:
-        """Record one append as `note_written`, without its loops."""
-        segment, headers = item.segment, item.known_headers
-        index, config = segment.index, self.config
-        if (
-            index is None
-            or segment is not self.growing
-            or headers is None
-            or len(headers) != 1
-            or item.stamped
-            or item.lease is not None
-            or self.unindexed
-        ):
-            self.note_written([item])
-            return
-        full = len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes
-        apart_bytes = RELATIVE_OFFSET_MAX if full else config.index_interval_bytes
-        size_bytes, parts = item.size_bytes, self.parts
-        segment.add(item.next_offset - 1, headers[0].newest_timestamp, size_bytes, apart_bytes)
-        parts.changes.of(self).add(segment)
-        item.known_headers, item.undo = [], None
-        self.unwritten_bytes -= size_bytes
-        self.queue.unwritten_bytes -= size_bytes
-        parts.counters.written_bytes += size_bytes
-        self.tail.written += 1
 
     def _index_aborted(self, written_offset: int) -> None:
         """Index the aborted transactions with markers below `written_offset`; raises CorruptLog."""

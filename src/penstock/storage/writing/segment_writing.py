@@ -284,7 +284,7 @@ class SegmentWriter:
         queue.write_error = None
         log.unwritten_bytes += size_bytes
         queue.unwritten_bytes += size_bytes
-        log.note_written_alone(item)
+        log.note_written([item])
         if self._tails.crowded:
             self._tails.shrink()
 

@@ -108,18 +108,18 @@ def decode_body(prelude: Prelude, body: memoryview) -> Frame:
 
 
 def _header(head: bytes, header_crc: int) -> Header:
-    if crc32c(head) != header_crc:
-        raise _wrong_checksum(head, header_crc)
+    _check_header(head, header_crc)
     try:
         return Header.FromString(head)
     except DecodeError as error:
         raise MalformedFrame(f"header of {len(head)} bytes is not Protobuf: {error}") from None
 
 
-def _wrong_checksum(head: Readable, header_crc: int) -> MalformedFrame:
-    return MalformedFrame(
-        f"header checksum {header_crc:#010x} does not match its {len(head)} bytes"
-    )
+def _check_header(head: Readable, header_crc: int) -> None:
+    if crc32c(head) != header_crc:
+        raise MalformedFrame(
+            f"header checksum {header_crc:#010x} does not match its {len(head)} bytes"
+        )
 
 
 def check_payload(payload: memoryview, payload_crc: int) -> None:
@@ -195,8 +195,7 @@ def decode_parts(
         return None, size
     body = memoryview(buffer)[offset + PRELUDE_BYTES : offset + size]
     header, payload = body[: prelude.header_bytes], body[prelude.header_bytes :]
-    if crc32c(header) != prelude.header_crc:
-        raise _wrong_checksum(header, prelude.header_crc)
+    _check_header(header, prelude.header_crc)
     if prelude.flags:
         check_payload(payload, prelude.payload_crc)
     return (header, payload), size
@@ -210,14 +209,16 @@ def encode_parts(header: bytes, payload_bytes: int) -> bytes:
     Raises:
         MalformedFrame: the header is empty or longer than 65,535 bytes.
     """
-    if not 0 < len(header) <= HEADER_BYTES_MAX:
-        raise _wrong_size(header)
+    _check_size(header)
     frame_bytes = len(header) + payload_bytes
     return _PRELUDE.pack(frame_bytes, len(header), 0, 0, crc32c(header), 0) + header
 
 
-def _wrong_size(header: bytes) -> MalformedFrame:
-    return MalformedFrame(f"header of {len(header)} bytes: must have 1 to {HEADER_BYTES_MAX} bytes")
+def _check_size(header: bytes) -> None:
+    if not 0 < len(header) <= HEADER_BYTES_MAX:
+        raise MalformedFrame(
+            f"header of {len(header)} bytes: must have 1 to {HEADER_BYTES_MAX} bytes"
+        )
 
 
 def encode(
@@ -237,9 +238,7 @@ def encode(
         MalformedFrame: the header is longer than 65,535 bytes.
     """
     body = header.SerializeToString()
-    size = len(body)
-    if not 0 < size <= HEADER_BYTES_MAX:
-        raise _wrong_size(body)
+    _check_size(body)
     flags, crc = 0, 0
     if checksum:
         flags = FLAG_PAYLOAD_CRC
@@ -250,4 +249,5 @@ def encode(
     if in_ring:
         flags |= FLAG_PAYLOAD_IN_RING
         payload_bytes = 0
-    return _PRELUDE.pack(size + payload_bytes, size, flags, 0, crc32c(body), crc) + body
+    prelude = _PRELUDE.pack(len(body) + payload_bytes, len(body), flags, 0, crc32c(body), crc)
+    return prelude + body
