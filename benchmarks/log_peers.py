@@ -121,12 +121,6 @@ MEASURES: Final = (
 )
 
 
-NOTES: Final = {
-    "resident memory, records of the load kept": "in a checkout, which compiles kernels with Numba:"
-    " 110 MiB that a platform wheel does not need",
-}
-
-
 def measure(*, quick: bool) -> list[Row]:
     """Run each load on every server in turn, several times over."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -240,7 +234,7 @@ def _rows(measure: Measure, found: Mapping[str, list[float]]) -> Iterator[Row]:
 
 
 def _row(measure: Measure, middle: Mapping[str, float], ours: str, peer: str) -> Row:
-    name, prediction, note = measure.name, measure.predicted, NOTES.get(measure.name, "")
+    name, prediction, note = measure.name, measure.predicted, ""
     if measure.cached is not None and ours == SYNCED:
         name += ", synced"
     elif measure.cached is not None:
