@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -195,7 +196,7 @@ def test_the_frame_of_a_single_partition_equals_the_general_one(
     version: int, result: PartitionResult, correlation_id: int, key: str
 ) -> None:
     name = bytes(range(16)) if version >= TOPIC_IDS_FROM else key.encode()
-    if version < FLEXIBLE_FROM or result.error or len(name) > SINGLE_KEY_BYTES_MAX:
+    if result.error or len(name) > SINGLE_KEY_BYTES_MAX:
         return
     frame = encode_single_frame(
         version, correlation_id, name, result.index, result.base_offset, result.log_append_time_ms,
@@ -203,16 +204,20 @@ def test_the_frame_of_a_single_partition_equals_the_general_one(
     )  # fmt: skip
     result.message, result.record_errors, result.leader = None, (), None
     body = encode_response(version, [(name, [result])])
-    assert frame == response_prefix(correlation_id, 1, len(body)) + body
+    header_version = 1 if version >= FLEXIBLE_FROM else 0
+    assert frame == response_prefix(correlation_id, header_version, len(body)) + body
 
 
 def _single_request(version: int, key: bytes, records: bytes) -> bytes:
+    if version < FLEXIBLE_FROM:
+        body = b"head\xff\xff" + struct.pack(">hiih", -1, 30_000, 1, len(key)) + key
+        return body + struct.pack(">iii", 1, 7, len(records)) + records
     named = key if version >= TOPIC_IDS_FROM else uvarint(len(key) + 1) + key
     body = b"head\0\xff\xff\0\0\x75\x30\x02" + named + b"\x02\0\0\0\x07"
     return body + uvarint(len(records) + 1) + records + bytes(3)
 
 
-@pytest.mark.parametrize("version", range(FLEXIBLE_FROM, VERSIONS[-1] + 1))
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("size", [1, 126, 127, 128, 16_382, 16_383, 16_384])
 def test_a_request_with_one_batch_reads_as_by_the_general_decoder(version: int, size: int) -> None:
     key = bytes(range(16)) if version >= TOPIC_IDS_FROM else b"name"
@@ -235,13 +240,26 @@ def test_other_requests_are_left_to_the_general_decoder(version: int, data: Any)
     request = decode_request(frame, 4, version)
     single = decode_single(frame, 4, version)
     if single is not None:
-        assert version >= FLEXIBLE_FROM
         assert request.transactional_id is None
         assert [(single[2], [single[3:]])] == request.topics
         assert single[:2] == (request.acks, request.timeout_ms)
 
 
-def test_every_cut_of_a_request_with_one_batch_is_left_to_the_general_decoder() -> None:
-    whole = _single_request(10, b"name", b"r" * 200)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_cut_of_a_request_with_one_batch_is_left_to_the_general_decoder(version: int) -> None:
+    key = bytes(range(16)) if version >= TOPIC_IDS_FROM else b"name"
+    whole = _single_request(version, key, b"r" * 200)
     for size in range(4, len(whole)):
-        assert decode_single(memoryview(whole)[:size], 4, 10) is None
+        assert decode_single(memoryview(whole)[:size], 4, version) is None
+    assert decode_single(memoryview(whole + b"more"), 4, version) is None
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_long_and_missing_names_are_left_to_the_general_decoder(version: int) -> None:
+    for size, read in ((0, True), (SINGLE_KEY_BYTES_MAX, True), (SINGLE_KEY_BYTES_MAX + 1, False)):
+        frame = memoryview(_single_request(version, b"n" * size, b"r"))
+        assert (decode_single(frame, 4, version) is not None) == read
+    named = struct.pack(">h", 1) + b"n" if version < FLEXIBLE_FROM else uvarint(2) + b"n"
+    missing = b"\xff\xff" if version < FLEXIBLE_FROM else b"\0"
+    frame = memoryview(_single_request(version, b"n", b"r").replace(named, missing, 1))
+    assert decode_single(frame, 4, version) is None

@@ -589,7 +589,7 @@ class _Pending(Struct, eq=False):
         if len(results) != 1 or len(results[0][1]) != 1 or context.no_answer:
             return False
         key, (result,) = results[0]
-        if context.version < FLEXIBLE_FROM or len(key) > SINGLE_KEY_BYTES_MAX or result.error:
+        if len(key) > SINGLE_KEY_BYTES_MAX or result.error:
             return False
         appended = result.base_offset, result.log_append_time_ms, result.log_start_offset
         _answer_single(produce, context, key, result.index, *appended)

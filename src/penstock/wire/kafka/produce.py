@@ -37,7 +37,8 @@ FLEXIBLE_FROM: Final = 9
 LEADERS_FROM: Final = 10
 TOPIC_IDS_FROM: Final = 13
 SINGLE_KEY_BYTES_MAX: Final = 126
-"""Longest topic name whose compact length takes one byte."""
+"""Longest topic name of a request for one partition that the short forms of the codec accept. Its
+compact length takes one byte."""
 
 Partition = tuple[int, memoryview | None]
 Topic = tuple[bytes, list[Partition]]
@@ -53,9 +54,8 @@ _V2 = struct.Struct(">ihqq")
 _V5 = struct.Struct(">ihqqq")
 _V8 = struct.Struct(">ihqqqih")
 _V9 = struct.Struct(">ihqqqBBx")
-_SINGLE_HEAD = struct.Struct(">xhiBB")
-_SINGLE_PARTITION = struct.Struct(">BiBB")
-_NO_TAGS = bytes(3)
+_SINGLE_HEAD = struct.Struct(">BhiBB")
+_PLAIN_SINGLE_HEAD = struct.Struct(">hhiih")
 
 
 class ProduceRequest(Struct, eq=False):
@@ -113,33 +113,54 @@ def decode_single(
     Return acks, timeout, topic, partition and records. Return None for other forms and for
     truncated bytes; the caller then reads them with `decode_request`.
     """
-    size = len(frame)
-    if version < FLEXIBLE_FROM or size < offset + 9:
-        return None
-    acks, timeout_ms, topic_count, start = _SINGLE_HEAD.unpack_from(frame, offset)
-    if topic_count != 2 or frame[offset]:
-        return None
-    key_at, end = offset + 8, offset + 24
-    if version < TOPIC_IDS_FROM:
-        if start > 127:
+    try:
+        if version >= FLEXIBLE_FROM:
+            return _flexible_single(frame, offset, version)
+        no_id, acks, timeout_ms, topics, size = _PLAIN_SINGLE_HEAD.unpack_from(frame, offset)
+        if no_id != -1 or topics != 1 or not 0 <= size <= SINGLE_KEY_BYTES_MAX:
             return None
-        key_at, end = offset + 9, offset + 8 + start
-    if size < end + 10:
+        key, partitions, index, length = _plain_single(size).unpack_from(frame, offset + 14)
+        records_at = offset + 26 + size
+        if partitions != 1 or records_at + length != len(frame):
+            return None
+        return acks, timeout_ms, key, index, frame[records_at:]
+    except (struct.error, IndexError):
         return None
-    partition_count, index, length, high = _SINGLE_PARTITION.unpack_from(frame, end)
-    records_at = end + 6
+
+
+def _flexible_single(
+    frame: memoryview, offset: int, version: int
+) -> tuple[int, int, bytes, int, memoryview] | None:
+    some_id, acks, timeout_ms, topics, size = _SINGLE_HEAD.unpack_from(frame, offset)
+    if version >= TOPIC_IDS_FROM:
+        offset, size = offset + 8, 16
+    else:
+        offset, size = offset + 9, size - 1
+    if some_id or topics != 2 or not 0 <= size <= SINGLE_KEY_BYTES_MAX:
+        return None
+    key, partitions, index, length, high = _compact_single(size).unpack_from(frame, offset)
+    records_at = offset + size + 6
     if length > 127:
         if high > 127:
-            length, records_at = read_uvarint(frame, end + 5)
+            length, records_at = read_uvarint(frame, records_at - 1)
         else:
-            length, records_at = length & 127 | high << 7, end + 7
-    records_end = records_at + length - 1
-    # The rest must be the three empty sections of tagged fields.
-    if partition_count != 2 or not length or records_end + 3 != size:
+            length, records_at = length & 127 | high << 7, records_at + 1
+    end = records_at + length - 1
+    if partitions != 2 or not length or end + 3 != len(frame):
         return None
-    if frame[records_end:] != _NO_TAGS:
+    if frame[end] or frame[end + 1] or frame[end + 2]:  # tagged fields
         return None
-    return acks, timeout_ms, bytes(frame[key_at:end]), index, frame[records_at:records_end]
+    return acks, timeout_ms, key, index, frame[records_at:end]
+
+
+@cache
+def _compact_single(key_bytes: int) -> struct.Struct:
+    return struct.Struct(f">{key_bytes}sBiBB")
+
+
+@cache
+def _plain_single(key_bytes: int) -> struct.Struct:
+    return struct.Struct(f">{key_bytes}siii")
 
 
 def _decode_flexible(frame: memoryview, offset: int, version: int) -> tuple[ProduceRequest, int]:
@@ -240,6 +261,9 @@ def _claim(count: int, bytes_each: int, left: int, budget: int) -> int:
 
 @cache
 def _single_packer(version: int, key_bytes: int) -> struct.Struct:
+    if version < FLEXIBLE_FROM:
+        rest = "q" * (version >= 5) + "xxxxh" * (version >= 8)
+        return struct.Struct(f">iiih{key_bytes}siihqq{rest}xxxx")
     key = f"{key_bytes}s" if version >= TOPIC_IDS_FROM else f"B{key_bytes}s"
     return struct.Struct(f">iixB{key}BihqqqBxxxxxxxx")
 
@@ -253,16 +277,22 @@ def encode_single_frame(
     log_append_time_ms: int,
     log_start_offset: int,
 ) -> bytes:
-    """Return the response frame for one successful append, from version `FLEXIBLE_FROM` on.
+    """Return the response frame for one successful append, from version 3 on.
 
     `key` has at most `SINGLE_KEY_BYTES_MAX` bytes.
     """
     size = len(key)
     packer = _single_packer(version, size)
-    head = packer.size - 4, correlation_id, 2
+    length, start = packer.size - 4, log_start_offset
+    if version < FLEXIBLE_FROM:
+        rest = (start, -1)[: (version >= 5) + (version >= 8)]
+        return packer.pack(
+            length, correlation_id, 1, size, key, 1, index, 0, base_offset, log_append_time_ms,
+            *rest,
+        )  # fmt: skip
     named = (key,) if version >= TOPIC_IDS_FROM else (size + 1, key)
     return packer.pack(
-        *head, *named, 2, index, 0, base_offset, log_append_time_ms, log_start_offset, 1
+        length, correlation_id, 2, *named, 2, index, 0, base_offset, log_append_time_ms, start, 1
     )
 
 
