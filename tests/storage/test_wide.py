@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import sys
 from itertools import combinations, product
 from pathlib import Path
@@ -17,7 +18,8 @@ from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, compress, decode_header, encode_header, seal
 from penstock.records.appends import AppendResult
 from penstock.records.header import HEADER
-from penstock.storage import DiskFull, LogConfig
+from penstock.storage import DiskFull, LogConfig, PartitionLog
+from penstock.storage.files.appended import Appended
 from penstock.storage.log.validation import _plain
 from penstock.storage.log.wide import _are_plain, _join
 from tests.faulty_files import FaultyFiles
@@ -243,4 +245,80 @@ def test_a_log_is_deleted_while_a_wide_append_waits(tmp_path: Path) -> None:
     harness.crash()
     assert [harness.log(number).durable_offset for number in (0, 1, 3, 4)] == [3] * 4
     assert harness.log(2).log_end_offset == 0
+    harness.store.close()
+
+
+def wide_append(harness: Harness, logs: list[PartitionLog], turn: int) -> None:
+    data = [batch(2, size=100, fill=turn)] * len(logs)
+    found = harness.store.append_each(logs, data, config=harness.config, now_ms=harness.clock.ms)
+    assert None not in found
+
+
+def loaded(harness: Harness, count: int) -> list[PartitionLog]:
+    logs = [harness.log(number) for number in range(count)]
+    for log in logs:
+        log.load()
+    return logs
+
+
+def test_rows_of_a_wide_append_are_created_when_they_are_used(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    logs = loaded(harness, 40)
+    gc.collect()
+    before = sum(isinstance(found, Appended) for found in gc.get_objects())
+    wide_append(harness, logs, 1)
+    assert harness.commit() is None
+    assert sum(isinstance(found, Appended) for found in gc.get_objects()) == before
+    assert len(read_all(logs[7])) > 100
+    harness.store.close()
+
+
+def test_wide_appends_are_evicted_from_memory_together(tmp_path: Path) -> None:
+    """Reads find the same batches after single appends, a deletion and evictions between them."""
+    limit = 1 << 16
+    harness, one = Harness(tmp_path / "each", tail_cache_bytes=limit), Harness(tmp_path / "one")
+    logs = loaded(harness, 20)
+    for turn in range(120):
+        wide_append(harness, logs, turn)
+        for number in range(len(logs)):
+            one.append(batch(2, size=100, fill=turn), number)
+        if turn % 3 == 0:
+            for either in (one, harness):
+                either.append(batch(2, size=100, fill=turn), turn % 5)
+        assert one.commit() is harness.commit() is None
+        assert logs[0].state.parts.tails.size_bytes <= limit
+        for number in (0, turn % 19):
+            start = max(0, logs[number].log_end_offset - 16)
+            recent = read_all(one.log(number), start=start)
+            assert read_all(logs[number], start=start) == recent
+        if turn == 60:
+            harness.store.delete(logs.pop().topic_partition)
+    whole = [read_all(one.log(number)) for number in range(19)]
+    assert [read_all(log) for log in logs] == whole
+    assert logs[0].state.parts.counters.tail_reads > 0
+    harness.crash()
+    assert [read_all(harness.log(number)) for number in range(19)] == whole
+    harness.store.close()
+    one.store.close()
+
+
+def test_a_row_of_a_wide_append_is_dropped_alone(tmp_path: Path) -> None:
+    """Truncated and dropped rows are not read; memory is released with the last row."""
+    harness = Harness(tmp_path)
+    logs = loaded(harness, 3)
+    tails = logs[0].state.parts.tails
+    wide_append(harness, logs, 1)
+    assert harness.commit() is None
+    wide_append(harness, logs, 2)
+    logs[1].replica.truncate(2, floor=0)
+    assert harness.commit() is None
+    assert [log.log_end_offset for log in logs] == [4, 2, 4]
+    assert [log.durable_offset for log in logs] == [4, 2, 4]
+    whole = [read_all(log) for log in logs]
+    for log in logs:
+        log.state.write_segments()
+        while log.state.tail.first_offset is not None:
+            tails.drop(log.state.tail.pop_oldest())
+    assert tails.size_bytes == 0
+    assert [read_all(log) for log in logs] == whole
     harness.store.close()

@@ -167,10 +167,8 @@ class LogMaintenance:
 
         No write of the log may be running.
         """
-        while len(log.tail):
-            log.tail.written = max(log.tail.written, 1)
-            item = log.tail.pop_oldest()
-            self._tails.drop(item)
+        while log.tail.first_offset is not None:
+            self._tails.drop(log.tail.pop_oldest())
         self._queue.unwritten_bytes -= log.unwritten_bytes
         self._changes.logs.pop(log, None)
         for segment in log.segments:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, repeat
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -30,7 +30,6 @@ from penstock.storage.files.values import Buffer, Lease
 _COMPACT_AT: Final = 64
 _OVERHEAD_BYTES: Final = 512
 """Estimated memory of the objects around a small append."""
-_base_offset: Final = attrgetter("base_offset")
 
 
 class AppendedTo(Protocol):
@@ -64,6 +63,8 @@ class Appended(Struct, Generic[LogT], eq=False):
     """Whether the headers hold final offsets, as in a replica's batches with offset gaps."""
     in_segment: bool = False
     """Whether the bytes are synced in the segment before the journal entry is written."""
+    wide: Wide[LogT] | None = None
+    """Wide append of which this is a row."""
 
     @property
     def headers(self) -> list[BatchHeader]:
@@ -97,17 +98,56 @@ class Control(Appended[LogT], eq=False, kw_only=True):
 class Wide(Struct, Generic[LogT], eq=False):
     """Appends to many logs that share one part of a journal entry (`log/wide.py`).
 
-    `table` has the encoded journal rows of the appends in `rows`; `data` has their batches.
+    `table` has the encoded journal rows of the appends, and `data` their batches, in the order of
+    the other lists. The rows are evicted together; `data` is empty afterwards.
     """
 
-    rows: list[Appended[LogT]]
+    logs: Sequence[LogT]
+    segments: list[Segment]
+    positions: list[int]
+    base_offsets: list[int]
+    next_offsets: list[int]
+    sizes: list[int]
+    undos: dict[int, list[Undo]]
     table: bytes
     data: bytes
+    cached_bytes: int = 0
+    """Memory of the rows that are still in tails."""
+    waiting: dict[LogT, Appended[LogT]] | None = None
+    """Unwritten rows; None before the first use of `unwritten`."""
     in_segment: ClassVar[bool] = False
 
     @property
     def size_bytes(self) -> int:
         return len(self.data)
+
+    @property
+    def unwritten(self) -> dict[LogT, Appended[LogT]]:
+        """Rows by log that are not in segments yet, from which the caller removes written ones."""
+        if self.waiting is None:
+            self.waiting = dict(zip(self.logs, self._rows(slice(None)), strict=True))
+        return self.waiting
+
+    def row_of(self, log: LogT) -> Appended[LogT]:
+        row = self.unwritten.get(log)
+        if row is None:
+            place = self.logs.index(log)
+            (row,) = self._rows(slice(place, place + 1))
+        return row
+
+    def _rows(self, part: slice) -> Iterable[Appended[LogT]]:
+        ends = list(accumulate(self.sizes))
+        data = map(self.data.__getitem__, map(slice, [0, *ends][part], ends[part]))
+        undos = map(self.undos.get, range(len(ends))[part])
+        return map(
+            Appended, self.logs[part], self.segments[part], self.positions[part],
+            self.base_offsets[part], self.next_offsets[part], self.sizes[part], repeat(None), data,
+            repeat(None), undos, repeat(False), repeat(False), repeat(self),
+        )  # fmt: skip
+
+    def release(self) -> None:
+        self.data, self.logs, self.waiting, self.undos = b"", (), {}, {}
+        self.segments, self.positions, self.base_offsets, self.next_offsets = [], [], [], []
 
 
 Queued = Appended[LogT] | Wide[LogT]
@@ -118,7 +158,7 @@ def separate(items: Iterable[Queued[LogT]]) -> list[Appended[LogT]]:
     appends: list[Appended[LogT]] = []
     for item in items:
         if isinstance(item, Wide):
-            appends += item.rows
+            appends += item.unwritten.values()
         else:
             appends.append(item)
     return appends
@@ -127,13 +167,19 @@ def separate(items: Iterable[Queued[LogT]]) -> list[Appended[LogT]]:
 class Tail(Generic[LogT]):
     """Newest appends of a log, in order; the first `written` of them are in their segment."""
 
-    __slots__ = ("_head", "_items", "cut_sequence", "push", "written")
+    __slots__ = (
+        "_bases", "_head", "_items", "_log", "cut_sequence", "push", "push_base", "written",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self._items: list[Appended[LogT]] = []
+    def __init__(self, log: LogT) -> None:
+        self._log = log
+        self._items: list[Queued[LogT]] = []
+        self._bases: list[int] = []
         self._head = 0
         self.push: Final = self._items.append
         """Adds the newest append. This is the list's own method, because every append calls it."""
+        self.push_base: Final = self._bases.append
+        """Adds the base offset of the newest append."""
         self.written = 0
         self.cut_sequence = 0
         """Highest sequence of a journal entry that may truncate the log. Until a checkpoint covers
@@ -144,33 +190,63 @@ class Tail(Generic[LogT]):
 
     @property
     def first_offset(self) -> int | None:
-        return self._items[self._head].base_offset if len(self._items) > self._head else None
+        self._skip_evicted()
+        return self._bases[self._head] if len(self._bases) > self._head else None
+
+    @property
+    def first_unwritten_offset(self) -> int | None:
+        place = self._head + self.written
+        return self._bases[place] if len(self._bases) > place else None
 
     def pop_newest(self) -> Appended[LogT]:
-        return self._items.pop()
+        """Remove and return the newest append, which is not written."""
+        self._bases.pop()
+        item = self._items.pop()
+        return item.unwritten.pop(self._log) if isinstance(item, Wide) else item
 
     def pop_oldest(self) -> Appended[LogT]:
-        """Remove and return the oldest append, which must be written."""
-        item = self._items[self._head]
+        self._skip_evicted()
+        item = self._single(self._items[self._head])
         self._head += 1
-        self.written -= 1
+        if self.written:
+            self.written -= 1
+        elif item.wide is not None:
+            del item.wide.unwritten[self._log]
         if self._head >= _COMPACT_AT and self._head * 2 >= len(self._items):
-            del self._items[: self._head]
-            self._head = 0
+            self._compact()
         return item
 
+    def waits_for(self, item: Queued[LogT]) -> bool:
+        """Return whether an append is the oldest unwritten one."""
+        place = self._head + self.written
+        return place < len(self._items) and self._items[place] is item
+
     def unwritten(self) -> list[Appended[LogT]]:
-        return self._items[self._head + self.written :]
+        self._skip_evicted()
+        self._compact()
+        return [self._single(item) for item in self._items[self.written :]]
 
     def from_offset(self, offset: int) -> int | None:
         """Return the index (for `at`) of the newest append that begins at or below `offset`, or
         None if all begin above."""
-        items = self._items
-        place = bisect_right(items, offset, self._head, key=_base_offset) - 1
-        return place if place >= self._head else None
+        place = bisect_right(self._bases, offset, self._head) - 1
+        return place if place >= self._head and self._items[place].data else None
 
     def at(self, place: int) -> Appended[LogT] | None:
-        return self._items[place] if place < len(self._items) else None
+        return self._single(self._items[place]) if place < len(self._items) else None
+
+    def _single(self, item: Queued[LogT]) -> Appended[LogT]:
+        return item.row_of(self._log) if isinstance(item, Wide) else item
+
+    def _skip_evicted(self) -> None:
+        """Remove the rows of evicted wide appends; all of them are written."""
+        while self._head < len(self._items) and not self._items[self._head].data:
+            self._head += 1
+            self.written -= 1
+
+    def _compact(self) -> None:
+        del self._items[: self._head], self._bases[: self._head]
+        self._head = 0
 
 
 class TailCache(Generic[LogT]):
@@ -178,7 +254,7 @@ class TailCache(Generic[LogT]):
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._order: deque[Appended[LogT]] = deque()
+        self._order: deque[Queued[LogT]] = deque()
         self.size_bytes = 0
 
     @property
@@ -189,9 +265,10 @@ class TailCache(Generic[LogT]):
         self._order.append(item)
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
-    def add_all(self, wide: Wide[LogT]) -> None:
-        self._order += wide.rows
-        self.size_bytes += wide.size_bytes + _OVERHEAD_BYTES * len(wide.rows)
+    def add_wide(self, wide: Wide[LogT]) -> None:
+        self._order.append(wide)
+        wide.cached_bytes = wide.size_bytes + _OVERHEAD_BYTES * len(wide.logs)
+        self.size_bytes += wide.cached_bytes
 
     def shrink(self) -> LogT | None:
         """Evict written appends, oldest first, until the cache is within its limit.
@@ -204,8 +281,14 @@ class TailCache(Generic[LogT]):
             if not item.data:
                 order.popleft()
                 continue
+            if isinstance(item, Wide):
+                if item.waiting is None or item.waiting:
+                    return next(log for log in item.logs if log.tail.waits_for(item))
+                self.size_bytes -= item.cached_bytes
+                item.release()
+                continue
             tail = item.log.tail
-            if tail.written == 0:
+            if tail.waits_for(item):
                 return item.log
             oldest = tail.pop_oldest()
             self.size_bytes -= oldest.size_bytes + _OVERHEAD_BYTES
@@ -218,8 +301,14 @@ class TailCache(Generic[LogT]):
         return None
 
     def drop(self, item: Appended[LogT]) -> None:
-        self.size_bytes -= item.size_bytes + _OVERHEAD_BYTES
+        size_bytes = item.size_bytes + _OVERHEAD_BYTES
+        self.size_bytes -= size_bytes
         item.release()
+        wide = item.wide
+        if wide is not None:
+            wide.cached_bytes -= size_bytes
+            if not wide.cached_bytes:
+                wide.release()
         order = self._order
         while order and not order[0].data:
             order.popleft()

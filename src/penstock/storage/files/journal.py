@@ -520,7 +520,7 @@ def journal_bytes(item: Queued[LogT]) -> int:
 
 def row_count(items: Sequence[Queued[LogT]]) -> int:
     """Return how many rows the journal stores for a group."""
-    return sum([len(item.rows) if isinstance(item, Wide) else 1 for item in items])
+    return sum([len(item.logs) if isinstance(item, Wide) else 1 for item in items])
 
 
 def _rows(items: Sequence[Queued[LogT]]) -> tuple[list[bytes], list[Buffer]]:

@@ -268,7 +268,7 @@ class Compaction:
         """Evict written appends that begin below an offset from memory, so that reads return the
         compacted batches in the files."""
         tail, tails = self._state.tail, self._state.parts.tails
-        while len(tail) and tail.written and (first := tail.first_offset) is not None:
+        while tail.written and (first := tail.first_offset) is not None:
             if first >= offset:
                 return
             tails.drop(tail.pop_oldest())

@@ -293,7 +293,7 @@ class LogState:
         self.log_end_offset = self.durable_offset = self.end_before = recovery_point.recovery_offset
         self.written_bytes_total = recovery_point.size_bytes
         self.segments: list[Segment] = []
-        self.tail: Tail[LogState] = Tail()
+        self.tail: Tail[LogState] = Tail(self)
         self.epochs = EpochHistory()
         self.epochs_dirty = False
         self.producer_states = ProducerStates()
@@ -405,6 +405,7 @@ class LogState:
         segment.end_position += size_bytes
         self.log_end_offset = next_offset
         self.tail.push(item)
+        self.tail.push_base(base_offset)
         self.parts.tails.add(item)
         self.queue.add(item)
         time_ms = now_ms if append_time else -1
@@ -511,8 +512,8 @@ class LogState:
 
     @property
     def written_offset(self) -> int:
-        unwritten = self.tail.unwritten()
-        return unwritten[0].base_offset if unwritten else self.log_end_offset
+        first = self.tail.first_unwritten_offset
+        return self.log_end_offset if first is None else first
 
     def written(self) -> Written:
         bounds = self.log_start_offset, self.written_offset, self.config.index_interval_bytes
@@ -557,7 +558,8 @@ class LogState:
             full = len(index.offsets) + 8 > index_bytes_max
             apart_bytes = RELATIVE_OFFSET_MAX if full else interval_bytes
             base_offset, headers = item.base_offset, item.known_headers
-            if headers is None:
+            if item.wide is not None:
+                del item.wide.unwritten[self]
                 newest = newest_timestamp(item.data)
                 segment.add(item.next_offset - 1, newest, item.size_bytes, apart_bytes)
             for header in headers or ():
@@ -640,7 +642,7 @@ class LogState:
         self.leader_epoch = self.epochs.latest
         self.log_end_offset = self.durable_offset = end
         self.roll_due = False
-        while len(self.tail):
+        while self.tail.first_offset is not None:
             self.parts.tails.drop(self.tail.pop_oldest())
 
     def skip_lost_end(self) -> None:

@@ -31,10 +31,12 @@ from penstock.records.header import (
     MAGIC,
     RECORD_BYTES_MIN,
 )
-from penstock.storage.files.appended import Appended, Wide
+from penstock.storage.files.appended import Wide
 from penstock.storage.files.errors import COPIED_APPEND_BYTES_MAX, INLINE_COMMIT_BYTES_MAX
 from penstock.storage.files.index import OFFSET_ENTRY_BYTES
 from penstock.storage.files.journal import ROW
+from penstock.storage.files.producers import Undo
+from penstock.storage.files.segment import Segment
 from penstock.storage.files.settings import LogConfig
 from penstock.storage.files.walk import RELATIVE_OFFSET_MAX
 
@@ -73,7 +75,9 @@ class _Joined(NamedTuple):
 class _Ends(NamedTuple):
     """State of each log before the append; each field has an element for each log."""
 
-    segments: list[Any]
+    segments: list[Segment]
+    offsets: list[int]
+    positions: list[int]
     epoch: Any
     base: Any
     segment_base: Any
@@ -154,12 +158,16 @@ def _column(values: list[int]) -> Any:
 
 def _ends_of(logs: Sequence[LogState]) -> _Ends:
     segments = [log.segments[-1] for log in logs]
+    offsets = [log.log_end_offset for log in logs]
+    positions = [segment.end_position for segment in segments]
     return _Ends(
         segments,
+        offsets,
+        positions,
         _column([log.leader_epoch for log in logs]),
-        _column([log.log_end_offset for log in logs]),
+        _column(offsets),
         _column([segment.base_offset for segment in segments]),
-        _column([segment.end_position for segment in segments]),
+        _column(positions),
         _column([segment.first_timestamp for segment in segments]),
     )
 
@@ -252,32 +260,31 @@ def _accept(
     following = ends.base + heads["record_count"]
     joined.view["base_offset"][starts] = ends.base
     joined.view["partition_leader_epoch"][starts] = ends.epoch
-    data = bytes(joined.data)
-    parts = map(data.__getitem__, map(slice, starts.tolist(), (starts + sizes).tolist()))
-    offsets, followings = ends.base.tolist(), following.tolist()
-    rows = list(
-        map(
-            Appended, logs, ends.segments, ends.position.tolist(), offsets, followings,
-            sizes.tolist(), repeat(None), parts,
-        )
-    )  # fmt: skip
+    undos: dict[int, list[Undo]] = {}
     for place in np.flatnonzero(heads["producer_id"] >= 0).tolist():
-        header, offset = BatchHeader._make(heads[place].tolist()), offsets[place]
-        rows[place].undo = [logs[place].producer_states.append(header, offset, now_ms)]
+        header = BatchHeader._make(heads[place].tolist())
+        undo = logs[place].producer_states.append(header, ends.offsets[place], now_ms)
+        undos[place] = [undo]
     for place in np.flatnonzero(ends.first_timestamp < 0).tolist():
         ends.segments[place].first_timestamp = int(heads["max_timestamp"][place])
-    for log, segment, row, end, position in zip(
-        logs, ends.segments, rows, followings, (ends.position + sizes).tolist(), strict=True
+    columns = ends.segment_base, ends.position, ends.base, following, sizes
+    followings = following.tolist()
+    wide = Wide(
+        logs, ends.segments, ends.positions, ends.offsets, followings, sizes.tolist(),
+        undos, _table(columns, logs), bytes(joined.data),
+    )  # fmt: skip
+    for log, segment, base, end, position in zip(
+        logs, ends.segments, ends.offsets, followings, (ends.position + sizes).tolist(), strict=True
     ):
         segment.end_position = position
         log.log_end_offset = end
-        log.tail.push(row)
-    columns = ends.segment_base, ends.position, ends.base, following, sizes
-    wide = Wide(rows, _table(columns, logs), data)
-    logs[0].parts.tails.add_all(wide)
+        tail = log.tail
+        tail.push(wide)
+        tail.push_base(base)
+    logs[0].parts.tails.add_wide(wide)
     logs[0].queue.add(wide)
     begun = [log.log_start_offset for log in logs]
-    fields = zip(offsets, repeat(-1), begun, repeat(False), repeat(None), repeat(None))
+    fields = zip(ends.offsets, repeat(-1), begun, repeat(False), repeat(None), repeat(None))
     return list(map(tuple.__new__, repeat(AppendResult), fields))
 
 

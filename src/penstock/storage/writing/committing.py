@@ -24,7 +24,7 @@ With `interval` and `os`, a group that brings a partition to `flush.messages` is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from penstock.base.files import sync_directory
 from penstock.base.settings import LONG_MAX
-from penstock.storage.files.appended import Appended, Control, Queued, separate
+from penstock.storage.files.appended import Appended, Control, Queued, Wide, separate
 from penstock.storage.files.errors import (
     INLINE_COMMIT_BYTES_MAX,
     SEGMENT_SYNCS_MAX,
@@ -272,7 +272,7 @@ class Committer:
         self._finish(group, None)
 
     def _finish(self, group: Group, error: StorageError | None) -> None:
-        appends = separate(group.items)
+        appends = group.items
         if group.direct:
             self._segment_writer.wrote_direct(group.direct, error)
         if group.controls and error is None:
@@ -283,11 +283,16 @@ class Committer:
         sequence = self._journal.sequence
         advanced: dict[LogOwner, None] = {}
         for item in appends:
-            log, end = item.log, item.next_offset
-            log.durable_offset = end
-            owner = log.owner
-            if owner.became_durable(end):
-                advanced[owner] = None
+            ends: Iterable[tuple[LogState, int]]
+            if isinstance(item, Wide):
+                ends = zip(item.logs, item.next_offsets, strict=True)
+            else:
+                ends = ((item.log, item.next_offset),)
+            for log, end in ends:
+                log.durable_offset = end
+                owner = log.owner
+                if owner.became_durable(end):
+                    advanced[owner] = None
         self._counters.groups += 1
         _notify(group.callbacks, None)
         if group.items:
@@ -299,14 +304,14 @@ class Committer:
             self.on_written(within)
 
     def _perform_controls(
-        self, items: list[Appended[LogState]]
-    ) -> tuple[list[Appended[LogState]], StorageError | None]:
+        self, items: list[Queued[LogState]]
+    ) -> tuple[list[Queued[LogState]], StorageError | None]:
         """Perform the controls of a group that is now in the journal, such as truncations of files.
 
         Returns the group's appends, which are written to segments afterwards, and the error of a
         failed control or None.
         """
-        appends: list[Appended[LogState]] = []
+        appends: list[Queued[LogState]] = []
         for item in items:
             if not isinstance(item, Control):
                 appends.append(item)

@@ -136,14 +136,20 @@ class SegmentWriter:
                     self._files.truncate(write.handle.descriptor, write.position)
             self._descriptors.unpin(write.handle)
 
-    def became_durable(self, items: list[Appended[LogState]]) -> None:
+    def became_durable(self, items: list[Queued[LogState]]) -> None:
         """Record appends that became durable, and start the segment writes that are due."""
         queue, unwritten, wanted = self._queue, self._unwritten, self._wanted
         queue.unwritten_bytes += sum([item.size_bytes for item in items])
         for item in items:
+            if isinstance(item, Wide):
+                unwritten.update(dict.fromkeys(item.logs))
+                for log, size_bytes in zip(item.logs, item.sizes, strict=True):
+                    log.unwritten_bytes += size_bytes
+                    if log.unwritten_bytes >= SEGMENT_WRITE_BYTES:
+                        wanted[log] = None
+                continue
             log = item.log
-            size_bytes = item.size_bytes
-            log.unwritten_bytes += size_bytes
+            log.unwritten_bytes += item.size_bytes
             unwritten[log] = None
             if item.lease is not None or log.unwritten_bytes >= SEGMENT_WRITE_BYTES:
                 wanted[log] = None
