@@ -11,15 +11,20 @@ import pytest
 from penstock.base.errors import UnavailableError
 from penstock.broker.handlers.produce import Produce
 from penstock.broker.server import BrokerServer
+from penstock.wire.kafka.produce import ProduceRequest
 from tests.broker.conftest import StartBroker
 from tests.broker.fake_store import FakeStore
+from tests.broker.test_authorisation import Recording
+from tests.broker.test_quotas import limit
 from tests.broker.wire_client import WireClient, batch, produce_request
 
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 VERSIONS = (3, 8, 9, 12)
+SHORT = 9
 GOOD = batch(b"one")
 DAMAGED = GOOD[:-1] + b"\xff"
 CONTROL = batch(b"one", attributes=0x20)
+TRANSACTIONAL = batch(b"one", attributes=0x10)
 
 
 async def _call(
@@ -80,28 +85,65 @@ async def test_the_response_is_that_of_the_general_path(
     assert (await client.fetch("t")).high_watermark == 2 * appended
 
 
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[ProduceRequest]:
+    """Requests that took the general path."""
+    append, requests = Produce._append, []
+
+    def noted(self: Produce, context: Any, request: ProduceRequest, *rest: Any) -> Any:
+        requests.append(request)
+        return append(self, context, request, *rest)
+
+    monkeypatch.setattr(Produce, "_append", noted)
+    return requests
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_only_one_ordinary_batch_takes_the_short_path(
-    client: WireClient, monkeypatch: pytest.MonkeyPatch, version: int
+    client: WireClient, taken: list[ProduceRequest], version: int
 ) -> None:
     await client.create("t", partitions=2)
-    general = 0
-    append = Produce._append
-
-    def counted(self: Produce, *arguments: Any) -> Any:
-        nonlocal general
-        general += 1
-        return append(self, *arguments)
-
-    monkeypatch.setattr(Produce, "_append", counted)
     await client.produce("t", GOOD, version=version)
-    assert general == 0
+    assert not taken
     await _call(client, version, produce_request("t", GOOD), general=True)
-    assert general == 1
+    assert len(taken) == 1
     rows = [{"index": index, "records": GOOD} for index in range(2)]
     wide = {"acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": rows}]}
     await client.call("Produce", version, wide)
-    assert general == 2
+    assert len(taken) == 2
+
+
+async def test_rights_and_quotas_apply_on_the_short_path(
+    start_broker: StartBroker, connect: Connect, taken: list[ProduceRequest]
+) -> None:
+    broker = await start_broker({"quota.window.num": 2})
+    client = await connect(broker)
+    await client.create("t")
+    await limit(client, "producer_byte_rate", 100)
+    recording = Recording.on(broker)
+    assert (await client.produce("t", GOOD)).error_code.name == "none"
+    assert recording.asked == [("write", "topic", "t")]
+    damaged = produce_request("t", batch(b"x" * 200)[:-1] + b"y")
+    answer = await client.call("Produce", SHORT, damaged)
+    assert _fields(answer)[0] == "corrupt_message"
+    assert answer.throttle_time.total_seconds() > 0
+    assert not taken
+
+
+async def test_forbidden_requests_are_left_to_the_general_path(
+    broker: BrokerServer, client: WireClient, taken: list[ProduceRequest]
+) -> None:
+    await client.create("t")
+    recording = Recording.on(broker)
+    recording.refuse([("write", "topic")])
+    answer = await client.produce("t", GOOD)
+    assert answer.error_code.name == "topic_authorization_failed"
+    recording.refuse([("write", "transactional_id")])
+    answer = await client.produce("t", TRANSACTIONAL)
+    assert answer.error_code.name == "transactional_id_authorization_failed"
+    assert len(taken) == 1
+    recording.refuse([])
+    assert (await client.fetch("t")).high_watermark == 0
 
 
 @pytest.mark.parametrize("general", [True, False])

@@ -152,17 +152,17 @@ class Produce(Struct, frozen=True, kw_only=True):
         """
         version = context.version
         single = decode_single(frame, offset, version)
-        if (
-            single is None
-            or self.quotas.active
-            or context.rights is not EVERYTHING
-            or self.traces is not None
-        ):
+        if single is None or self.traces is not None:
             return False
         acks, timeout_ms, key, index, records = single
         by_id = version >= TOPIC_IDS_FROM
         topic = (self.partitions.topics_by_id if by_id else self.partitions.topics_by_name).get(key)
         if topic is None or topic.topic.internal or not records or acks not in _WAITING:
+            return False
+        rights = context.rights
+        if rights is not EVERYTHING and (
+            says_transactional(records) or not rights.allows("write", "topic", topic.topic.name)
+        ):
             return False
         served = topic.partitions
         partition = served[index] if 0 <= index < len(served) else None
@@ -173,7 +173,7 @@ class Produce(Struct, frozen=True, kw_only=True):
         if config.schema_validation_value or config.schema_validation_key:
             return False
         deadline = context.started + timeout_ms / 1000
-        pending = _Single(self, context, key, index, deadline)
+        pending, result = _Single(self, context, key, index, deadline), None
         try:
             pending.appended = log.append(
                 records, now_ms=self.clock.now_ms(), lease=lease, config=config, single=True,
@@ -184,10 +184,13 @@ class Produce(Struct, frozen=True, kw_only=True):
         except Exception as error:
             result = PartitionResult(index)
             _fail(result, topic, error)
+        if self.quotas.active:
+            self.quotas.producing(context, len(frame))
+        if result is not None:
             pending.answer(result)
-            return True
-        self.produce_waiting[pending] = None
-        self.commits.flush_then(pending)
+        else:
+            self.produce_waiting[pending] = None
+            self.commits.flush_then(pending)
         return True
 
     def _take_refused(self, context: RequestContext, request: ProduceRequest) -> list[TopicResult]:
@@ -592,23 +595,14 @@ class _Pending(Struct, eq=False):
         if len(key) > SINGLE_KEY_BYTES_MAX or result.error:
             return False
         appended = result.base_offset, result.log_append_time_ms, result.log_start_offset
-        _answer_single(produce, context, key, result.index, *appended)
+        _answer_single(produce, context, key, result.index, appended)
         return True
 
 
 def _answer_single(
-    produce: Produce,
-    context: RequestContext,
-    key: bytes,
-    index: int,
-    base_offset: int,
-    log_append_time_ms: int,
-    log_start_offset: int,
+    produce: Produce, context: RequestContext, key: bytes, index: int, result: tuple[int, int, int]
 ) -> None:
-    frame = encode_single_frame(
-        context.version, context.correlation_id, key, index, base_offset, log_append_time_ms,
-        log_start_offset,
-    )  # fmt: skip
+    frame = encode_single_frame(context.version, context.correlation_id, key, index, *result)
     context.reply((frame,))
     produce.metrics.answered(context, produce.clock.monotonic())
 
@@ -635,7 +629,7 @@ class _Single(Struct, eq=False):
         if produce.quotas.active:
             self.answer(PartitionResult(self.index, 0, *appended))
             return
-        _answer_single(produce, context, self.key, self.index, *appended)
+        _answer_single(produce, context, self.key, self.index, appended)
 
     def expire(self) -> None:
         """Respond with REQUEST_TIMED_OUT; the batch may still become durable."""
