@@ -134,3 +134,67 @@ async def test_a_full_connection_reads_on_after_its_only_response() -> None:
     owner.contexts[1].reply([b"second"])
     assert transport.events == ["pause", b"first", b"second", "resume"]
     assert owner.bytes_out == len(b"firstsecond")
+
+
+class AsyncOwner(FullOwner):
+    """Owner with an `async` handler, which the test ends."""
+
+    in_flight_max = 10
+    scratch = FullOwner.scratch[:24]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.end = asyncio.Event()
+
+    def request(self, connection: Connection, frame: memoryview, lease: Any) -> None:
+        super().request(connection, frame, lease)
+        self.tasks.append(asyncio.ensure_future(self._answer(self.contexts[-1])))
+        connection.waits_for(self.tasks[-1])
+
+    async def _answer(self, context: RequestContext) -> None:
+        await self.end.wait()
+        context.reply([b"%d" % len(self.contexts)])
+
+
+async def test_a_connection_pauses_for_an_async_handler_only_if_more_arrives() -> None:
+    """A client that waits for each response is read without a pause."""
+    owner: Any = AsyncOwner()
+    connection = Connection(owner, "PLAINTEXT")
+    transport: Any = FakeTransport()
+    connection._transport = transport
+    owner.end.set()
+    connection.buffer_updated(24)
+    while not transport.events:
+        await asyncio.sleep(0)
+    assert transport.events == [b"1"]
+    owner.end.clear()
+    connection.buffer_updated(24)
+    connection.buffer_updated(24)
+    assert (len(owner.contexts), transport.events) == (2, [b"1", "pause"])
+    owner.end.set()
+    await asyncio.gather(*owner.tasks)
+    assert len(owner.contexts) == 3
+    await asyncio.gather(*owner.tasks)
+    assert transport.events == [b"1", "pause", b"2", b"3", "resume"]
+
+
+async def test_a_request_may_follow_a_response_before_its_handler_has_ended() -> None:
+    """The end of the earlier handler does not let the next request overtake the later one."""
+    owner: Any = AsyncOwner()
+    connection = Connection(owner, "PLAINTEXT")
+    connection._transport = FakeTransport()
+    connection.buffer_updated(24)
+    owner.contexts[0].reply([b"first"])
+    connection.buffer_updated(24)
+    assert len(owner.contexts) == 2
+    owner.tasks[0].cancel()
+    await asyncio.wait([owner.tasks[0]])
+    await asyncio.sleep(0)
+    connection.buffer_updated(24)
+    assert len(owner.contexts) == 2
+    owner.end.set()
+    await owner.tasks[1]
+    await asyncio.sleep(0)
+    assert len(owner.contexts) == 3
+    await owner.tasks[2]

@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.base.errors import PenstockError
 from penstock.broker.handlers import api_versions
 from penstock.broker.handlers.metadata import throttled
-from penstock.broker.net.connection import Connection, RequestContext
+from penstock.broker.net.connection import JOIN_BYTES, Connection, RequestContext
 from penstock.broker.net.errors import ShuttingDown, error_answer, error_of
 from penstock.broker.requests.access import CHANGES, RequestAudit, granted
 from penstock.broker.table import Answer, Handler, Handlers
@@ -227,12 +227,12 @@ class Dispatcher:
             answer = context.granted.complete(answer, context.rights)
         if self._quotas.active:
             answer = self._throttled(context, answer)
-        if isinstance(answer, Mapping):
+        if not isinstance(answer, bytes | list):
             answer = encoder(api.name, version, "response")(answer)
         pieces = answer if isinstance(answer, list) else [answer]
         size = sum(map(len, pieces))
         prefix = response_prefix(context.correlation_id, api.response_header_version(version), size)
-        context.reply((prefix, *pieces))
+        context.reply((b"".join((prefix, *pieces)),) if size <= JOIN_BYTES else (prefix, *pieces))
         self._metrics.answered(context, self._monotonic())
 
     def _throttled(self, context: RequestContext, answer: Answer) -> Answer:

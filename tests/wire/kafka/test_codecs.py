@@ -137,6 +137,15 @@ def test_a_mapping_need_not_know_the_version() -> None:
         assert decoder("Metadata", version, "response")(body, 0)[1] == len(body)
 
 
+@pytest.mark.parametrize("length", [0, 126, 127, 128, 16_383])
+def test_texts_and_arrays_of_any_length_read_back(length: int) -> None:
+    topics = [{"name": "t", "partitions": []}] * length + [{"name": "t" * length, "partitions": []}]
+    body = encoder("OffsetCommit", 9, "response")({"topics": topics})
+    decoded, end = decoder("OffsetCommit", 9, "response")(body, 0)
+    assert end == len(body)
+    assert [topic.name for topic in decoded.topics] == [*["t"] * length, "t" * length]
+
+
 def test_times_and_durations_may_be_integers() -> None:
     body = encoder("Produce", 9, "response")(
         {

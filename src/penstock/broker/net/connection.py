@@ -5,12 +5,13 @@ passes it on in one step. Handlers read complete frames in this buffer. A Produc
 first, since storage may retain views of it. An incomplete frame gets its own buffer, which also
 receives the rest of the frame.
 
-Order. Responses leave in the order of the requests. While an `async` handler runs, later requests
-of the connection are not read. Produce and Fetch run concurrently, up to `queued.max.requests`.
+Order. Responses leave in the order of the requests. Later requests of the connection wait until an
+`async` handler has responded. Produce and Fetch run concurrently, up to `queued.max.requests`.
 
 Back-pressure. Reading from a connection pauses for each of these reasons:
 
-- too many of its requests are in flight, or an `async` handler runs;
+- too many of its requests are in flight;
+- a later request arrives while an `async` handler runs;
 - the client does not read its responses;
 - quotas throttle the client;
 - the received frames of all connections use too much memory.
@@ -275,13 +276,15 @@ class Connection(asyncio.BufferedProtocol):
             position = end
             if self._closing:
                 return
-        if position < size or self._must_wait():
+        if position < size:
             self._keep(data[position:])
+        elif not self._held and self._must_wait():
+            self._pause()
 
     def _keep(self, data: memoryview) -> None:
         rest = len(data)
         if self._must_wait():
-            self._backlog = memoryview(bytes(data)) if rest else None
+            self._backlog = memoryview(bytes(data))
             self._pause()
         else:
             self._head[:rest] = data
@@ -419,15 +422,19 @@ class Connection(asyncio.BufferedProtocol):
             self._drain()
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
-        """Read no later requests until `task`, which runs an `async` handler, has ended."""
+        """Handle no later request until `task`, which runs an `async` handler, has responded."""
         self._task = task
         self._held = True
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:
+            self._release()
+            self._resume()
+
+    def _release(self) -> None:
         self._task = None
         self._held = self._muted is not None
-        self._resume()
 
     def answered(self, request: RequestContext) -> None:
         """Write the response of `request` if all earlier responses have been written.
@@ -436,6 +443,8 @@ class Connection(asyncio.BufferedProtocol):
         one write can then send the responses of all appends that share a sync.
         """
         pending = self._pending
+        if self._task is not None and pending and pending[-1] is request:
+            self._release()  # the response of the `async` handler; no later request was read
         if pending and pending[0] is request:
             if len(pending) == 1:
                 buffers = request.answer

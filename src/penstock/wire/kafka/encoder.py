@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any, Final, Literal
 
 from penstock.wire.kafka.framing import (
+    SHORT_UVARINTS,
     UnencodableResponse,
     milliseconds,
     timestamp_ms,
@@ -97,6 +98,7 @@ class _Source:
         self._out = "append"
         self.scope: dict[str, Any] = {
             "uvarint": uvarint,
+            "short": SHORT_UVARINTS,
             "uuid_bytes": uuid_bytes,
             "milliseconds": milliseconds,
             "timestamp_ms": timestamp_ms,
@@ -215,7 +217,7 @@ class _Source:
             self.line(encode)
         if flexible:
             self.flush()
-            self.line(f"{self._out}(uvarint(len({text}) + 1))")
+            self._count(text)
         else:
             self.pack("h" if short else "i", f"len({text})")
             self.flush()
@@ -230,12 +232,16 @@ class _Source:
         self.line("else:")
         self.indent += 1
         if flexible:
-            self.line(f"{self._out}(uvarint(len({items}) + 1))")
+            self._count(items)
         else:
             self.pack("i", f"len({items})")
             self.flush()
         self._items(field, items, flexible=flexible)
         self.indent -= 1
+
+    def _count(self, value: str) -> None:
+        short = f"short[len({value}) + 1] if len({value}) < {len(SHORT_UVARINTS) - 1}"
+        self.line(f"{self._out}({short} else uvarint(len({value}) + 1))")
 
     def _items(self, field: Field, items: str, *, flexible: bool) -> None:
         if field.struct is None and field.kind in _FIXED and _FIXED[field.kind][1] == "{}":

@@ -48,12 +48,12 @@ class UnencodableResponse(BugError):
 ZERO_UUID: Final = bytes(16)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SHORT: Final = tuple(bytes([value]) for value in range(128))
+SHORT_UVARINTS: Final = tuple(bytes([value]) for value in range(128))
 
 
 def uvarint(value: int) -> bytes:
     if value < 128:
-        return _SHORT[value]
+        return SHORT_UVARINTS[value]
     pieces = bytearray()
     while value > 127:
         pieces.append(value & 127 | 128)
