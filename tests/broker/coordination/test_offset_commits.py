@@ -46,6 +46,34 @@ async def test_commits_of_a_turn_are_one_transaction() -> None:
     assert await control.offset_group_ids() == ["g0", "g1", "g2", "g3"]
 
 
+async def test_a_commit_of_the_next_turn_joins_the_transaction() -> None:
+    control = Commits()
+    commits = OffsetCommits(control, 60)
+    epoch = (await control.image()).cluster_epoch
+    first = asyncio.ensure_future(commits.store("g", [OFFSET], epoch))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(commits.store("h", [OFFSET], epoch))
+    await asyncio.gather(first, second)
+    assert control.transactions == [(epoch, ["g", "h"])]
+
+
+class Hanging(MemoryControlPlane):
+    """A control plane whose commits do not end."""
+
+    async def commit_offsets_of(
+        self, commits: Sequence[GroupCommit], *, cluster_epoch: int | None = None
+    ) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_commits_that_are_not_stored_in_time_fail_together() -> None:
+    commits = OffsetCommits(Hanging(), 0.001)
+    outcomes = await asyncio.gather(
+        *(commits.store(group_id, [OFFSET], 1) for group_id in "gh"), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [TimeoutError, TimeoutError]
+
+
 async def test_commits_by_different_cluster_epochs_are_separate_transactions() -> None:
     control = Commits()
     commits = OffsetCommits(control, 60)

@@ -460,10 +460,10 @@ class OffsetCommits:
     """Stores the commits that groups make in one turn of the event loop as one transaction."""
 
     def __init__(self, control: ControlPlane, limit_seconds: float) -> None:
-        self._control = control
+        self._store = control.commit_offsets_of
         self._limit_seconds = limit_seconds
         self._batch: _CommitBatch | None = None
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], asyncio.TimerHandle] = {}
 
     async def store(
         self, group_id: str, offsets: Sequence[CommittedOffset], cluster_epoch: int
@@ -481,31 +481,38 @@ class OffsetCommits:
             or batch.count + len(offsets) > OFFSETS_PER_CALL_MAX
         ):
             batch = self._batch = _CommitBatch(cluster_epoch)
-            task = asyncio.get_running_loop().create_task(self._run(batch))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            asyncio.get_running_loop().call_soon(self._begin, batch)
         error = await batch.add(group_id, offsets)
         if isinstance(error, InvalidError | BugError) and len(batch.commits) > 1:
             # The database has rejected a row, which may be another group's.
-            await self._store([(group_id, offsets)], cluster_epoch)
+            async with asyncio.timeout(self._limit_seconds):
+                await self._store([(group_id, offsets)], cluster_epoch=cluster_epoch)
         elif error is not None:
             raise error
+
+    def _begin(self, batch: _CommitBatch) -> None:
+        """Store a batch with the commits of requests that arrived in its turn and the next one."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._run(batch))
+        self._running[task] = loop.call_later(self._limit_seconds, task.cancel)
+        task.add_done_callback(self._ended)
 
     async def _run(self, batch: _CommitBatch) -> None:
         if self._batch is batch:
             self._batch = None
         error: Exception | None = None
         try:
-            await self._store(batch.commits, batch.cluster_epoch)
+            await self._store(batch.commits, cluster_epoch=batch.cluster_epoch)
+        except asyncio.CancelledError:
+            error = TimeoutError()
         except Exception as failure:  # every commit must get an outcome
             error = failure
         for outcome in batch.outcomes:
             if not outcome.done():  # else its request was cancelled
                 outcome.set_result(error)
 
-    async def _store(self, commits: Sequence[GroupCommit], cluster_epoch: int) -> None:
-        async with asyncio.timeout(self._limit_seconds):
-            await self._control.commit_offsets_of(commits, cluster_epoch=cluster_epoch)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task).cancel()
 
 
 class GroupCoordinator(Coordinator):
@@ -713,13 +720,16 @@ class GroupCoordinator(Coordinator):
         epoch = self.ownership.cluster_epoch
         try:
             if transaction is None:
-                await self._fenced(self._commits.store(group_id, offsets, epoch))
+                await self._commits.store(group_id, offsets, epoch)
             else:
                 stage = self._control.stage_offsets(
                     transaction=transaction, group_id=group_id, offsets=offsets, cluster_epoch=epoch
                 )
                 async with asyncio.timeout(limit_ms / 1000):
-                    await self._fenced(stage)
+                    await stage
+        except StaleClusterEpoch:
+            await self._cluster.refresh()
+            raise
         except TimeoutError:
             raise CoordinatorNotAvailable(
                 f"offsets of {group_id!r} were not stored within offsets.commit.timeout.ms ="

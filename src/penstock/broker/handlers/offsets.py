@@ -113,7 +113,8 @@ class Offsets(Struct, frozen=True, kw_only=True):
                 code = code if known is not None else GroupIdNotFound.code
             return _refused(request, error_number(code))
         now_ms = self.clock.now_ms()
-        retention_ms = milliseconds(getattr(request, "retention_time", NO_OFFSET))
+        retention = getattr(request, "retention_time", None)
+        retention_ms = NO_OFFSET if retention is None else milliseconds(retention)
         expire_ms = None if retention_ms < 0 else now_ms + retention_ms
         accepted: list[CommittedOffset] = []
         topics = [
@@ -185,7 +186,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
         if not 0 <= index < len(topic.partitions):
             return UnknownTopicOrPartition.code
         limit = self.settings.offset_metadata_max_bytes
-        if len(metadata.encode("utf-16-le")) // UTF_16_BYTES > limit:
+        if metadata and len(metadata.encode("utf-16-le")) // UTF_16_BYTES > limit:
             return OffsetMetadataTooLarge.code
         return ""
 

@@ -147,9 +147,10 @@ class Window:
         """
         values = self._values
         lag = UNKNOWN if end is None else max(0, end - offset)
-        if len(self) > 1 and offset >= values[-3] and at_ms - values[-5] < DISTANCE_MS:
+        count = len(values)
+        if count > _FIELDS and offset >= values[-3] and at_ms - values[-5] < DISTANCE_MS:
             del values[-_FIELDS:]
-        elif len(self) == COMMITS_MAX:
+        elif count == COMMITS_MAX * _FIELDS:
             del values[:_FIELDS]
         values.extend((offset, at_ms, lag))
         self.last_ms = max(self.last_ms, at_ms)
