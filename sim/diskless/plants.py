@@ -19,7 +19,7 @@ from penstock.control import (
     Watermarks,
 )
 from penstock.control.drivers.sqlite_writer import SqliteDatabase
-from penstock.control.drivers.statements import Each, Lock, Operation
+from penstock.control.drivers.statements import Each, Lock, Operation, Rows
 from penstock.control.operations import diskless_tables
 from penstock.diskless.gc.jobs import ForgetObjects, MarkForDeletion, SweepStep
 from penstock.diskless.writing.accumulator import Accumulator, Answer, CommitObject
@@ -213,7 +213,7 @@ class _Counting(SqliteDatabase):
         operation: Callable[[Connection], Any],
         *,
         reads: bool = False,
-        rows: int | None = None,
+        rows: Rows = None,
     ) -> Any:
         return await self._inner.run(operation, reads=reads)
 
@@ -223,7 +223,7 @@ class _Counting(SqliteDatabase):
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
-        rows: int | None = None,
+        rows: Rows = None,
     ) -> Any:
         return await super().change(lambda: self._replaced(make()))
 

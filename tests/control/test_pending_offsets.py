@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -21,10 +22,12 @@ from penstock.control import (
     OffsetsEnd,
     OpenTransaction,
     RecordChange,
+    SqliteControlPlane,
     StaleClusterEpoch,
     StaleProducerEpoch,
     TooLarge,
 )
+from penstock.control.drivers.sqlite_writer import LOOP_ROWS_MAX
 from penstock.control.values.coordination import producer_of_group_row
 from tests.control.conftest import ManualClock
 from tests.control.test_postgres import planes
@@ -484,3 +487,25 @@ async def test_a_decision_that_waits_for_a_commit_is_overtaken(postgres_url: str
             await waiting_for_a_lock(other)
         await ending
         assert await committed(plane) == [(1, 5)]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+async def test_sqlite_stores_the_end_of_few_offsets_on_the_event_loop(
+    tmp_path: Path, end: OffsetsEnd
+) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    writer: Any = plane._writer
+    on_thread = []
+    for count in (LOOP_ROWS_MAX - 2, LOOP_ROWS_MAX - 1):
+        producer = Producer(plane, f"tx{count}")
+        await producer.add("g")
+        await producer.stage("g", *[offset(5, number) for number in range(count)])
+        writer._commit_seconds, before = 0.0, writer._queued
+        await producer.save(set(), end)
+        on_thread.append(writer._queued - before)
+    assert on_thread == [0, 1]
+    stored = await plane.stable_offsets("g", None)
+    assert not stored.unstable
+    assert len(stored.committed) == (LOOP_ROWS_MAX - 1 if end == "commit" else 0)
+    await plane.close()

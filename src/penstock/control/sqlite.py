@@ -26,6 +26,7 @@ from penstock.control.drivers.sqlite_writer import (
     new_renewals,
     run,
 )
+from penstock.control.drivers.statements import Rows
 from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.operations import images, metadata
 from penstock.control.operations.images import Images, StampedImage
@@ -151,7 +152,7 @@ class _InlineWriter(SqliteDatabase):
 
     def start(self) -> None: ...
     async def run(
-        self, operation: QueuedOperation, *, reads: bool = False, rows: int | None = None
+        self, operation: QueuedOperation, *, reads: bool = False, rows: Rows = None
     ) -> Any:
         return self.execute(operation)
 

@@ -31,7 +31,16 @@ from penstock.base.errors import BugError, PenstockError
 from penstock.base.pause import pause
 from penstock.base.system import Randomness
 from penstock.base.urls import without_credentials
-from penstock.control.drivers.statements import Again, Each, Lock, Operation, Scan, Together, Values
+from penstock.control.drivers.statements import (
+    Again,
+    Each,
+    Lock,
+    Operation,
+    Rows,
+    Scan,
+    Together,
+    Values,
+)
 from penstock.control.values.errors import (
     BACKOFF,
     CONNECT_TIMEOUT_SECONDS,
@@ -324,7 +333,7 @@ class Connections:
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
-        rows: int | None = None,
+        rows: Rows = None,
     ) -> T:
         begin = lock.value
         if lock is Lock.TOPICS:

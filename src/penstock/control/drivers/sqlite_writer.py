@@ -38,6 +38,7 @@ from penstock.control.drivers.statements import (
     Each,
     Lock,
     Operation,
+    Rows,
     Scan,
     Statement,
     Together,
@@ -129,12 +130,12 @@ class SqliteDatabase(ABC):
         operation: Callable[[sqlite3.Connection], Any],
         *,
         reads: bool = False,
-        rows: int | None = None,
+        rows: Rows = None,
     ) -> Any:
         """Run a function in a transaction of the connection; return its value once it is durable.
 
-        `reads` means that the function changes nothing, so nothing is synced. `rows` is the
-        approximate number of rows that it touches, or None if they may be many.
+        `reads` means that the function changes nothing, so nothing is synced. `rows` is as in
+        `Database.change`.
         """
 
     async def read(
@@ -152,7 +153,7 @@ class SqliteDatabase(ABC):
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
-        rows: int | None = None,
+        rows: Rows = None,
     ) -> T:
         def operation(connection: sqlite3.Connection) -> T:
             if cluster_epoch is not None:
@@ -199,7 +200,7 @@ class Entry(NamedTuple):
     future: _Future
     loop: asyncio.AbstractEventLoop
     reads: bool
-    rows: int | None
+    rows: Rows
 
 
 _KINDS: Final[dict[int, type[ControlUnavailable]]] = {
@@ -225,7 +226,7 @@ class Writer(Database, Protocol):
     def start(self) -> None: ...
 
     async def run(
-        self, operation: QueuedOperation, *, reads: bool = False, rows: int | None = None
+        self, operation: QueuedOperation, *, reads: bool = False, rows: Rows = None
     ) -> Any:
         """Run one operation and return its value once it is durable.
 
@@ -281,7 +282,7 @@ class SqliteWriter(SqliteDatabase):
         self._thread.start()
 
     async def run(
-        self, operation: QueuedOperation, *, reads: bool = False, rows: int | None = None
+        self, operation: QueuedOperation, *, reads: bool = False, rows: Rows = None
     ) -> Any:
         if self.closed:
             raise ControlUnavailable("the metadata database is closed")
@@ -309,7 +310,7 @@ class SqliteWriter(SqliteDatabase):
 
     def _end_of_turn(self) -> None:
         gathered, self._gathered = self._gathered, []
-        if gathered and _is_small(gathered) and self._commit_here(gathered):
+        if gathered and self._commit_here(gathered):
             return
         for entry in gathered:
             self._put(entry)
@@ -317,7 +318,7 @@ class SqliteWriter(SqliteDatabase):
     def _commit_here(self, group: list[Entry]) -> bool:
         """Commit a group on the event loop.
 
-        Return False, and do nothing, if that might block for long.
+        Return False, and do nothing, if the group is not small or that might block for long.
         """
         if self._taken != self._queued or self._commit_seconds > LOOP_COMMIT_SECONDS_MAX:
             return False
@@ -327,6 +328,8 @@ class SqliteWriter(SqliteDatabase):
             return False
         try:
             if self._connection is None or self._stopped is not None:
+                return False
+            if not _is_small(group, self._connection):
                 return False
             outcomes = self._outcomes(group)
         finally:
@@ -626,13 +629,19 @@ def _renewals_of(path: Path) -> Path:
     return path.with_name(f"{RENEWALS}.sqlite")
 
 
-def _is_small(group: list[Entry]) -> bool:
-    rows = 0
+def _is_small(group: list[Entry], connection: sqlite3.Connection) -> bool:
+    left = LOOP_ROWS_MAX
     for entry in group:
-        if entry.rows is None:
+        rows = entry.rows
+        if rows is not None and not isinstance(rows, int):
+            try:
+                rows = run(connection, rows())
+            except sqlite3.Error:  # the operation itself reports it
+                return False
+        if rows is None:
             return False
-        rows += max(1, entry.rows)
-    return rows <= LOOP_ROWS_MAX
+        left -= max(1, rows)
+    return left >= 0
 
 
 def _reads(group: list[Entry]) -> bool:

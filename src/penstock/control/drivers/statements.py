@@ -162,6 +162,7 @@ def _moved(parameter: re.Match[str], by: int) -> str:
 
 Call = tuple[Statement, Values]
 Operation = Generator[Call, Any, T]
+Rows = int | Callable[[], Operation[int]] | None
 
 
 def rows(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
@@ -234,11 +235,12 @@ class Database(Protocol):
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
-        rows: int | None = None,
+        rows: Rows = None,
     ) -> T:
         """Run an operation in one transaction; return its value once it is durable.
 
-        `rows` is the approximate number of rows that it touches, if it is known to be small.
+        `rows` is the approximate number of rows that it touches, or a cheap operation that counts
+        them; None if they may be many.
 
         Raises:
             StaleClusterEpoch: `cluster_epoch` is given, and is not the current one.

@@ -14,6 +14,7 @@ from penstock.control.drivers.statements import (
     Lock,
     Operation,
     OverDatabase,
+    Rows,
     changed,
     operation,
     query,
@@ -309,6 +310,9 @@ take = Each(
     f"DELETE FROM pending_offsets WHERE transactional_id = ANY($1::bytea[]) RETURNING {_STAGED}",  # noqa: S608
     sqlite=f"SELECT {_STAGED} FROM pending_offsets WHERE transactional_id = $1",  # noqa: S608
 )
+some_pending = Each(
+    "rows", "", sqlite="SELECT 1 FROM pending_offsets WHERE transactional_id = $1 LIMIT $2"
+)
 drop = Each("changed", "", sqlite="DELETE FROM pending_offsets WHERE transactional_id = $1")
 """Deletes the rows that `take` has read, in SQLite. PostgreSQL's `take` deletes them itself."""
 delete_pending = Each(
@@ -583,8 +587,8 @@ def _newest(commits: Sequence[GroupCommit]) -> Operation[list[tuple[str, Committ
     ids = {name: uuid_of(topic_id) for name, topic_id in renewed}
     return [
         (group_id, offset)
-        for (group_id, _, _), offset in sorted(last.items())
-        if ids.get(offset.topic, offset.topic_id) == offset.topic_id
+        for (group_id, name, _), offset in sorted(last.items())
+        if name not in ids or ids[name] == offset.topic_id
     ]
 
 
@@ -610,6 +614,8 @@ RECORD_BYTES_MAX: Final = 128 << 20
 
 _VERSION_BITS: Final = 62
 _SMALL_BYTES_MAX: Final = 65_536
+_COUNTED_MAX: Final = 100
+"""Changed rows above which the offsets of ended transactions are not counted."""
 
 
 class CoordinationRecords(OverDatabase):
@@ -650,13 +656,20 @@ class CoordinationRecords(OverDatabase):
         return SavedRecords(version=version, refused=refused)
 
 
-def _rows(changes: Sequence[RecordChange]) -> int | None:
-    if any(change.deletes_offsets or change.completes_offsets for change in changes):
+def _rows(changes: Sequence[RecordChange]) -> Rows:
+    if any(change.deletes_offsets for change in changes):
         return None
     values = [content for change in changes for content in change.rows.values()]
     if sum(map(len, filter(None, values))) > _SMALL_BYTES_MAX:
         return None
-    return len(values)
+    ends = [(change.key.encode(),) for change in changes if change.completes_offsets is not None]
+    if not ends or len(values) > _COUNTED_MAX:
+        return len(values)
+
+    def count() -> Operation[int]:
+        return len(values) + len((yield some_pending(ends, _COUNTED_MAX)))
+
+    return count
 
 
 def _save(
@@ -684,16 +697,22 @@ def _save(
                 written.append((kind, key, member.encode(), expected, content))
     if (yield write_records(written, version)) != len(written):
         raise Again("another coordinator added the same records at the same time")
-    yield delete_records(deleted)
-    yield from delete_all([change.key for change in stored if change.deletes_offsets])
-    yield from complete(
-        {
-            change.key: change.completes_offsets
-            for change in stored
-            if change.completes_offsets is not None and _leaves_groups(change)
-        }
-    )
+    yield from _delete(deleted, [change.key for change in stored if change.deletes_offsets])
+    ends = {
+        change.key: change.completes_offsets
+        for change in stored
+        if change.completes_offsets is not None and _leaves_groups(change)
+    }
+    if ends:
+        yield from complete(ends)
     return refused
+
+
+def _delete(members: Sequence[tuple[str, bytes, bytes]], groups: Sequence[str]) -> Operation[None]:
+    if members:
+        yield delete_records(members)
+    if groups:
+        yield from delete_all(groups)
 
 
 def _refusal(change: RecordChange, found: int) -> PenstockError | None:
