@@ -66,6 +66,18 @@ def test_a_marker_is_read_as_written(marker: Marker) -> None:
     assert decode_marker(bytes(data) + b"behind", header) == marker
 
 
+def test_markers_with_longer_keys_and_values_are_read() -> None:
+    (header,) = split_batches(bytes(encode_marker(MARKER, 1000)))
+    record = bytes.fromhex("0000000c000000010000120001000000090000000000")
+    data = bytes(61) + bytes([2 * len(record)]) + record
+    assert decode_marker(data, header) == MARKER
+
+
+def test_a_marker_that_is_changed_leaves_those_of_other_partitions() -> None:
+    encode_marker(MARKER, 1000)[:8] = bytes([255] * 8)
+    assert encode_marker(MARKER, 1000)[:8] == bytes(8)
+
+
 def test_what_is_no_marker_is_refused() -> None:
     data = bytes(encode_marker(MARKER, 5))
     (header,) = split_batches(data)

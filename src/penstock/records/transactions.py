@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -115,11 +116,19 @@ ONGOING: Final = Guard()
 """Guard of a batch that continues a verified transaction."""
 
 
+def _fields(kind: int, epoch: int) -> tuple[int, ...]:
+    return 2 * (_RECORD.size - 1), 0, 0, 0, 8, 0, kind, 12, 0, epoch, 0
+
+
 def encode_marker(marker: Marker, now_ms: int) -> bytearray:
     """Return the control batch of a marker, with base offset 0."""
+    return bytearray(_encoded(marker, now_ms))
+
+
+@lru_cache(maxsize=16)  # the partitions of a transaction have equal markers
+def _encoded(marker: Marker, now_ms: int) -> bytes:
     kind = _COMMIT if marker.commit else _ABORT
-    epoch = marker.coordinator_epoch
-    record = _RECORD.pack(2 * (_RECORD.size - 1), 0, 0, 0, 8, 0, kind, 12, 0, epoch, 0)
+    record = _RECORD.pack(*_fields(kind, marker.coordinator_epoch))
     header = BatchHeader(
         base_offset=0,
         batch_length=HEADER_BYTES - LENGTH_OVERHEAD_BYTES + len(record),
@@ -137,7 +146,7 @@ def encode_marker(marker: Marker, now_ms: int) -> bytearray:
     )
     batch = bytearray(encode_header(header)) + record
     seal(batch)
-    return batch
+    return bytes(batch)
 
 
 def decode_marker(batch: Readable, header: BatchHeader) -> Marker:
@@ -146,6 +155,11 @@ def decode_marker(batch: Readable, header: BatchHeader) -> Marker:
     Raises:
         CorruptBatch: the batch is not a transaction marker.
     """
+    if len(batch) >= HEADER_BYTES + _RECORD.size:
+        found = _RECORD.unpack_from(batch, HEADER_BYTES)
+        kind, epoch = found[6], found[9]
+        if kind in (_ABORT, _COMMIT) and found == _fields(kind, epoch):  # as `encode_marker`
+            return Marker(header.producer_id, header.producer_epoch, epoch, kind == _COMMIT)
     try:
         position = HEADER_BYTES
         _, position = _varint(batch, position)

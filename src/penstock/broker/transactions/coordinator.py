@@ -399,11 +399,9 @@ class TransactionCoordinator(Coordinator):
         return response
 
     def verify(self, request: VerifyPartitions) -> Any | None:
-        """Return the immediate response to a verification; None if the id is not loaded.
-
-        Raises as `call`.
-        """
-        self.check_owner(request.transactional_id)
+        """Return the immediate response; None if the id is not loaded, or not of this broker."""
+        if not self.ownership.owns(request.transactional_id):
+            return None
         return self.runtime.ask(request, request.transactional_id)
 
     async def list(self, request: ListTransactions) -> Any:

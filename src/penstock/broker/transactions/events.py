@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Final
 
+import msgspec
 from msgspec import Struct
 
 from penstock.base.errors import CorruptError
@@ -227,7 +228,7 @@ def encode_transaction(transactional_id: str, metadata: TransactionMetadata) -> 
         "start_ms": metadata.start_ms,
         "updated_ms": metadata.updated_ms,
     }
-    rows = {KEY_ROW: json.dumps(own, separators=(",", ":")).encode()}
+    rows = {KEY_ROW: msgspec.json.encode(own)}
     for where in metadata.partitions:
         rows[f"{PARTITION_MEMBER}{where.topic}/{where.partition}"] = b""
     if metadata.groups:

@@ -101,18 +101,13 @@ class TransactionLink:
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
     ) -> Answers | None:
-        try:
-            if owner_of(self._cluster.image, transactional_id).broker_id != self._node_id:
-                return None
-            response = self._coordinator.verify(
-                VerifyPartitions(
-                    transactional_id=transactional_id,
-                    producer=ProducerIdentity(producer_id, producer_epoch),
-                    partitions=frozenset(partitions),
-                )
+        response = self._coordinator.verify(
+            VerifyPartitions(
+                transactional_id=transactional_id,
+                producer=ProducerIdentity(producer_id, producer_epoch),
+                partitions=frozenset(partitions),
             )
-        except PenstockError as error:
-            return [error] * len(partitions)
+        )
         return None if response is None else _answers(transactional_id, response, partitions)
 
     async def add_group(self, transaction: OpenTransaction, group_id: str) -> None:
