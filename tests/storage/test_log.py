@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import cast
 from uuid import UUID
 
@@ -561,4 +563,28 @@ def test_jitter_lowers_the_age_at_which_a_segment_closes(tmp_path: Path, jitter:
     assert log.segment_count == 1
     harness.put(batch(timestamp=10 + limit + 1))
     assert log.segment_count == 2
+    harness.store.close()
+
+
+def test_an_append_and_its_commit_take_few_calls(tmp_path: Path) -> None:
+    """Count the calls of Python functions, because they take most of the time."""
+    harness = Harness(tmp_path, config=LogConfig(retention_ms=-1, record_validation="headers"))
+    for _ in range(10):
+        harness.put(batch())
+    log, data, answers = harness.log(), memoryview(bytearray(batch())), list[object]()
+    calls = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(trace)
+    try:
+        log.append(data, now_ms=harness.clock.ms, config=harness.config)
+        harness.store.flush(answers.append)
+        harness.store.commit_pending()
+    finally:
+        sys.setprofile(None)
+    assert answers == [None]
+    assert calls <= 40
     harness.store.close()

@@ -157,10 +157,7 @@ def separate(items: Iterable[Queued[LogT]]) -> list[Appended[LogT]]:
     """Return the appends of all items, in their order."""
     appends: list[Appended[LogT]] = []
     for item in items:
-        if isinstance(item, Wide):
-            appends += item.unwritten.values()
-        else:
-            appends.append(item)
+        appends += item.unwritten.values() if isinstance(item, Wide) else [item]
     return appends
 
 

@@ -358,8 +358,11 @@ class Journal:
             sync_directory(self._files, self._directory)
         self.synced_bytes = self._total_bytes
 
-    def write(self, items: Sequence[Queued[LogT]], *, sync: bool) -> None:
+    def write(self, items: Sequence[Queued[LogT]], size_bytes: int, *, sync: bool) -> None:
         """Write a group's appends; with `sync`, sync them as well.
+
+        `size_bytes` is the most that they take in the journal; it decides whether they share an
+        entry.
 
         Raises:
             DiskFull: the disk is full; nothing of the group is visible.
@@ -371,8 +374,9 @@ class Journal:
         checksum, unsynced = self._previous_checksum, len(self._unsynced)
         self._taken = []
         try:
-            for entry_items, payload_bytes in _entries(items):
-                self._write_entry(entry_items, payload_bytes)
+            small = size_bytes <= JOURNAL_ENTRY_BYTES_MAX
+            for entry_items in (items,) if small else _entries(items):
+                self._write_entry(entry_items)
         except OSError as error:
             self.sequence, self._previous_checksum = sequence, checksum
             self.durable_sequence = min(self.durable_sequence, sequence)
@@ -421,9 +425,9 @@ class Journal:
         if self._active is not None:
             yield self._active
 
-    def _write_entry(self, items: Sequence[Queued[LogT]], payload_bytes: int) -> None:
-        rows, payloads = _rows(items)
-        count = row_count(items)
+    def _write_entry(self, items: Sequence[Queued[LogT]]) -> None:
+        rows, payloads, count, direct_bytes = _rows(items)
+        payload_bytes = sum(map(len, payloads))
         file = self._take_file(payload_bytes + count * _ROW_KEY_BYTES)
         head, size_bytes, checksum = encode_entry(
             rows,
@@ -448,8 +452,7 @@ class Journal:
         self.sequence += 1
         file.last_sequence = self.sequence
         self._previous_checksum = checksum
-        in_segments = [item.size_bytes for item in items if item.in_segment]
-        self.bytes_since_checkpoint += taken + sum(in_segments)
+        self.bytes_since_checkpoint += taken + direct_bytes
         self.written_bytes += taken
 
     def _write_ahead(self, file: JournalFile, size_bytes: int) -> None:
@@ -523,40 +526,41 @@ def row_count(items: Sequence[Queued[LogT]]) -> int:
     return sum([len(item.logs) if isinstance(item, Wide) else 1 for item in items])
 
 
-def _rows(items: Sequence[Queued[LogT]]) -> tuple[list[bytes], list[Buffer]]:
+def _rows(items: Sequence[Queued[LogT]]) -> tuple[list[bytes], list[Buffer], int, int]:
+    """Return the table and the payloads of an entry, the number of its rows, and the bytes that
+    are in segments instead."""
     pack = ROW.pack
     rows: list[bytes] = []
     payloads: list[Buffer] = []
+    count = direct_bytes = 0
     for item in items:
         if isinstance(item, Wide):
             rows.append(item.table)
             payloads.append(item.data)
+            count += len(item.logs)
             continue
+        count += 1
         position, size_bytes, data = item.position, item.size_bytes, item.data
         if item.in_segment:
             leader_epoch = decode_header(item.data).partition_leader_epoch
             transactional = any([header.is_transactional for header in item.headers])
             data = encode_reference(Reference(size_bytes, leader_epoch, transactional))
+            direct_bytes += size_bytes
             position, size_bytes = position_in_segment(position), REFERENCE_BYTES
         offsets = item.base_offset, item.next_offset
         rows.append(pack(item.segment.base_offset, position, *offsets, size_bytes))
         rows.append(item.log.key)
         payloads.append(data)
-    return rows, payloads
+    return rows, payloads, count, direct_bytes
 
 
-def _entries(items: Sequence[Queued[LogT]]) -> Iterator[tuple[Sequence[Queued[LogT]], int]]:
+def _entries(items: Sequence[Queued[LogT]]) -> Iterator[Sequence[Queued[LogT]]]:
     """Split a group into entries of bounded size."""
-    total = sum([item.size_bytes for item in items])
-    total -= sum([item.size_bytes - REFERENCE_BYTES for item in items if item.in_segment])
-    if total <= JOURNAL_ENTRY_BYTES_MAX:
-        yield items, total
-        return
     start = size_bytes = 0
     for place, item in enumerate(items):
         item_bytes = journal_bytes(item)
         if size_bytes and size_bytes + item_bytes > JOURNAL_ENTRY_BYTES_MAX:
-            yield items[start:place], size_bytes
+            yield items[start:place]
             start, size_bytes = place, 0
         size_bytes += item_bytes
-    yield items[start:], size_bytes
+    yield items[start:]

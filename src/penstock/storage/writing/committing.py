@@ -154,17 +154,20 @@ class Committer:
     def _write_journal(self, group: Group) -> None:
         sync = self._policy == "group" or self._flush_is_due(separate(group.items))
         large = self._segment_writer.large_in(group.items, group.size_bytes) if sync else []
-        in_journal = group.size_bytes - sum([item.size_bytes for item in large])
+        in_journal = group.size_bytes
+        if large:
+            in_journal -= sum([item.size_bytes for item in large])
         if not self._journal.has_room(in_journal + 512 * row_count(group.items)):
             self._in_flight = group
             self._waiting_for_room = True
             self.make_room()
             return
-        try:
-            group.direct = self._segment_writer.open_for(large)
-        except OSError as error:
-            self._finish(group, storage_error(self._root, error))
-            return
+        if large:
+            try:
+                group.direct = self._segment_writer.open_for(large)
+            except OSError as error:
+                self._finish(group, storage_error(self._root, error))
+                return
         work = partial(self._perform, group, sync)
         lone = len(group.callbacks) <= 1 and group.size_bytes <= INLINE_COMMIT_BYTES_MAX
         if lone or not self._worker.attached:
@@ -189,7 +192,7 @@ class Committer:
         if group.direct:
             syncs = self._syncs if self._worker.attached else None
             write_direct(self._files, self._root, group.direct, syncs)
-        self._journal.write(group.items, sync=sync)
+        self._journal.write(group.items, group.size_bytes, sync=sync)
 
     def _flush_is_due(self, appends: list[Appended[LogState]]) -> bool:
         """Return whether `flush.messages` or `flush.ms` demands a sync of these appends.

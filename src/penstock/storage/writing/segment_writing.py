@@ -139,8 +139,8 @@ class SegmentWriter:
     def became_durable(self, items: list[Queued[LogState]]) -> None:
         """Record appends that became durable, and start the segment writes that are due."""
         queue, unwritten, wanted = self._queue, self._unwritten, self._wanted
-        queue.unwritten_bytes += sum([item.size_bytes for item in items])
         for item in items:
+            queue.unwritten_bytes += item.size_bytes
             if isinstance(item, Wide):
                 unwritten.update(dict.fromkeys(item.logs))
                 for log, size_bytes in zip(item.logs, item.sizes, strict=True):
@@ -155,9 +155,10 @@ class SegmentWriter:
                 wanted[log] = None
         if queue.unwritten_bytes * SEGMENT_WRITE_SHARE > self._settings.tail_cache_bytes:
             wanted.update(unwritten)
-        blocking = self._tails.shrink()
-        if blocking is not None and blocking in unwritten:
-            wanted.update(unwritten)
+        if self._tails.crowded:
+            blocking = self._tails.shrink()
+            if blocking is not None and blocking in unwritten:
+                wanted.update(unwritten)
         if wanted:
             self.run()
 
