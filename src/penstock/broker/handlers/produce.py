@@ -602,7 +602,10 @@ class _Pending(Struct, eq=False):
 def _answer_single(
     produce: Produce, context: RequestContext, key: bytes, index: int, result: tuple[int, int, int]
 ) -> None:
-    frame = encode_single_frame(context.version, context.correlation_id, key, index, *result)
+    base_offset, time_ms, start_offset = result
+    frame = encode_single_frame(
+        context.version, context.correlation_id, key, index, base_offset, time_ms, start_offset
+    )
     context.reply((frame,))
     produce.metrics.answered(context, produce.clock.monotonic())
 

@@ -47,6 +47,7 @@ Topic = tuple[bytes, list[Partition]]
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
 _PAIR = struct.Struct(">ii")
 
 _V0 = struct.Struct(">ihq")
@@ -56,6 +57,8 @@ _V8 = struct.Struct(">ihqqqih")
 _V9 = struct.Struct(">ihqqqBBx")
 _SINGLE_HEAD = struct.Struct(">BhiBB")
 _PLAIN_SINGLE_HEAD = struct.Struct(">hhiih")
+_NO_ERRORS: Final = b"\0\0\0\0\xff\xff\0\0\0\0"
+"""No record errors, message and throttle time; up to version 7 only the first four bytes."""
 
 
 class ProduceRequest(Struct, eq=False):
@@ -114,43 +117,43 @@ def decode_single(
     truncated bytes; the caller then reads them with `decode_request`.
     """
     try:
-        if version >= FLEXIBLE_FROM:
-            return _flexible_single(frame, offset, version)
-        no_id, acks, timeout_ms, topics, size = _PLAIN_SINGLE_HEAD.unpack_from(frame, offset)
-        if no_id != -1 or topics != 1 or not 0 <= size <= SINGLE_KEY_BYTES_MAX:
+        if version < FLEXIBLE_FROM:
+            return _decode_plain_single(frame, offset)
+        some_id, acks, timeout_ms, topics, size = _SINGLE_HEAD.unpack_from(frame, offset)
+        if version >= TOPIC_IDS_FROM:
+            offset, size = offset + 8, 16
+        else:
+            offset, size = offset + 9, size - 1
+        if some_id or topics != 2 or not 0 <= size <= SINGLE_KEY_BYTES_MAX:
             return None
-        key, partitions, index, length = _plain_single(size).unpack_from(frame, offset + 14)
-        records_at = offset + 26 + size
-        if partitions != 1 or records_at + length != len(frame):
+        key, partitions, index, length, high = _compact_single(size).unpack_from(frame, offset)
+        records_at = offset + size + 6
+        if length > 127:
+            if high > 127:
+                length, records_at = read_uvarint(frame, records_at - 1)
+            else:
+                length, records_at = length & 127 | high << 7, records_at + 1
+        end = records_at + length - 1
+        if partitions != 2 or not length or end + 3 != len(frame):
             return None
-        return acks, timeout_ms, key, index, frame[records_at:]
+        if frame[end] or frame[end + 1] or frame[end + 2]:  # tagged fields
+            return None
     except (struct.error, IndexError):
         return None
-
-
-def _flexible_single(
-    frame: memoryview, offset: int, version: int
-) -> tuple[int, int, bytes, int, memoryview] | None:
-    some_id, acks, timeout_ms, topics, size = _SINGLE_HEAD.unpack_from(frame, offset)
-    if version >= TOPIC_IDS_FROM:
-        offset, size = offset + 8, 16
-    else:
-        offset, size = offset + 9, size - 1
-    if some_id or topics != 2 or not 0 <= size <= SINGLE_KEY_BYTES_MAX:
-        return None
-    key, partitions, index, length, high = _compact_single(size).unpack_from(frame, offset)
-    records_at = offset + size + 6
-    if length > 127:
-        if high > 127:
-            length, records_at = read_uvarint(frame, records_at - 1)
-        else:
-            length, records_at = length & 127 | high << 7, records_at + 1
-    end = records_at + length - 1
-    if partitions != 2 or not length or end + 3 != len(frame):
-        return None
-    if frame[end] or frame[end + 1] or frame[end + 2]:  # tagged fields
-        return None
     return acks, timeout_ms, key, index, frame[records_at:end]
+
+
+def _decode_plain_single(
+    frame: memoryview, offset: int
+) -> tuple[int, int, bytes, int, memoryview] | None:
+    no_id, acks, timeout_ms, topics, size = _PLAIN_SINGLE_HEAD.unpack_from(frame, offset)
+    if no_id != -1 or topics != 1 or not 0 <= size <= SINGLE_KEY_BYTES_MAX:
+        return None
+    key, partitions, index, length = _plain_single(size).unpack_from(frame, offset + 14)
+    records_at = offset + 26 + size
+    if partitions != 1 or records_at + length != len(frame):
+        return None
+    return acks, timeout_ms, key, index, frame[records_at:]
 
 
 @cache
@@ -262,10 +265,10 @@ def _claim(count: int, bytes_each: int, left: int, budget: int) -> int:
 @cache
 def _single_packer(version: int, key_bytes: int) -> struct.Struct:
     if version < FLEXIBLE_FROM:
-        rest = "q" * (version >= 5) + "xxxxh" * (version >= 8)
-        return struct.Struct(f">iiih{key_bytes}siihqq{rest}xxxx")
-    key = f"{key_bytes}s" if version >= TOPIC_IDS_FROM else f"B{key_bytes}s"
-    return struct.Struct(f">iixB{key}BihqqqBxxxxxxxx")
+        start, end = 8 if version >= 5 else 0, len(_NO_ERRORS) if version >= 8 else 4
+        return struct.Struct(f">iiih{key_bytes}siihqq{start}s{end}s")
+    topics = "B" if version >= TOPIC_IDS_FROM else "H"
+    return struct.Struct(f">iix{topics}{key_bytes}sBihqqqBxxxxxxxx")
 
 
 def encode_single_frame(
@@ -283,17 +286,17 @@ def encode_single_frame(
     """
     size = len(key)
     packer = _single_packer(version, size)
-    length, start = packer.size - 4, log_start_offset
+    # Values are passed one by one, because passing a tuple takes longer than packing.
     if version < FLEXIBLE_FROM:
-        rest = (start, -1)[: (version >= 5) + (version >= 8)]
         return packer.pack(
-            length, correlation_id, 1, size, key, 1, index, 0, base_offset, log_append_time_ms,
-            *rest,
+            packer.size - 4, correlation_id, 1, size, key, 1, index, 0, base_offset,
+            log_append_time_ms, _I64.pack(log_start_offset), _NO_ERRORS,
         )  # fmt: skip
-    named = (key,) if version >= TOPIC_IDS_FROM else (size + 1, key)
+    topics = 2 if version >= TOPIC_IDS_FROM else 2 << 8 | size + 1  # number, and length of the name
     return packer.pack(
-        length, correlation_id, 2, *named, 2, index, 0, base_offset, log_append_time_ms, start, 1
-    )
+        packer.size - 4, correlation_id, topics, key, 2, index, 0, base_offset,
+        log_append_time_ms, log_start_offset, 1,
+    )  # fmt: skip
 
 
 def encode_response(
