@@ -120,6 +120,9 @@ class FakeStore:
     def attach(self, call_soon_threadsafe: Any) -> None:
         return
 
+    def before_failure(self, callback: Callable[[], None]) -> None:
+        return
+
     def create(self, where: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> FakeLog:
         log = self.partitions[where] = FakeLog(where, topic_id, leader_epoch)
         return log

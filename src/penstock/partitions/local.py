@@ -339,6 +339,7 @@ class GroupCommits:
         After adding one, the caller calls `schedule` unless `scheduled` is true."""
         self.scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        store.before_failure(self.flush)
 
     @property
     def failed(self) -> StorageError | None:

@@ -291,6 +291,10 @@ class LogStore:
     def commit_pending(self) -> None:
         self._committer.commit()
 
+    def before_failure(self, callback: Callable[[], None]) -> None:
+        """Call `callback` before queued appends are undone; it calls `flush` for its own."""
+        self._committer.before_failure = callback
+
     @property
     def kept_producers(self) -> set[int]:
         """Producer ids that never expire; the caller adds and removes ids in this set.

@@ -95,10 +95,7 @@ class Committer:
         self.on_advance: Callable[[Collection[LogOwner]], None] = _nobody
         self.on_written: Callable[[int | None], None] = _nobody
         self.make_room: Callable[[], None] = _nothing
-
-    @property
-    def busy(self) -> bool:
-        return self._in_flight is not None
+        self.before_failure: Callable[[], None] = _nothing
 
     def flush(self, on_durable: OnDurable) -> None:
         self._callbacks.append(on_durable)
@@ -129,9 +126,6 @@ class Committer:
             with self._alone():
                 self._start(group)
         self.commit()
-
-    def drain(self) -> None:
-        self._worker.drain()
 
     def close(self) -> None:
         self._syncs.close()
@@ -332,6 +326,7 @@ class Committer:
 
     def _fail(self, group: Group, error: StorageError) -> None:
         """Undo a failed group and every append accepted after it."""
+        self.before_failure()
         later = self._take()
         if isinstance(error, StorageFailed):
             self._queue.fail(error)
