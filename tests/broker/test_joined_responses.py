@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.buffers import ReceivePool
 from penstock.broker.net.connection import Connection, RequestContext
 from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import APIS
@@ -146,6 +147,11 @@ class AsyncOwner(FullOwner):
         super().__init__()
         self.tasks: list[asyncio.Task[None]] = []
         self.end = asyncio.Event()
+        self.ended: list[Connection] = []
+        self.pool = ReceivePool(1 << 20)
+
+    def disconnected(self, connection: Connection) -> None:
+        self.ended.append(connection)
 
     def request(self, connection: Connection, frame: memoryview, lease: Any) -> None:
         super().request(connection, frame, lease)
@@ -198,3 +204,23 @@ async def test_a_request_may_follow_a_response_before_its_handler_has_ended() ->
     await asyncio.sleep(0)
     assert len(owner.contexts) == 3
     await owner.tasks[2]
+
+
+@pytest.mark.parametrize("responds", [True, False])
+async def test_a_lost_connection_is_open_until_its_async_handler_has_ended(responds: bool) -> None:
+    """A broker that stops waits for the handlers of its open connections."""
+    owner: Any = AsyncOwner()
+    connection = Connection(owner, "PLAINTEXT")
+    transport: Any = FakeTransport()
+    connection._transport = transport
+    connection.buffer_updated(24)
+    connection.connection_lost(None)
+    assert (owner.ended, connection.in_flight, connection.closing) == ([], 1, True)
+    if responds:
+        owner.end.set()
+    else:
+        connection.cancel_handler()
+    await asyncio.wait(owner.tasks)
+    await asyncio.sleep(0)
+    assert (owner.ended, connection.in_flight) == ([connection], 0)
+    assert transport.events == []

@@ -140,9 +140,9 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog", "_closing", "_draining", "_filled", "_frame", "_frame_deadline", "_head",
-        "_head_filled", "_held", "_lease", "_muted", "_owner", "_pending", "_reading", "_task",
-        "_transport", "_writable", "authentication", "client_host", "client_port", "fetch_errors",
-        "last_request", "listener", "principal", "software",
+        "_head_filled", "_held", "_lease", "_lost", "_muted", "_owner", "_pending", "_reading",
+        "_task", "_transport", "_writable", "authentication", "client_host", "client_port",
+        "fetch_errors", "last_request", "listener", "principal", "software",
     )  # fmt: skip
 
     def __init__(self, owner: ConnectionOwner, listener: str) -> None:
@@ -174,6 +174,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._writable = True
         self._closing = False
+        self._lost = False
+        """Whether the client disconnected while an `async` handler runs."""
         self._draining = False
         """Whether `_drain` runs at the end of this turn of the loop."""
 
@@ -207,6 +209,12 @@ class Connection(asyncio.BufferedProtocol):
                 opened.setsockopt(socket.SOL_SOCKET, option, size)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._closing or self._task is None:
+            self._end()
+        else:
+            self._closing = self._lost = True  # a stopping broker waits for the handler
+
+    def _end(self) -> None:
         self._closing = True
         self._end_mute()
         self._abandon_pending()
@@ -435,6 +443,8 @@ class Connection(asyncio.BufferedProtocol):
     def _release(self) -> None:
         self._task = None
         self._held = self._muted is not None
+        if self._lost:
+            self._end()
 
     def answered(self, request: RequestContext) -> None:
         """Write the response of `request` if all earlier responses have been written.
