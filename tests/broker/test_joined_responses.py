@@ -206,6 +206,26 @@ async def test_a_request_may_follow_a_response_before_its_handler_has_ended() ->
     await owner.tasks[2]
 
 
+async def test_a_request_behind_an_async_handler_does_not_wait_for_an_earlier_response() -> None:
+    """An earlier request, such as a long poll, may be answered much later."""
+    owner: Any = AsyncOwner()
+    connection = Connection(owner, "PLAINTEXT")
+    connection._transport = FakeTransport()
+    earlier = opened(connection)
+    connection.buffer_updated(24)
+    connection.buffer_updated(24)
+    assert len(owner.contexts) == 1
+    owner.end.set()
+    await owner.tasks[0]
+    await asyncio.sleep(0)
+    assert len(owner.contexts) == 2
+    assert connection._transport.events == ["pause"]
+    await owner.tasks[1]
+    earlier.reply([b"earlier"])
+    await asyncio.sleep(0)
+    assert connection._transport.events == ["pause", "resume", b"earlier12"]
+
+
 @pytest.mark.parametrize("responds", [True, False])
 async def test_a_lost_connection_is_open_until_its_async_handler_has_ended(responds: bool) -> None:
     """A broker that stops waits for the handlers of its open connections."""

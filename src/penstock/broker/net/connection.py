@@ -438,7 +438,7 @@ class Connection(asyncio.BufferedProtocol):
     def _task_done(self, task: asyncio.Task[None]) -> None:
         if self._task is task:
             self._release()
-            self._resume()
+        self._resume()
 
     def _release(self) -> None:
         self._task = None
