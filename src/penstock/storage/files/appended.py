@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, count, repeat
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -28,6 +28,8 @@ from penstock.storage.files.segment import Segment
 from penstock.storage.files.values import Buffer, Lease
 
 _COMPACT_AT: Final = 64
+_CREATED_ROWS: Final = 64
+"""Rows of a wide append that are created together, less than a millisecond's work."""
 _OVERHEAD_BYTES: Final = 512
 """Estimated memory of the objects around a small append."""
 
@@ -111,42 +113,47 @@ class Wide(Struct, Generic[LogT], eq=False):
     undos: dict[int, list[Undo]]
     table: bytes
     data: bytes
+    unwritten: int
+    """Number of rows that are not in their segments yet."""
     cached_bytes: int = 0
     """Memory of the rows that are still in tails."""
-    waiting: dict[LogT, Appended[LogT]] | None = None
-    """Unwritten rows; None before the first use of `unwritten`."""
+    rows: dict[LogT, Appended[LogT]] = {}
+    places: dict[LogT, int] = {}
+    """Places of the logs, which consecutive appends to the same logs share."""
     in_segment: ClassVar[bool] = False
 
     @property
     def size_bytes(self) -> int:
         return len(self.data)
 
-    @property
-    def unwritten(self) -> dict[LogT, Appended[LogT]]:
-        """Rows by log that are not in segments yet, from which the caller removes written ones."""
-        if self.waiting is None:
-            self.waiting = dict(zip(self.logs, self._rows(slice(None)), strict=True))
-        return self.waiting
-
     def row_of(self, log: LogT) -> Appended[LogT]:
-        row = self.unwritten.get(log)
-        if row is None:
-            place = self.logs.index(log)
-            (row,) = self._rows(slice(place, place + 1))
-        return row
+        """Return the append to a log. Rows are created in groups, when one of them is used."""
+        row = self.rows.get(log)
+        if row is not None:
+            return row
+        if not self.places:
+            self.places.update(zip(self.logs, count(), strict=False))
+        self._create(self.places[log] // _CREATED_ROWS * _CREATED_ROWS)
+        return self.rows[log]
 
-    def _rows(self, part: slice) -> Iterable[Appended[LogT]]:
-        ends = list(accumulate(self.sizes))
-        data = map(self.data.__getitem__, map(slice, [0, *ends][part], ends[part]))
-        undos = map(self.undos.get, range(len(ends))[part])
-        return map(
+    def _create(self, first: int) -> None:
+        part = slice(first, first + _CREATED_ROWS)
+        bounds = list(accumulate(self.sizes[part], initial=sum(self.sizes[:first])))
+        rows = map(
             Appended, self.logs[part], self.segments[part], self.positions[part],
-            self.base_offsets[part], self.next_offsets[part], self.sizes[part], repeat(None), data,
-            repeat(None), undos, repeat(False), repeat(False), repeat(self),
+            self.base_offsets[part], self.next_offsets[part], self.sizes[part], repeat(None),
+            map(self.data.__getitem__, map(slice, bounds, bounds[1:])), repeat(None),
+            map(self.undos.get, count(first)), repeat(False), repeat(False), repeat(self),
         )  # fmt: skip
+        self.rows.update(zip(self.logs[part], rows, strict=True))
+
+    def wrote(self, log: LogT) -> None:
+        """Record that a row is in its segment, or was removed before."""
+        self.unwritten -= 1
+        self.rows.pop(log, None)
 
     def release(self) -> None:
-        self.data, self.logs, self.waiting, self.undos = b"", (), {}, {}
+        self.data, self.logs, self.undos, self.rows, self.places = b"", (), {}, {}, {}
         self.segments, self.positions, self.base_offsets, self.next_offsets = [], [], [], []
 
 
@@ -157,7 +164,7 @@ def separate(items: Iterable[Queued[LogT]]) -> list[Appended[LogT]]:
     """Return the appends of all items, in their order."""
     appends: list[Appended[LogT]] = []
     for item in items:
-        appends += item.unwritten.values() if isinstance(item, Wide) else [item]
+        appends += map(item.row_of, item.logs) if isinstance(item, Wide) else [item]
     return appends
 
 
@@ -165,84 +172,85 @@ class Tail(Generic[LogT]):
     """Newest appends of a log, in order; the first `written` of them are in their segment."""
 
     __slots__ = (
-        "_bases", "_head", "_items", "_log", "cut_sequence", "push", "push_base", "written",
+        "_head", "_log", "bases", "cut_sequence", "items", "written",
     )  # fmt: skip
 
     def __init__(self, log: LogT) -> None:
         self._log = log
-        self._items: list[Queued[LogT]] = []
-        self._bases: list[int] = []
+        self.items: Final[list[Queued[LogT]]] = []
+        """Appends, and before them evicted ones. An append adds itself without a call."""
+        self.bases: Final[list[int]] = []
+        """Base offsets of `items`."""
         self._head = 0
-        self.push: Final = self._items.append
-        """Adds the newest append. This is the list's own method, because every append calls it."""
-        self.push_base: Final = self._bases.append
-        """Adds the base offset of the newest append."""
         self.written = 0
         self.cut_sequence = 0
         """Highest sequence of a journal entry that may truncate the log. Until a checkpoint covers
         that entry, a replay of it would remove bytes that only the segment holds."""
 
     def __len__(self) -> int:
-        return len(self._items) - self._head
+        return len(self.items) - self._head
 
     @property
     def first_offset(self) -> int | None:
         self._skip_evicted()
-        return self._bases[self._head] if len(self._bases) > self._head else None
+        return self.bases[self._head] if len(self.bases) > self._head else None
 
     @property
     def first_unwritten_offset(self) -> int | None:
         place = self._head + self.written
-        return self._bases[place] if len(self._bases) > place else None
+        return self.bases[place] if len(self.bases) > place else None
 
     def pop_newest(self) -> Appended[LogT]:
         """Remove and return the newest append, which is not written."""
-        self._bases.pop()
-        item = self._items.pop()
-        return item.unwritten.pop(self._log) if isinstance(item, Wide) else item
+        self.bases.pop()
+        item = self._single(self.items.pop())
+        if item.wide is not None:
+            item.wide.wrote(self._log)
+        return item
 
     def pop_oldest(self) -> Appended[LogT]:
         self._skip_evicted()
-        item = self._single(self._items[self._head])
+        item = self._single(self.items[self._head])
         self._head += 1
         if self.written:
             self.written -= 1
         elif item.wide is not None:
-            del item.wide.unwritten[self._log]
-        if self._head >= _COMPACT_AT and self._head * 2 >= len(self._items):
+            item.wide.wrote(self._log)
+        if self._head >= _COMPACT_AT and self._head * 2 >= len(self.items):
             self._compact()
         return item
 
     def waits_for(self, item: Queued[LogT]) -> bool:
         """Return whether an append is the oldest unwritten one."""
         place = self._head + self.written
-        return place < len(self._items) and self._items[place] is item
+        return place < len(self.items) and self.items[place] is item
 
     def unwritten(self) -> list[Appended[LogT]]:
         self._skip_evicted()
         self._compact()
-        return [self._single(item) for item in self._items[self.written :]]
+        log, items = self._log, self.items[self.written :]
+        return [item.row_of(log) if isinstance(item, Wide) else item for item in items]
 
     def from_offset(self, offset: int) -> int | None:
         """Return the index (for `at`) of the newest append that begins at or below `offset`, or
         None if all begin above."""
-        place = bisect_right(self._bases, offset, self._head) - 1
-        return place if place >= self._head and self._items[place].data else None
+        place = bisect_right(self.bases, offset, self._head) - 1
+        return place if place >= self._head and self.items[place].data else None
 
     def at(self, place: int) -> Appended[LogT] | None:
-        return self._single(self._items[place]) if place < len(self._items) else None
+        return self._single(self.items[place]) if place < len(self.items) else None
 
     def _single(self, item: Queued[LogT]) -> Appended[LogT]:
         return item.row_of(self._log) if isinstance(item, Wide) else item
 
     def _skip_evicted(self) -> None:
         """Remove the rows of evicted wide appends; all of them are written."""
-        while self._head < len(self._items) and not self._items[self._head].data:
+        while self._head < len(self.items) and not self.items[self._head].data:
             self._head += 1
             self.written -= 1
 
     def _compact(self) -> None:
-        del self._items[: self._head], self._bases[: self._head]
+        del self.items[: self._head], self.bases[: self._head]
         self._head = 0
 
 
@@ -263,6 +271,9 @@ class TailCache(Generic[LogT]):
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
     def add_wide(self, wide: Wide[LogT]) -> None:
+        newest = self._order[-1] if self._order else None
+        if isinstance(newest, Wide) and newest.logs == wide.logs:
+            wide.places = newest.places
         self._order.append(wide)
         wide.cached_bytes = wide.size_bytes + _OVERHEAD_BYTES * len(wide.logs)
         self.size_bytes += wide.cached_bytes
@@ -279,7 +290,7 @@ class TailCache(Generic[LogT]):
                 order.popleft()
                 continue
             if isinstance(item, Wide):
-                if item.waiting is None or item.waiting:
+                if item.unwritten:
                     return next(log for log in item.logs if log.tail.waits_for(item))
                 self.size_bytes -= item.cached_bytes
                 item.release()

@@ -404,8 +404,9 @@ class LogState:
         )  # fmt: skip
         segment.end_position += size_bytes
         self.log_end_offset = next_offset
-        self.tail.push(item)
-        self.tail.push_base(base_offset)
+        tail = self.tail
+        tail.items.append(item)
+        tail.bases.append(base_offset)
         self.parts.tails.add(item)
         self.queue.add(item)
         time_ms = now_ms if append_time else -1
@@ -548,27 +549,32 @@ class LogState:
         parts = self.parts
         changed = parts.changes.of(self)
         leased = written_bytes = 0
+        indexed = None
         for place, item in enumerate(items, 1):
             segment = item.segment
-            if segment is not self.growing:
-                self.finish(self.growing)
-                self.growing = segment
-            changed.add(segment)
-            index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
+            if segment is not indexed:
+                if segment is not self.growing:
+                    self.finish(self.growing)
+                    self.growing = segment
+                changed.add(segment)
+                index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
+                indexed = segment
             full = len(index.offsets) + 8 > index_bytes_max
             apart_bytes = RELATIVE_OFFSET_MAX if full else interval_bytes
-            base_offset, headers = item.base_offset, item.known_headers
+            size_bytes = item.size_bytes
+            written_bytes += size_bytes
             if item.wide is not None:
-                del item.wide.unwritten[self]
+                item.wide.wrote(self)
                 newest = newest_timestamp(item.data)
-                segment.add(item.next_offset - 1, newest, item.size_bytes, apart_bytes)
-            for header in headers or ():
+                segment.add(item.next_offset - 1, newest, size_bytes, apart_bytes)
+                continue
+            base_offset = item.base_offset
+            for header in item.headers:
                 base_offset = header.base_offset if item.stamped else base_offset
                 segment.add_batch(header, base_offset, apart_bytes)
                 base_offset += header.last_offset_delta + 1
             item.known_headers = []
             item.undo = None
-            written_bytes += item.size_bytes
             if item.lease is not None:
                 leased = place
         if self.unindexed:

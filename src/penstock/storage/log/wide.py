@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import groupby, repeat
+from functools import lru_cache
+from itertools import repeat
 from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -271,7 +272,7 @@ def _accept(
     followings = following.tolist()
     wide = Wide(
         logs, ends.segments, ends.positions, ends.offsets, followings, sizes.tolist(),
-        undos, _table(columns, logs), bytes(joined.data),
+        undos, _table(columns, logs), bytes(joined.data), len(logs),
     )  # fmt: skip
     for log, segment, base, end, position in zip(
         logs, ends.segments, ends.offsets, followings, (ends.position + sizes).tolist(), strict=True
@@ -279,8 +280,8 @@ def _accept(
         segment.end_position = position
         log.log_end_offset = end
         tail = log.tail
-        tail.push(wide)
-        tail.push_base(base)
+        tail.items.append(wide)
+        tail.bases.append(base)
     logs[0].parts.tails.add_wide(wide)
     logs[0].queue.add(wide)
     begun = [log.log_start_offset for log in logs]
@@ -290,15 +291,15 @@ def _accept(
 
 def _table(columns: Sequence[Any], logs: Sequence[LogState]) -> bytes:
     """Return the rows of the journal's table, as `files.journal.ROW`, each with its log's key."""
-    keys = [log.key for log in logs]
-    parts: list[bytes] = []
-    start = 0
-    for length, group in groupby(map(len, keys)):  # keys of one topic have the same length
-        end = start + len(list(group))
-        rows = np.empty(end - start, [("row", _ROW), ("key", f"V{length}")])
-        for name, column in zip(_ROW_FIELDS, columns, strict=True):
-            rows["row"][name] = column[start:end]
-        rows["key"] = np.frombuffer(b"".join(keys[start:end]), f"V{length}")
-        parts.append(rows.tobytes())
-        start = end
-    return b"".join(parts)
+    length = len(logs[0].key)
+    rows = np.empty(len(logs), _row_dtype(length))
+    for name, column in zip(_ROW_FIELDS, columns, strict=True):
+        rows["row"][name] = column
+    rows["key"] = np.frombuffer(b"".join([log.key for log in logs]), f"V{length}")
+    return rows.tobytes()
+
+
+@lru_cache
+def _row_dtype(key_bytes: int) -> np.dtype[np.void]:
+    """Return the type of a row with its log's key; all keys of a topic have the same length."""
+    return np.dtype([("row", _ROW), ("key", f"V{key_bytes}")])
