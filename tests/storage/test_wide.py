@@ -270,6 +270,8 @@ def test_rows_of_a_wide_append_are_created_when_they_are_used(tmp_path: Path) ->
     assert harness.commit() is None
     assert sum(isinstance(found, Appended) for found in gc.get_objects()) == before
     assert len(read_all(logs[7])) > 100
+    logs[7].state.write_segments()
+    assert logs[7].state.tail.at(0) is logs[7].state.tail.at(0)
     harness.store.close()
 
 

@@ -153,8 +153,10 @@ class Wide(Struct, Generic[LogT], eq=False):
         self.rows.pop(log, None)
 
     def release(self) -> None:
-        self.data, self.logs, self.undos, self.rows, self.places = b"", (), {}, {}, {}
-        self.segments, self.positions, self.base_offsets, self.next_offsets = [], [], [], []
+        self.data = self.table = b""
+        self.logs, self.undos, self.rows, self.places = (), {}, {}, {}
+        self.segments, self.positions, self.sizes = [], [], []
+        self.base_offsets, self.next_offsets = [], []
 
 
 Queued = Appended[LogT] | Wide[LogT]
