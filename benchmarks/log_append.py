@@ -112,12 +112,15 @@ class Raw:
         os.close(self._file)
 
 
-def commit(store: LogStore) -> None:
-    answers: list[StorageError | None] = []
-    store.flush(answers.append)
+def commit(store: LogStore) -> float:
+    """Commit, and return when it was acknowledged."""
+    answers: list[tuple[StorageError | None, float]] = []
+    store.flush(lambda error: answers.append((error, time.perf_counter())))
     store.commit_pending()
-    if answers != [None]:
-        raise RuntimeError(f"commit answered {answers}")
+    ((error, acknowledged),) = answers
+    if error is not None:
+        raise RuntimeError(f"the commit failed: {error}")
+    return acknowledged
 
 
 def created(store: LogStore, count: int) -> list[PartitionLog]:
@@ -132,13 +135,15 @@ def logs_of(store: LogStore, count: int) -> list[Callable[..., object]]:
 
 
 class Latencies(NamedTuple):
-    """Seconds of one append of each size and a commit."""
+    """Seconds of one append of each size and a commit, until its acknowledgement."""
 
     ours: float
     recycled: float
     appended: float
     bare: float
     """Seconds without a log: join, checksums, one write and sync, one loop over the partitions."""
+    free: float
+    """Seconds until the log can take the next append."""
 
 
 class Bare:
@@ -193,9 +198,11 @@ def medians(directory: Path, sizes: list[int], *, rounds: int) -> Latencies:
             logs[0].append(views[0], now_ms=2000)
         elif None in store.append_each(logs, views, config=CONFIG, now_ms=2000):
             raise RuntimeError("a batch was not appended")
-        commit(store)
-        return time.perf_counter() - start
+        acknowledged = commit(store)
+        free.append(time.perf_counter() - start)
+        return acknowledged - start
 
+    free: list[float] = []
     bare = Bare(recycled, len(sizes))
     for _ in range(max(3, (200 << 20) // sum(map(len, payloads)) if rounds < 40 else 30)):
         ours()
@@ -212,7 +219,7 @@ def medians(directory: Path, sizes: list[int], *, rounds: int) -> Latencies:
     recycled.close()
     appended.close()
     store.close()
-    return Latencies(**found)
+    return Latencies(**found, free=statistics.median(free[-rounds:]))
 
 
 def concurrent(directory: Path, *, seconds: float) -> float:
@@ -342,6 +349,7 @@ def latency_rows(directory: Path, *, quick: bool) -> Iterator[Row]:
                 reference=value * 1e6,
                 reference_name=f"pwritev + fdatasync, {reference}",
                 lower_is_better=True,
+                note=f"{found.free * 1e6:.0f} µs until the log can take the next append",
                 **(aim if several and reference == "recycled" else {}),
             )
         if several:

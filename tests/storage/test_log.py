@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from types import FrameType
@@ -33,7 +32,6 @@ from penstock.storage import (
     StoreLocked,
     TopicIdMismatch,
 )
-from penstock.storage.files.appended import Appended
 from penstock.storage.log.state import jitter_ms
 from tests.storage.batches import (
     TOPIC_ID,
@@ -589,25 +587,4 @@ def test_an_append_and_its_commit_take_few_calls(tmp_path: Path) -> None:
         sys.setprofile(None)
     assert answers == [None]
     assert calls <= 40
-    harness.store.close()
-
-
-def test_a_read_creates_few_rows_of_a_wide_append(tmp_path: Path) -> None:
-    """A read and the write of one log do not wait until the rows of all logs are created."""
-    harness = Harness(tmp_path)
-    logs = [harness.log(number) for number in range(200)]
-    for log in logs:
-        log.load()
-    gc.collect()
-    before = sum(isinstance(found, Appended) for found in gc.get_objects())
-    found = harness.store.append_each(
-        logs, [batch()] * len(logs), config=harness.config, now_ms=harness.clock.ms
-    )
-    assert None not in found
-    assert harness.commit() is None
-    assert read_all(logs[190])
-    logs[70].state.write_segments()
-    after = sum(isinstance(found, Appended) for found in gc.get_objects())
-    assert 1 <= after - before <= 128
-    assert [len(offsets(read_all(log))) for log in logs] == [1] * len(logs)
     harness.store.close()

@@ -261,17 +261,25 @@ def loaded(harness: Harness, count: int) -> list[PartitionLog]:
     return logs
 
 
-def test_rows_of_a_wide_append_are_created_when_they_are_used(tmp_path: Path) -> None:
+def test_rows_of_a_wide_append_are_created_after_its_acknowledgement(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     logs = loaded(harness, 40)
+
+    def count() -> int:
+        return sum(isinstance(found, Appended) for found in gc.get_objects())
+
     gc.collect()
-    before = sum(isinstance(found, Appended) for found in gc.get_objects())
+    before = count()
     wide_append(harness, logs, 1)
-    assert harness.commit() is None
-    assert sum(isinstance(found, Appended) for found in gc.get_objects()) == before
+    acknowledged: list[int] = []
+    harness.store.flush(lambda error: acknowledged.append(count()))
+    harness.store.commit_pending()
+    assert acknowledged == [before]
+    assert count() == before + 40
     assert len(read_all(logs[7])) > 100
     logs[7].state.write_segments()
     assert logs[7].state.tail.at(0) is logs[7].state.tail.at(0)
+    assert count() == before + 40
     harness.store.close()
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, count, repeat
+from itertools import accumulate, repeat
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -28,8 +28,6 @@ from penstock.storage.files.segment import Segment
 from penstock.storage.files.values import Buffer, Lease
 
 _COMPACT_AT: Final = 64
-_CREATED_ROWS: Final = 64
-"""Rows of a wide append that are created together, less than a millisecond's work."""
 _OVERHEAD_BYTES: Final = 512
 """Estimated memory of the objects around a small append."""
 
@@ -101,7 +99,8 @@ class Wide(Struct, Generic[LogT], eq=False):
     """Appends to many logs that share one part of a journal entry (`log/wide.py`).
 
     `table` has the encoded journal rows of the appends, and `data` their batches, in the order of
-    the other lists. The rows are evicted together; `data` is empty afterwards.
+    the other lists. The rows are created after the acknowledgement, which need not wait for them,
+    and evicted together; `data` is empty afterwards.
     """
 
     logs: Sequence[LogT]
@@ -117,44 +116,31 @@ class Wide(Struct, Generic[LogT], eq=False):
     """Number of rows that are not in their segments yet."""
     cached_bytes: int = 0
     """Memory of the rows that are still in tails."""
-    rows: dict[LogT, Appended[LogT]] = {}
-    places: dict[LogT, int] = {}
-    """Places of the logs, which consecutive appends to the same logs share."""
+    made: dict[LogT, Appended[LogT]] | None = None
     in_segment: ClassVar[bool] = False
 
     @property
     def size_bytes(self) -> int:
         return len(self.data)
 
-    def row_of(self, log: LogT) -> Appended[LogT]:
-        """Return the append to a log. Rows are created in groups, when one of them is used."""
-        row = self.rows.get(log)
-        if row is not None:
-            return row
-        if not self.places:
-            self.places.update(zip(self.logs, count(), strict=False))
-        self._create(self.places[log] // _CREATED_ROWS * _CREATED_ROWS)
-        return self.rows[log]
-
-    def _create(self, first: int) -> None:
-        part = slice(first, first + _CREATED_ROWS)
-        bounds = list(accumulate(self.sizes[part], initial=sum(self.sizes[:first])))
-        rows = map(
-            Appended, self.logs[part], self.segments[part], self.positions[part],
-            self.base_offsets[part], self.next_offsets[part], self.sizes[part], repeat(None),
-            map(self.data.__getitem__, map(slice, bounds, bounds[1:])), repeat(None),
-            map(self.undos.get, count(first)), repeat(False), repeat(False), repeat(self),
-        )  # fmt: skip
-        self.rows.update(zip(self.logs[part], rows, strict=True))
-
-    def wrote(self, log: LogT) -> None:
-        """Record that a row is in its segment, or was removed before."""
-        self.unwritten -= 1
-        self.rows.pop(log, None)
+    @property
+    def rows(self) -> dict[LogT, Appended[LogT]]:
+        """Rows by log, without those that left the tails; created together at the first use."""
+        if self.made is None:
+            ends = list(accumulate(self.sizes))
+            data = map(self.data.__getitem__, map(slice, [0, *ends], ends))
+            undos = map(self.undos.get, range(len(ends)))
+            rows = map(
+                Appended, self.logs, self.segments, self.positions, self.base_offsets,
+                self.next_offsets, self.sizes, repeat(None), data, repeat(None), undos,
+                repeat(False), repeat(False), repeat(self),
+            )  # fmt: skip
+            self.made = dict(zip(self.logs, rows, strict=True))
+        return self.made
 
     def release(self) -> None:
         self.data = self.table = b""
-        self.logs, self.undos, self.rows, self.places = (), {}, {}, {}
+        self.logs, self.undos, self.made = (), {}, {}
         self.segments, self.positions, self.sizes = [], [], []
         self.base_offsets, self.next_offsets = [], []
 
@@ -166,7 +152,7 @@ def separate(items: Iterable[Queued[LogT]]) -> list[Appended[LogT]]:
     """Return the appends of all items, in their order."""
     appends: list[Appended[LogT]] = []
     for item in items:
-        appends += map(item.row_of, item.logs) if isinstance(item, Wide) else [item]
+        appends += item.rows.values() if isinstance(item, Wide) else [item]
     return appends
 
 
@@ -205,19 +191,20 @@ class Tail(Generic[LogT]):
     def pop_newest(self) -> Appended[LogT]:
         """Remove and return the newest append, which is not written."""
         self.bases.pop()
-        item = self._single(self.items.pop())
-        if item.wide is not None:
-            item.wide.wrote(self._log)
+        item = self.items.pop()
+        if isinstance(item, Wide):
+            item.unwritten -= 1
+            return item.rows.pop(self._log)
         return item
 
     def pop_oldest(self) -> Appended[LogT]:
         self._skip_evicted()
-        item = self._single(self.items[self._head])
+        item = self.items[self._head]
         self._head += 1
-        if self.written:
-            self.written -= 1
-        elif item.wide is not None:
-            item.wide.wrote(self._log)
+        if isinstance(item, Wide):
+            item.unwritten -= not self.written
+            item = item.rows.pop(self._log)
+        self.written -= self.written > 0
         if self._head >= _COMPACT_AT and self._head * 2 >= len(self.items):
             self._compact()
         return item
@@ -231,7 +218,7 @@ class Tail(Generic[LogT]):
         self._skip_evicted()
         self._compact()
         log, items = self._log, self.items[self.written :]
-        return [item.row_of(log) if isinstance(item, Wide) else item for item in items]
+        return [item.rows[log] if isinstance(item, Wide) else item for item in items]
 
     def from_offset(self, offset: int) -> int | None:
         """Return the index (for `at`) of the newest append that begins at or below `offset`, or
@@ -243,7 +230,7 @@ class Tail(Generic[LogT]):
         return self._single(self.items[place]) if place < len(self.items) else None
 
     def _single(self, item: Queued[LogT]) -> Appended[LogT]:
-        return item.row_of(self._log) if isinstance(item, Wide) else item
+        return item.rows[self._log] if isinstance(item, Wide) else item
 
     def _skip_evicted(self) -> None:
         """Remove the rows of evicted wide appends; all of them are written."""
@@ -273,9 +260,6 @@ class TailCache(Generic[LogT]):
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
     def add_wide(self, wide: Wide[LogT]) -> None:
-        newest = self._order[-1] if self._order else None
-        if isinstance(newest, Wide) and newest.logs == wide.logs:
-            wide.places = newest.places
         self._order.append(wide)
         wide.cached_bytes = wide.size_bytes + _OVERHEAD_BYTES * len(wide.logs)
         self.size_bytes += wide.cached_bytes

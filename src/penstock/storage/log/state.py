@@ -564,7 +564,7 @@ class LogState:
             size_bytes = item.size_bytes
             written_bytes += size_bytes
             if item.wide is not None:
-                item.wide.wrote(self)
+                item.wide.unwritten -= 1
                 newest = newest_timestamp(item.data)
                 segment.add(item.next_offset - 1, newest, size_bytes, apart_bytes)
                 continue

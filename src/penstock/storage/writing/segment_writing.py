@@ -142,7 +142,7 @@ class SegmentWriter:
         for item in items:
             queue.unwritten_bytes += item.size_bytes
             if isinstance(item, Wide):
-                unwritten.update(dict.fromkeys(item.logs))
+                unwritten.update(dict.fromkeys(item.rows))  # creates the rows
                 for log, size_bytes in zip(item.logs, item.sizes, strict=True):
                     log.unwritten_bytes += size_bytes
                     if log.unwritten_bytes >= SEGMENT_WRITE_BYTES:
