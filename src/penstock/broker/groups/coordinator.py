@@ -457,7 +457,7 @@ class _CommitBatch:
 
 
 class OffsetCommits:
-    """Stores the commits that groups make in one turn of the event loop as one transaction."""
+    """Stores the commits of two successive turns of the event loop as one transaction."""
 
     def __init__(self, control: ControlPlane, limit_seconds: float) -> None:
         self._store = control.commit_offsets_of
@@ -720,16 +720,13 @@ class GroupCoordinator(Coordinator):
         epoch = self.ownership.cluster_epoch
         try:
             if transaction is None:
-                await self._commits.store(group_id, offsets, epoch)
+                await self._fenced(self._commits.store(group_id, offsets, epoch))
             else:
                 stage = self._control.stage_offsets(
                     transaction=transaction, group_id=group_id, offsets=offsets, cluster_epoch=epoch
                 )
                 async with asyncio.timeout(limit_ms / 1000):
-                    await stage
-        except StaleClusterEpoch:
-            await self._cluster.refresh()
-            raise
+                    await self._fenced(stage)
         except TimeoutError:
             raise CoordinatorNotAvailable(
                 f"offsets of {group_id!r} were not stored within offsets.commit.timeout.ms ="

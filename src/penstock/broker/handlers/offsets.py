@@ -113,8 +113,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
                 code = code if known is not None else GroupIdNotFound.code
             return _refused(request, error_number(code))
         now_ms = self.clock.now_ms()
-        retention = getattr(request, "retention_time", None)
-        retention_ms = NO_OFFSET if retention is None else milliseconds(retention)
+        retention_ms = milliseconds(getattr(request, "retention_time", NO_OFFSET))
         expire_ms = None if retention_ms < 0 else now_ms + retention_ms
         accepted: list[CommittedOffset] = []
         topics = [

@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         if position < size:
             self._keep(data[position:])
-        elif not (self._held or (self._writable and len(self._pending) < owner.in_flight_max)):
+        elif not self._held and self._must_wait():
             self._pause()
 
     def _keep(self, data: memoryview) -> None:

@@ -175,9 +175,7 @@ class Transaction:
 
     def deadline_ms(self, limits: TransactionLimits) -> int | None:
         """Return the time in ms of the next timeout, retry or delayed save; None without one."""
-        deadline_ms = NEVER_MS
-        if self.waiting:
-            deadline_ms = min([request.until_ms for request in self.waiting])
+        deadline_ms = min((request.until_ms for request in self.waiting), default=NEVER_MS)
         if self.pending is None:
             deadline_ms = min(deadline_ms, self.over_ms(limits))
             if self.unsaved is not None:

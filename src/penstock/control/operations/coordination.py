@@ -615,7 +615,7 @@ RECORD_BYTES_MAX: Final = 128 << 20
 _VERSION_BITS: Final = 62
 _SMALL_BYTES_MAX: Final = 65_536
 _COUNTED_MAX: Final = 100
-"""Changed rows above which the offsets of ended transactions are not counted."""
+"""Number of rows up to which the offsets of ended transactions are counted; more are not few."""
 
 
 class CoordinationRecords(OverDatabase):
@@ -697,22 +697,16 @@ def _save(
                 written.append((kind, key, member.encode(), expected, content))
     if (yield write_records(written, version)) != len(written):
         raise Again("another coordinator added the same records at the same time")
-    yield from _delete(deleted, [change.key for change in stored if change.deletes_offsets])
-    ends = {
-        change.key: change.completes_offsets
-        for change in stored
-        if change.completes_offsets is not None and _leaves_groups(change)
-    }
-    if ends:
-        yield from complete(ends)
+    yield delete_records(deleted)
+    yield from delete_all([change.key for change in stored if change.deletes_offsets])
+    yield from complete(
+        {
+            change.key: change.completes_offsets
+            for change in stored
+            if change.completes_offsets is not None and _leaves_groups(change)
+        }
+    )
     return refused
-
-
-def _delete(members: Sequence[tuple[str, bytes, bytes]], groups: Sequence[str]) -> Operation[None]:
-    if members:
-        yield delete_records(members)
-    if groups:
-        yield from delete_all(groups)
 
 
 def _refusal(change: RecordChange, found: int) -> PenstockError | None:

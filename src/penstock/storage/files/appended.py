@@ -117,6 +117,7 @@ class Wide(Struct, Generic[LogT], eq=False):
     cached_bytes: int = 0
     """Memory of the rows that are still in tails."""
     made: dict[LogT, Appended[LogT]] | None = None
+    """Value of `rows`; None before its first use."""
     in_segment: ClassVar[bool] = False
 
     @property

@@ -255,9 +255,6 @@ class Kind(Protocol):
     def topics_changed(self, event: NewTopics) -> None: ...
 
 
-_OF_ALL_GROUPS: Final = frozenset({Tick, ListGroups, Prune, NewTopics})
-
-
 class Groups:
     def __init__(
         self,
@@ -277,9 +274,7 @@ class Groups:
 
     def handle(self, event: Any, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
         effects = self._turn.begin(now_ms)
-        if type(event) not in _OF_ALL_GROUPS:
-            self._handle_one(event, token)
-        elif isinstance(event, Tick):
+        if isinstance(event, Tick):
             for timer in self._turn.timers.due(now_ms):
                 timer.fire()
         elif isinstance(event, ListGroups):
@@ -287,9 +282,11 @@ class Groups:
         elif isinstance(event, Prune):
             for kind in self._kinds:
                 kind.prune(event)
-        else:
+        elif isinstance(event, NewTopics):
             for kind in self._kinds:
                 kind.topics_changed(event)
+        else:
+            self._handle_one(event, token)
         return effects
 
     def _handle_one(self, event: Any, token: int) -> None:

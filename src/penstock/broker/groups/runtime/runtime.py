@@ -216,13 +216,13 @@ class Runtime:
         if not self._loads.ready(key) and self._refusal() is None:
             self.start()
             await self._loads.load(key)
-        if (refused := self._refusal()) is not None:
+        refused = self._refusal()
+        if refused is not None:
             return refused
-        core, ticker = self.core, self.ticker
         self._next_token = token = self._next_token + 1
-        effects = core.handle(event, ticker.now_ms(), token)
-        if len(effects) == 1 and type(effects[0]) is Reply and effects[0].token == token:
-            ticker.arm(core.next_deadline_ms())
+        effects = self.core.handle(event, self.ticker.now_ms(), token)
+        if len(effects) == 1 and isinstance(effects[0], Reply) and effects[0].token == token:
+            self.ticker.arm(self.core.next_deadline_ms())
             return effects[0].response
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[token] = answer
@@ -275,9 +275,7 @@ class Runtime:
             elif isinstance(effect, Compute):
                 self._worker.put(effect)
             else:
-                rows = self._stored.get(effect.key)
-                if rows is None:
-                    rows = self._stored[effect.key] = KeyRows(effect.key)
+                rows = self._stored.setdefault(effect.key, KeyRows(effect.key))
                 report = partial(self._reported, rows)
                 self._saver.put(Pending(self._kind, rows, effect, report))
         if not self._stopped:

@@ -368,8 +368,6 @@ def _ordered(image: MetadataImage) -> Sequence[Broker]:
 def _owner(brokers: Sequence[Broker], key: str) -> Broker:
     if not brokers:
         raise CoordinatorNotAvailable(f"no broker is registered, so {key!r} has no coordinator")
-    if len(brokers) == 1:
-        return brokers[0]
     return brokers[zlib.crc32(key.encode()) % len(brokers)]
 
 
