@@ -38,6 +38,9 @@ class FakeLog:
         self.batches: list[tuple[int, int, bytes, int]] = []
         self.fail_next: Exception | None = None
 
+    def plain_limits(self, now_ms: int) -> None:
+        """Requests to this log are not joined."""
+
     def append(self, batches: memoryview, *, now_ms: int, single: bool, **more: Any) -> Any:
         if single:
             check_single(batches)
@@ -130,7 +133,7 @@ class FakeStore:
     def delete(self, where: TopicPartition) -> None:
         del self.partitions[where]
 
-    def flush(self, on_durable: Callable[[Exception | None], None]) -> None:
+    def flush(self, on_durable: Callable[[Exception | None], None], requests: int = 1) -> None:
         self._callbacks.append(on_durable)
 
     def commit_pending(self) -> None:

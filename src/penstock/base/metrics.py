@@ -70,9 +70,9 @@ class Histogram:
         self.exemplars: dict[int, Exemplar] = {}
         """Newest observation of a trace in each bucket, by the number of the bucket."""
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
     def keep(self, exemplar: Exemplar) -> None:
         """Keep an observation of a trace, which `observe` counts."""

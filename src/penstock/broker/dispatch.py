@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from penstock.broker.partitions.registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.requests.metrics import RequestMetrics
+    from penstock.partitions import GroupCommits
     from penstock.security import Authoriser
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Dispatcher:
         authoriser: Authoriser,
         quotas: Quotas,
         partitions: PartitionRegistry,
+        commits: GroupCommits,
         audit: Audit = NO_AUDIT,
     ) -> None:
         """Pass requests to the handlers in `table` after `authoriser` has checked them."""
@@ -107,6 +109,7 @@ class Dispatcher:
         self._handlers: dict[int, Handler] = {}
         self._hot: dict[int, HotHandler] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._commits = commits
 
     def timed_request(
         self, connection: Connection, frame: memoryview, lease: Lease | None
@@ -125,6 +128,8 @@ class Dispatcher:
         Raises:
             MalformedRequest: the request header is invalid, or its API key is unknown.
         """
+        if self._commits.gathered:
+            self._commits.before_commit()
         header = read_request_header(frame)
         api = APIS.get(header.api_key)
         if api is None:
@@ -145,10 +150,7 @@ class Dispatcher:
             context.rights = self._rights(connection.principal, connection.client_host)
         try:
             if api.key in HOT:
-                handler = self._hot.get(api.key) or self._hot_handler(api)
-                handler(context, frame, header.body_offset, lease)
-                if context.refused:
-                    self._audit.refused(context)
+                self._handle_hot(context, frame, header.body_offset, lease)
             else:
                 self._handle(context, frame, header.body_offset)
         except Exception as error:
@@ -157,13 +159,33 @@ class Dispatcher:
             connection.dropped(context)
         return context
 
+    def alone(self, context: RequestContext, frame: memoryview, offset: int) -> None:
+        """Handle a Produce request that could not be joined with others."""
+        try:
+            self._handle_hot(context, frame, offset, None)
+        except Exception as error:
+            self.fail(context, None, error)
+
+    def _handle_hot(
+        self, context: RequestContext, frame: memoryview, offset: int, lease: Lease | None
+    ) -> None:
+        api = context.api
+        handler = self._hot.get(api.key) or self._hot_handler(api)
+        handler(context, frame, offset, lease)
+        if context.refused:
+            self._audit.refused(context)
+
     def _handler(self, api: Api) -> Handler:
         handler = self._handlers[api.key] = self._table.of(api.name)
         return handler
 
     def _hot_handler(self, api: Api) -> HotHandler:
         table = self._table
-        handler = table.produce.produce if api.key == PRODUCE else table.fetch.fetch
+        if api.key == PRODUCE:
+            handler: HotHandler = table.produce.produce
+            table.produce.joining.handle = self.alone
+        else:
+            handler = table.fetch.fetch
         self._hot[api.key] = handler
         return handler
 

@@ -278,6 +278,7 @@ class BrokerServer:
             quotas=self.quotas,
             audit=self.audit,
             partitions=self.partitions,
+            commits=self.commits,
         )
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.pool = ReceivePool(settings.queued_max_request_bytes)
@@ -285,6 +286,7 @@ class BrokerServer:
         self.in_flight_max = settings.queued_max_requests
         self.bytes_in = 0
         self.bytes_out = 0
+        self.checks_requests = False
         self.now: Callable[[], float] = self.clock.monotonic
         self.request: Callable[..., object] = self._dispatcher.request
 

@@ -192,11 +192,22 @@ class Handlers:
     @cached_property
     def produce(self) -> Produce:
         from penstock.broker.handlers.produce import Produce
+        from penstock.broker.requests.joining import Joining
 
         broker = self._broker
-        return Produce(
+        joining = Joining(
+            authoriser=broker.authoriser,
+            clock=broker.clock,
+            commits=broker.commits,
+            metrics=broker.metrics,
+            partitions=broker.partitions,
+            quotas=broker.quotas,
+            produce_waiting=broker.produce_waiting,
+        )
+        produce = Produce(
             clock=broker.clock,
             cluster=broker.cluster,
+            joining=joining,
             opener=broker.opener,
             partitions=broker.partitions,
             commits=broker.commits,
@@ -208,6 +219,8 @@ class Handlers:
             produce_waiting=broker.produce_waiting,
             traces=broker.traces,
         )
+        joining.answer = produce.answer_single
+        return produce
 
     @cached_property
     def producers(self) -> Producers:

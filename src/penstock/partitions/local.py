@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import PenstockError
 from penstock.records import OffsetOutOfRange
@@ -327,10 +327,23 @@ async def _look_up_tiers(partitions: Sequence[LocalPartition]) -> None:
             await partition.tiers.look_up_unknown()
 
 
+CROWDED_REQUESTS: Final = 3
+"""Requests of a turn from which on it pays to join them."""
+
+
 class GroupCommits:
     """Group commit of the appends of one event loop turn; belongs to the event loop."""
 
-    __slots__ = ("_call_soon", "_store", "appends", "scheduled")
+    __slots__ = (
+        "_call_soon",
+        "_store",
+        "appends",
+        "before_commit",
+        "crowded",
+        "gathered",
+        "requests",
+        "scheduled",
+    )
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -338,6 +351,13 @@ class GroupCommits:
         """Callbacks of the request's appends, with the results that they receive once durable.
         After adding one, the caller calls `schedule` unless `scheduled` is true."""
         self.scheduled = False
+        self.before_commit: Callable[[], None] = _nothing
+        """Function that appends the requests that wait for the end of the turn (`gathered`)."""
+        self.gathered = False
+        self.requests = 0
+        """Number of requests of this turn that `flush_then` was called for."""
+        self.crowded = False
+        """Whether the last turn with a commit had several such requests."""
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         store.before_failure(self.flush)
 
@@ -369,9 +389,12 @@ class GroupCommits:
             if self._call_soon is None:
                 self._store.commit_pending()
 
-    def flush_then(self, on_durable: Callable[[StorageError | None], None]) -> None:
+    def flush_then(
+        self, on_durable: Callable[[StorageError | None], None], requests: int = 1
+    ) -> None:
         """Call `on_durable` as `LogStore.flush` does; commit at the end of this turn."""
-        self._store.flush(on_durable)
+        self._store.flush(on_durable, requests)
+        self.requests += requests
         if not self.scheduled:
             self.schedule()
         if self._call_soon is None:
@@ -383,6 +406,9 @@ class GroupCommits:
             self._call_soon(self._commit)
 
     def _commit(self) -> None:
+        if self.gathered:
+            self.before_commit()
+        self.crowded, self.requests = self.requests >= CROWDED_REQUESTS, 0
         self.scheduled = False
         self.flush()
         self._store.commit_pending()
@@ -395,3 +421,7 @@ def _complete(appends: Appends, error: StorageError | None) -> None:
         return
     for done, _ in appends:
         done(error)
+
+
+def _nothing() -> None:
+    return

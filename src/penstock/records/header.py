@@ -53,7 +53,7 @@ MAGIC: Final = 2
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
-_FLAGS_AT: Final = 22
+FLAGS_AT: Final = 22
 """Position of the lower byte of a batch's attributes."""
 CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
@@ -206,7 +206,7 @@ class BatchHeader(NamedTuple):
 
 def says_transactional(batch: memoryview | bytes) -> bool:
     """Whether bytes that were not validated yet have a batch's transactional flag."""
-    return len(batch) > _FLAGS_AT and bool(batch[_FLAGS_AT] & TRANSACTIONAL_FLAG)
+    return len(batch) > FLAGS_AT and bool(batch[FLAGS_AT] & TRANSACTIONAL_FLAG)
 
 
 def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:

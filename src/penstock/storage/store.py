@@ -280,13 +280,14 @@ class LogStore:
 
         return append_each([log.state for log in logs], batches, config, now_ms)
 
-    def flush(self, on_durable: OnDurable) -> None:
+    def flush(self, on_durable: OnDurable, requests: int = 1) -> None:
         """Call `on_durable(None)` once everything appended so far is durable by `log.flush.policy`.
 
         After a failure `on_durable` is called with the error, and the appends since the last
-        success are undone. `commit_pending` starts the commit.
+        success are undone. `commit_pending` starts the commit. `requests` is the number of requests
+        that `on_durable` answers.
         """
-        self._committer.flush(on_durable)
+        self._committer.flush(on_durable, requests)
 
     def commit_pending(self) -> None:
         self._committer.commit()

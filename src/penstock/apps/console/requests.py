@@ -99,6 +99,7 @@ class CallerRequests:
             authoriser=_Granting(rights, refuses=broker.authoriser.refuses),
             quotas=broker.quotas,
             partitions=broker.partitions,
+            commits=broker.commits,
             audit=broker.audit,
         )
 
@@ -199,6 +200,7 @@ class _Owner:
     in_flight_max = 2
     bytes_in = 0
     bytes_out = 0
+    checks_requests = True
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.pool = ReceivePool(0)

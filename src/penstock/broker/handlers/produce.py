@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from penstock.broker.configuration.settings import BrokerSettings
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.quotas.service import Quotas
+    from penstock.broker.requests.joining import Joining
     from penstock.broker.requests.metrics import RequestMetrics
     from penstock.broker.requests.tracing import BrokerTraces
     from penstock.broker.transactions.link import Verifier
@@ -109,6 +110,7 @@ class Produce(Struct, frozen=True, kw_only=True):
     opener: Opener
     partitions: PartitionRegistry
     commits: GroupCommits
+    joining: Joining
     metrics: RequestMetrics
     quotas: Quotas
     schema_checks: SchemaChecks
@@ -157,11 +159,19 @@ class Produce(Struct, frozen=True, kw_only=True):
         acks, timeout_ms, key, index, records = single
         by_id = version >= TOPIC_IDS_FROM
         topic = (self.partitions.topics_by_id if by_id else self.partitions.topics_by_name).get(key)
-        if topic is None or topic.topic.internal or not records or acks not in _WAITING:
-            return False
         rights = context.rights
-        if rights is not EVERYTHING and (
-            says_transactional(records) or not rights.allows("write", "topic", topic.topic.name)
+        if (
+            topic is None
+            or topic.topic.internal
+            or not records
+            or acks not in _WAITING
+            or (
+                rights is not EVERYTHING
+                and (
+                    says_transactional(records)
+                    or not rights.allows("write", "topic", topic.topic.name)
+                )
+            )
         ):
             return False
         served = topic.partitions
@@ -191,7 +201,14 @@ class Produce(Struct, frozen=True, kw_only=True):
         else:
             self.produce_waiting[pending] = None
             self.commits.flush_then(pending)
+            if self.commits.crowded:
+                place = key, index, timeout_ms / 1000
+                self.joining.remember(context, frame, offset, len(records), topic, partition, place)
         return True
+
+    def answer_single(self, context: RequestContext, key: bytes, result: PartitionResult) -> None:
+        """Send the response to a request with one batch."""
+        _Pending(self, context, _ALL, [(key, [result])], 0.0).answer()
 
     def _take_refused(self, context: RequestContext, request: ProduceRequest) -> list[TopicResult]:
         refused, kept = [], []
@@ -642,5 +659,4 @@ class _Single(Struct, eq=False):
         self.answer(PartitionResult(self.index, number, message=message))
 
     def answer(self, result: PartitionResult) -> None:
-        results = [(self.key, [result])]
-        _Pending(self.produce, self.context, _ALL, results, self.deadline).answer()
+        self.produce.answer_single(self.context, self.key, result)

@@ -77,6 +77,14 @@ class Expiring(Protocol):
     def expire(self) -> None: ...
 
 
+class Repeats(Protocol):
+    """Produce requests of a connection that are joined with others (`requests/joining.py`)."""
+
+    def take(self, frame: memoryview) -> bool:
+        """Keep a request for the end of the turn; return whether that is possible."""
+        ...
+
+
 class RequestContext(Struct, eq=False, kw_only=True):
     """State of one request, from the arrival of its frame to its response.
 
@@ -129,6 +137,8 @@ class ConnectionOwner(Protocol):
     in_flight_max: int
     bytes_in: int
     bytes_out: int
+    checks_requests: bool
+    """Whether it checks each request, so that none may be joined with others."""
 
     def now(self) -> float: ...
     def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> object: ...
@@ -140,9 +150,10 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog", "_closing", "_draining", "_filled", "_frame", "_frame_deadline", "_head",
-        "_head_filled", "_held", "_lease", "_lost", "_muted", "_owner", "_pending", "_reading",
-        "_task", "_transport", "_writable", "authentication", "client_host", "client_port",
-        "fetch_errors", "last_request", "listener", "principal", "software",
+        "_head_filled", "_held", "_later", "_lease", "_lost", "_muted", "_owner", "_pending",
+        "_reading", "_task", "_transport", "_writable", "authentication", "client_host",
+        "client_port", "fetch_errors", "last_request", "listener", "principal",
+        "repeats", "software",
     )  # fmt: skip
 
     def __init__(self, owner: ConnectionOwner, listener: str) -> None:
@@ -158,12 +169,16 @@ class Connection(asyncio.BufferedProtocol):
         self.last_request = 0.0
         self.fetch_errors: Mapping[tuple[bytes, int], tuple[int, int, int]] = {}
         """Errors in the last Fetch response without a session (`fetch.sessions.Reported`)."""
+        self.repeats: Repeats | None = None
+        """Beginnings of Produce requests that can be joined; None before there is one."""
         self._transport: Any = None
         self._pending: deque[RequestContext] = deque()
         self._task: asyncio.Task[None] | None = None
         self._muted: asyncio.TimerHandle | None = None
+        self._later: deque[Callable[[], None]] = deque()
+        """Requests to handle after the `async` handler, which were read before it ran."""
         self._held = False
-        """Whether an `async` handler runs or the connection is muted."""
+        """Whether an `async` handler runs, requests wait for it, or the connection is muted."""
         self._backlog: memoryview | None = None
         self._head = bytearray(4)
         self._head_filled = 0
@@ -195,6 +210,11 @@ class Connection(asyncio.BufferedProtocol):
     def enter(self, owner: ConnectionOwner) -> None:
         """Pass the next and all later requests of this connection to `owner`."""
         self._owner = owner
+        self.repeats = None
+
+    @property
+    def checks_requests(self) -> bool:
+        return self._owner.checks_requests
 
     def peer_certificate(self) -> bytes | None:
         """Return the client's verified TLS certificate in DER form; None without one."""
@@ -218,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._end_mute()
         self._abandon_pending()
-        self._backlog = None
+        self._backlog = self.repeats = None
         self._drop_frame()
         self._owner.pool.forget(self._resume)
         self._owner.disconnected(self)
@@ -276,22 +296,22 @@ class Connection(asyncio.BufferedProtocol):
                 return
             frame = data[start:end]
             if length < HEADER_BYTES_MIN or data[start] or data[start + 1]:  # not Produce
-                self._owner.request(self, frame, None)
-            elif length <= SMALL_FRAME_BYTES:
-                self._owner.request(self, memoryview(bytearray(frame)), None)
-            else:
+                owner.request(self, frame, None)
+            elif length > SMALL_FRAME_BYTES:
                 self._handle_leased(frame)
+            elif self.repeats is None or not self.repeats.take(frame):
+                owner.request(self, memoryview(bytearray(frame)), None)
             position = end
             if self._closing:
                 return
-        if position < size:
-            self._keep(data[position:])
-        elif not self._held and self._must_wait():
-            self._pause()
+        self._keep(data[position:])
 
     def _keep(self, data: memoryview) -> None:
         rest = len(data)
-        if self._must_wait():
+        if not rest:
+            if not self._held and self._must_wait():
+                self._pause()
+        elif self._must_wait():
             self._backlog = memoryview(bytes(data))
             self._pause()
         else:
@@ -383,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unmute(self) -> None:
         self._muted = None
-        self._held = self._task is not None
+        self._update_held()
         self.last_request = self._owner.now()
         self._frame_deadline = self.last_request + FRAME_GRACE_SECONDS
         if self._frame is not None:
@@ -394,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._muted is not None:
             self._muted.cancel()
             self._muted = None
-            self._held = self._task is not None
+            self._update_held()
 
     def _wait_for_memory(self) -> None:
         self._owner.pool.wait(self._resume)
@@ -435,14 +455,28 @@ class Connection(asyncio.BufferedProtocol):
         self._held = True
         task.add_done_callback(self._task_done)
 
+    def in_order(self, handle: Callable[[], None]) -> None:
+        """Handle a request now, or after the running `async` handler has responded."""
+        if self._task is None and not self._later:
+            handle()
+        else:
+            self._later.append(handle)
+            self._held = True
+
     def _task_done(self, task: asyncio.Task[None]) -> None:
         if self._task is task:
             self._release()
+        while self._later and self._task is None:
+            self._later.popleft()()
+        self._update_held()
         self._resume()
+
+    def _update_held(self) -> None:
+        self._held = bool(self._task is not None or self._later or self._muted is not None)
 
     def _release(self) -> None:
         self._task = None
-        self._held = self._muted is not None
+        self._update_held()
         if self._lost:
             self._end()
 

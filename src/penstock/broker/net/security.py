@@ -215,6 +215,7 @@ class _Shared:
         self.now: Callable[[], float] = owner.now
         self.frame_bytes_max = owner.frame_bytes_max
         self.in_flight_max = owner.in_flight_max
+        self.checks_requests = True
 
     @property
     def bytes_in(self) -> int:

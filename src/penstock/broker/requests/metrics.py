@@ -55,11 +55,12 @@ class RequestMetrics(Metrics, prefix="penstock_"):
         "reason",
     )
 
-    def answered(self, context: RequestContext, now: float) -> None:
+    def answered(self, context: RequestContext, now: float, count: int = 1) -> None:
+        """Observe the latency of a request, or of `count` that shared their arrival and append."""
         histogram = self.latency.get(context.api.name)
         if histogram is None:
             histogram = self.latency[context.api.name] = Histogram()
-        histogram.observe(now - context.started)
+        histogram.observe(now - context.started, count)
 
     def traced(self, context: RequestContext, exemplar: Exemplar) -> None:
         self.latency.setdefault(context.api.name, Histogram()).keep(exemplar)

@@ -20,6 +20,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.records import (
     HEADER_BYTES,
+    BatchHeader,
     OffsetOutOfRange,
     decode_header,
     empty_batch,
@@ -30,7 +31,7 @@ from penstock.records.header import EMPTY_OFFSETS_MAX
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.records.transactions import Guard
 from penstock.storage.files.checkpoint import RecoveryPoint
-from penstock.storage.files.errors import StorageError
+from penstock.storage.files.errors import BatchesTooLarge, OutOfOrderSequence, StorageError
 from penstock.storage.files.producers import ProducerStates
 from penstock.storage.files.segment import segment_place
 from penstock.storage.files.settings import LogConfig
@@ -43,7 +44,7 @@ from penstock.storage.log.reading import read_files, read_tail
 from penstock.storage.log.replica import LogReplica
 from penstock.storage.log.state import LogState, StoreCalls, StoreParts
 from penstock.storage.log.tiering import Tiering, Transactions
-from penstock.storage.log.validation import prepared
+from penstock.storage.log.validation import PlainLimits, plain_limits, prepared
 
 EMPTY_READS_MAX: Final = 1_000
 """Maximum number of reads that one call combines while they return no record."""
@@ -151,20 +152,7 @@ class PartitionLog:
             StorageError, CorruptLog: the log accepts no appends.
             PenstockError: the error of the fence, if one is set.
         """
-        state = self.state
-        queue = state.queue
-        if not state.loaded:
-            state.load()
-        if (
-            state.closed is not None
-            or state.fence is not None
-            or state.damage is not None
-            or queue.failed is not None
-        ):
-            state.refuse()
-        waiting = queue.pending_bytes + queue.unwritten_bytes + len(batches)
-        if waiting > queue.limit_bytes:
-            raise state.backlog(waiting)
+        state = self._open_for(len(batches))
         if config is None:
             config = state.config
         transactional = guard is not None
@@ -182,6 +170,45 @@ class PartitionLog:
                     return self._duplicate(original)
                 break
         return state.accept(batches, headers, config, now_ms, lease)
+
+    def _open_for(self, size_bytes: int) -> LogState:
+        """Load the log, and return its state; raises the errors of a log that accepts no append."""
+        state = self.state
+        queue = state.queue
+        if not state.loaded:
+            state.load()
+        if (
+            state.closed is not None
+            or state.fence is not None
+            or state.damage is not None
+            or queue.failed is not None
+        ):
+            state.refuse()
+        waiting = queue.pending_bytes + queue.unwritten_bytes + size_bytes
+        if waiting > queue.limit_bytes:
+            raise state.backlog(waiting)
+        return state
+
+    def plain_limits(self, now_ms: int) -> PlainLimits | None:
+        """Return the limits of batches for `append_joined`; None if batches need other checks."""
+        return plain_limits(self.state.config, now_ms)
+
+    def append_joined(self, batches: memoryview, headers: list[BatchHeader], *, now_ms: int) -> int:
+        """Append ordinary batches of several requests, and return the log's start offset.
+
+        The caller has checked them (`plain_limits`), and has stamped offsets from `log_end_offset`
+        on and the leader epoch. Either all batches are queued or none.
+
+        Raises:
+            PenstockError: as `append`, or a batch is a duplicate.
+        """
+        state = self._open_for(len(batches))
+        config = state.config
+        if len(batches) > config.segment_bytes or state.log_end_offset != headers[0].base_offset:
+            raise BatchesTooLarge("joined batches do not fit into a segment")
+        if state.producer_states.check_all(headers) is not None:
+            raise OutOfOrderSequence("joined batches are duplicates")
+        return state.accept(batches, headers, config, now_ms, None, stamped=True).log_start_offset
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:
         state = self.state

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.base.crc import crc32c
-from penstock.base.settings import INT_MAX
+from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.records import (
     HEADER_BYTES,
     BatchHeader,
@@ -360,6 +360,39 @@ def _plain(
     ):
         return header
     return None
+
+
+class PlainLimits(NamedTuple):
+    """Limits of an ordinary batch: its size, the bounds of its timestamps in milliseconds, and
+    whether its records are checked."""
+
+    bytes_max: int
+    oldest: int
+    newest: int
+    checks_records: bool
+
+
+def plain_limits(config: LogConfig, now_ms: int) -> PlainLimits | None:
+    """Return the limits within which an uncompressed batch is ordinary without further checks.
+
+    Return None if the topic demands checks of other fields, of keys or of schema ids, another
+    codec, or the time of the append.
+    """
+    if (
+        config.compression_type != "producer"
+        or config.message_timestamp_type != "CreateTime"
+        or config.record_validation == "full"
+        or "compact" in config.cleanup_policy
+        or config.schema_validation_value
+        or config.schema_validation_key
+    ):
+        return None
+    return PlainLimits(
+        min(config.max_message_bytes, config.segment_bytes),
+        now_ms - config.message_timestamp_before_max_ms,
+        min(now_ms + config.message_timestamp_after_max_ms, LONG_MAX),
+        config.record_validation == "chain",
+    )
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:

@@ -1,8 +1,10 @@
 """Group commit: appends of one turn of the event loop share a journal write and a sync.
 
 While the writer thread commits one group, new appends gather in the next group, so under load more
-requests share each sync. A lone small request is written and synced on the event loop's thread,
-because two thread switches cost more than the sync.
+requests share each sync. A small group is written and synced on the event loop's thread if it has
+one request, or if that took less than `INLINE_SECONDS_MAX` last time, because two thread switches
+take half a millisecond under load. After a slower commit, the thread commits the next group, after
+a second slow one the next three, and so on up to `THREADED_GROUPS_MAX`.
 
 A large append is written to its segment and synced there first; the journal then stores only its
 position. The exception is a log whose truncation a replay might still repeat: its large appends go
@@ -27,6 +29,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Final
 
 from msgspec import Struct
 
@@ -56,6 +59,11 @@ logger = logging.getLogger(__name__)
 
 OnDurable = Callable[[StorageError | None], None]
 
+INLINE_SECONDS_MAX: Final = 0.0005
+"""Longest commit on the event loop's thread after which the next one may run there, too."""
+THREADED_GROUPS_MAX: Final = 63
+"""Most groups that the thread commits before one is tried again on the event loop's thread."""
+
 
 class Group(Struct, eq=False):
     """Appends that become durable together, and the callbacks that wait for them."""
@@ -63,6 +71,8 @@ class Group(Struct, eq=False):
     items: list[Queued[LogState]]
     callbacks: list[OnDurable]
     size_bytes: int
+    requests: int
+    """Number of requests that the callbacks answer."""
     controls: bool
     """Whether the items include controls."""
     direct: tuple[Direct, ...] = ()
@@ -84,7 +94,12 @@ class Committer:
         self._worker = worker
         self._syncs = SideBySide("penstock-syncs", SEGMENT_SYNCS_MAX)
         self._policy = parts.settings.log_flush_policy
+        self._monotonic = parts.clock.monotonic
         self._callbacks: list[OnDurable] = []
+        self._requests = 0
+        self._threaded = self._backoff = 0
+        """Number of next groups with several requests that the thread commits, and the number that
+        it committed after the last commit on the event loop's thread."""
         self._in_flight: Group | None = None
         self._waiting_for_room = False
         self._committing = False
@@ -97,8 +112,9 @@ class Committer:
         self.make_room: Callable[[], None] = _nothing
         self.before_failure: Callable[[], None] = _nothing
 
-    def flush(self, on_durable: OnDurable) -> None:
+    def flush(self, on_durable: OnDurable, requests: int) -> None:
         self._callbacks.append(on_durable)
+        self._requests += requests
 
     def commit(self) -> None:
         if self._in_flight is not None or self._committing:
@@ -133,7 +149,8 @@ class Committer:
     def _take(self) -> Group:
         items, size_bytes, controls = self._queue.take()
         callbacks, self._callbacks = self._callbacks, []
-        return Group(items, callbacks, size_bytes, controls)
+        requests, self._requests = self._requests, 0
+        return Group(items, callbacks, size_bytes, requests, controls)
 
     def _start(self, group: Group) -> None:
         if self._queue.failed is not None:
@@ -163,18 +180,30 @@ class Committer:
                 self._finish(group, storage_error(self._root, error))
                 return
         work = partial(self._perform, group, sync)
-        lone = len(group.callbacks) <= 1 and group.size_bytes <= INLINE_COMMIT_BYTES_MAX
-        if lone or not self._worker.attached:
-            self._counters.inline_groups += 1
-            try:
-                work()
-            except StorageError as error:
-                self._finish(group, error)
-            else:
-                self._finish(group, None)
+        threaded = group.requests > 1 and self._threaded > 0
+        if (
+            not threaded and group.size_bytes <= INLINE_COMMIT_BYTES_MAX
+        ) or not self._worker.attached:
+            self._commit_inline(group, work)
             return
+        self._threaded -= threaded
         self._in_flight = group
         self._worker.submit(work, self._done)
+
+    def _commit_inline(self, group: Group, work: Callable[[], None]) -> None:
+        self._counters.inline_groups += 1
+        several = group.requests > 1
+        begun = self._monotonic() if several else 0.0
+        try:
+            work()
+        except StorageError as error:
+            self._finish(group, error)
+            return
+        if several:
+            fast = self._monotonic() - begun <= INLINE_SECONDS_MAX
+            self._backoff = 0 if fast else min(2 * self._backoff + 1, THREADED_GROUPS_MAX)
+            self._threaded = self._backoff
+        self._finish(group, None)
 
     def _perform(self, group: Group, sync: bool) -> None:
         if not self.root_synced:

@@ -1,0 +1,356 @@
+"""Joined Produce requests: one append for all requests of an event loop turn to one partition.
+
+    connections --take--> requests of each target --flush--> one append each --> responses
+
+A producer repeats all bytes of its requests before the records, except the correlation id. Once the
+broker has appended a request with one ordinary batch, the connection stores these bytes with a
+`Target`: topic, partition and version. Later requests that begin with the same bytes are not
+decoded. They wait until the turn ends, or until the broker handles any other request. A kernel
+(`kernels/produce.py`) then checks their batches and copies them into one buffer. From the first
+request that it does not accept on, requests are handled one by one.
+
+This needs the kernels' machine code: compiling them with Numba would load NumPy into the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import accumulate, repeat
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from penstock.base.crc import crc32c
+from penstock.base.errors import BugError, PenstockError
+from penstock.broker.net.connection import Connection, Expiring, RequestContext
+from penstock.broker.net.errors import error_number, error_of
+from penstock.partitions import LocalPartition
+from penstock.records.header import CHECKED_FROM, FLAGS_AT, HEADER, HEADER_BYTES, BatchHeader
+from penstock.security import EVERYTHING
+from penstock.wire.kafka.apis import BY_NAME
+from penstock.wire.kafka.framing import uvarint
+from penstock.wire.kafka.produce import (
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    PartitionResult,
+    encode_single_frame,
+)
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.partitions.registry import PartitionRegistry, ServedTopic
+    from penstock.broker.quotas.service import Quotas
+    from penstock.broker.requests.metrics import RequestMetrics
+    from penstock.partitions import GroupCommits
+    from penstock.security import Authoriser, Rights
+    from penstock.storage import StorageError
+
+logger = logging.getLogger(__name__)
+
+JOINED_FRAME_BYTES_MAX: Final = 2 << 10
+"""Size of the largest request that is joined; larger ones gain little."""
+JOINED_REQUESTS_MAX: Final = 64
+"""Most requests that share an append."""
+REPEATS_MAX: Final = 1024
+"""Most targets of a connection."""
+TARGETS_MAX: Final = 64 << 10
+"""Most targets of the broker."""
+
+_PRODUCE: Final = BY_NAME["Produce"]
+_CORRELATION = struct.Struct(">i")
+_CORRELATION_AT: Final = 4
+_REPEATED_FROM: Final = 8
+"""Position of the repeated bytes, after API key, version and correlation id."""
+_TAGS_BYTES: Final = 3
+
+
+class Target(Struct, eq=False):
+    """Partition to which requests of one version are joined, and the requests that wait."""
+
+    version: int
+    key: bytes
+    index: int
+    topic: ServedTopic
+    partition: LocalPartition
+    requests: list[Request]
+
+
+class Repeat(NamedTuple):
+    """Fields of a connection's requests that begin with the same bytes."""
+
+    target: Target
+    client_id: str | None
+    body_offset: int
+    timeout_seconds: float
+
+
+class Repeats(Struct, eq=False):
+    """Beginnings of the requests of a connection, which all have the same size."""
+
+    joining: Joining
+    connection: Connection
+    size_bytes: int
+    known: dict[bytes, Repeat]
+
+    def take(self, frame: memoryview) -> bool:
+        """Keep a Produce request for the next flush if it can be joined; return whether it can."""
+        return self.joining.take(self, frame)
+
+
+class Request(NamedTuple):
+    """Request that waits; `length_at` is the position of its records' length."""
+
+    context: RequestContext
+    frame: bytes
+    length_at: int
+    repeat: Repeat
+
+
+class Joining:
+    """Joins the Produce requests of each event loop turn; belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        authoriser: Authoriser,
+        clock: Clock,
+        commits: GroupCommits,
+        metrics: RequestMetrics,
+        partitions: PartitionRegistry,
+        quotas: Quotas,
+        produce_waiting: dict[Expiring, None],
+    ) -> None:
+        self._authoriser = authoriser
+        self.clock = clock
+        self._commits = commits
+        self.metrics = metrics
+        self._partitions = partitions
+        self._quotas = quotas
+        self.produce_waiting = produce_waiting
+        self._targets: dict[tuple[int, bytes, int], Target] = {}
+        self._arrived = 0.0
+        self.handle: Callable[[RequestContext, memoryview, int], None] = _no_handler
+        """Handles a request alone, given its frame and the position of its body."""
+        self.answer: Callable[[RequestContext, bytes, PartitionResult], None] = _no_handler
+        """Sends the response to a request alone, given its topic's name or id."""
+        self._waiting: list[Target] = []
+        """Targets with requests, in the order of their first request."""
+        commits.before_commit = self.flush
+
+    def remember(
+        self,
+        context: RequestContext,
+        frame: memoryview,
+        body_offset: int,
+        records_bytes: int,
+        topic: ServedTopic,
+        partition: LocalPartition,
+        place: tuple[bytes, int, float],
+    ) -> None:
+        """Join later requests of the connection that begin like this one, which was appended.
+
+        `place` has the topic's name or id, the partition's index, and the timeout in seconds.
+        """
+        if len(frame) > JOINED_FRAME_BYTES_MAX or _native_join() is None:
+            return
+        key, index, timeout_seconds = place
+        version, connection = context.version, context.connection
+        if connection.checks_requests:
+            return
+        at = len(frame) - records_bytes
+        if version >= FLEXIBLE_FROM:
+            at -= _TAGS_BYTES + len(uvarint(records_bytes + 1))
+        else:
+            at -= _CORRELATION.size
+        repeats = connection.repeats
+        if not isinstance(repeats, Repeats):
+            repeats = connection.repeats = Repeats(self, connection, at, {})
+        elif repeats.size_bytes != at or len(repeats.known) >= REPEATS_MAX:
+            repeats.known.clear()
+            repeats.size_bytes = at
+        target = self._targets.get((version, key, index))
+        if target is None or target.partition is not partition or target.topic is not topic:
+            if len(self._targets) >= TARGETS_MAX:
+                self._targets.clear()
+            target = Target(version, key, index, topic, partition, [])
+            self._targets[version, key, index] = target
+        repeats.known[bytes(frame[:_CORRELATION_AT]) + bytes(frame[_REPEATED_FROM:at])] = Repeat(
+            target, context.client_id, body_offset, timeout_seconds
+        )
+
+    def take(self, repeats: Repeats, frame: memoryview) -> bool:
+        at, size = repeats.size_bytes, len(frame)
+        if not self._commits.crowded or not at + HEADER_BYTES < size <= JOINED_FRAME_BYTES_MAX:
+            return False
+        known = repeats.known.get(bytes(frame[:_CORRELATION_AT]) + bytes(frame[_REPEATED_FROM:at]))
+        if known is None or self._quotas.active:
+            return False
+        target, connection = known.target, repeats.connection
+        version = target.version
+        if version < FLEXIBLE_FROM:
+            flags_at = at + 4 + FLAGS_AT
+        else:
+            flags_at = at + (1 if frame[at] < 128 else 2) + FLAGS_AT
+        if frame[flags_at]:  # compressed or transactional
+            return False
+        rights = self._rights(connection)
+        if rights is not EVERYTHING and not rights.allows(
+            "write", "topic", target.topic.topic.name
+        ):
+            return False
+        if not self._waiting:
+            self._arrived = self.clock.monotonic()
+            self._commits.gathered = True
+            self._commits.schedule()
+        context = RequestContext(
+            api=_PRODUCE, version=version, client_id=known.client_id, connection=connection,
+            correlation_id=_CORRELATION.unpack_from(frame, _CORRELATION_AT)[0],
+            started=self._arrived, rights=rights,
+        )  # fmt: skip
+        connection.opened(context)
+        if not target.requests:
+            self._waiting.append(target)
+        target.requests.append(Request(context, bytes(frame), at, known))
+        return True
+
+    def _rights(self, connection: Connection) -> Rights:
+        if not self._authoriser.refuses:
+            return EVERYTHING
+        return self._authoriser.rights(connection.principal, connection.client_host)
+
+    def flush(self) -> None:
+        """Append the requests that wait."""
+        waiting, self._waiting = self._waiting, []
+        self._commits.gathered = False
+        for target in waiting:
+            requests, target.requests = target.requests, []
+            try:
+                for start in range(0, len(requests), JOINED_REQUESTS_MAX):
+                    self._append(target, requests[start : start + JOINED_REQUESTS_MAX])
+            except Exception:
+                logger.exception("appending joined requests failed")
+                for request in requests:
+                    request.context.connection.close("an internal error")
+
+    def _append(self, target: Target, requests: list[Request]) -> None:
+        joined = self._joined(target, requests) if len(requests) > 1 else 0
+        for context, frame, _, known in requests[joined:]:
+            context.connection.in_order(
+                partial(self.handle, context, memoryview(bytearray(frame)), known.body_offset)
+            )
+
+    def _joined(self, target: Target, requests: list[Request]) -> int:
+        """Append requests together, up to the first one that must be handled alone.
+
+        Return the number of appended requests.
+        """
+        join, partition = _native_join(), target.partition
+        by_id = target.version >= TOPIC_IDS_FROM
+        topics = self._partitions.topics_by_id if by_id else self._partitions.topics_by_name
+        topic = topics.get(target.key)
+        if (
+            join is None
+            or topic is not target.topic
+            or topic.partitions[target.index] is not partition
+        ):
+            return 0
+        log, now_ms = partition.log, self.clock.now_ms()
+        limits = log.plain_limits(now_ms)
+        if limits is None:
+            return 0
+        contexts, frames, places, known = zip(*requests, strict=True)
+        starts = array("q", accumulate(map(len, frames), initial=0))
+        data = b"".join(frames)
+        batches, heads = bytearray(len(data)), bytearray(HEADER_BYTES * len(frames))
+        count, size_bytes = join(
+            data, starts, array("q", map(add, starts, places)), target.version >= FLEXIBLE_FROM,
+            *limits, log.log_end_offset, log.leader_epoch, batches, heads,
+        )  # fmt: skip
+        fields = HEADER.iter_unpack(memoryview(heads)[: HEADER_BYTES * count])
+        view, headers = _verified(
+            memoryview(batches)[:size_bytes],
+            list(map(tuple.__new__, repeat(BatchHeader), fields)),
+        )
+        if not headers:
+            return 0
+        try:
+            start_offset = log.append_joined(view, headers, now_ms=now_ms)
+        except PenstockError:
+            return 0  # handled alone, each request gets its own error
+        joined = len(headers)
+        deadline = self._arrived + min([repeated.timeout_seconds for repeated in known[:joined]])
+        offsets = [header.base_offset for header in headers]
+        pending = Joined(self, target, contexts[:joined], offsets, start_offset, deadline)
+        self.produce_waiting[pending] = None
+        self._commits.flush_then(pending, joined)
+        return joined
+
+
+def _verified(
+    batches: memoryview, headers: list[BatchHeader]
+) -> tuple[memoryview, list[BatchHeader]]:
+    """Return the batches and headers before the first batch with a wrong checksum."""
+    start = 0
+    for place, header in enumerate(headers):
+        end = start + header.size_bytes
+        if crc32c(batches[start + CHECKED_FROM : end]) != header.crc:
+            return batches[:start], headers[:place]
+        start = end
+    return batches, headers
+
+
+class Joined(Struct, eq=False):
+    """Joined requests, which wait until their append is durable; called by the store."""
+
+    joining: Joining
+    target: Target
+    contexts: Sequence[RequestContext]
+    offsets: list[int]
+    start_offset: int
+    deadline: float
+
+    def __call__(self, error: StorageError | None) -> None:
+        joining = self.joining
+        if joining.produce_waiting.pop(self, self) is self:
+            return  # it has timed out
+        target = self.target
+        if error is not None:
+            self._refuse(*error_of(error))
+            return
+        version, key, index, start_offset = (
+            target.version, target.key, target.index, self.start_offset,
+        )  # fmt: skip
+        for context, base_offset in zip(self.contexts, self.offsets, strict=True):
+            context.reply((
+                encode_single_frame(
+                    version, context.correlation_id, key, index, base_offset, -1, start_offset
+                ),
+            ))  # fmt: skip
+        joining.metrics.answered(self.contexts[0], joining.clock.monotonic(), len(self.contexts))
+
+    def expire(self) -> None:
+        """Respond with REQUEST_TIMED_OUT; the batches may still become durable."""
+        self.joining.produce_waiting.pop(self, None)
+        message = f"{LocalPartition.append_takes} took longer than the timeout"
+        self._refuse(error_number("request_timed_out"), message)
+
+    def _refuse(self, number: int, message: str | None) -> None:
+        for context in self.contexts:
+            result = PartitionResult(self.target.index, number, message=message)
+            self.joining.answer(context, self.target.key, result)
+
+
+@lru_cache(maxsize=1)
+def _native_join() -> Callable[..., Any] | None:
+    from penstock.kernels.sources import NATIVE
+
+    return None if NATIVE is None else NATIVE.produce_join_batches
+
+
+def _no_handler(*_: object) -> None:
+    raise BugError("requests are joined before the handler of Produce is attached")
