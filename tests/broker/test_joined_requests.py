@@ -326,6 +326,41 @@ async def test_the_memory_of_a_connection_is_bounded(
     assert len(repeats.joining._targets) <= 4
 
 
+async def test_topics_with_names_of_different_lengths_take_turns(
+    client: WireClient, joined: list[int]
+) -> None:
+    topics = ["t" * size for size in range(1, joining.SIZES_MAX + 1)]
+    for topic in topics:
+        await client.create(topic)
+    for _ in range(4):
+        requests = [produce_request(topic, batch(b"x")) for topic in topics * 3]
+        frames = [client.frame("Produce", 9, request) for request in requests]
+        client.writer.write(b"".join(frames))
+        answers = [await client.response("Produce", 9) for _ in frames]
+        assert [answer.responses[0].name for answer in answers] == topics * 3
+    assert joined[-4:] == [3] * 4
+    for topic in topics:
+        assert (await client.fetch(topic)).high_watermark == 12
+
+
+async def test_partitions_that_were_replaced_are_released(
+    client: WireClient, broker: BrokerServer, joined: list[int]
+) -> None:
+    await client.create("t")
+    await crowd(client)
+    (connection,) = broker._connections
+    repeats = connection.repeats
+    assert isinstance(repeats, joining.Repeats)
+    (repeat,) = repeats.known.values()
+    assert repeat.target.partition is broker.partitions.partition("t", 0)
+    await client.create("other")
+    await burst(client, [batch(b"x")] * COUNT)
+    assert repeat.target.partition is None
+    del joined[:]
+    await burst(client, [batch(b"x")] * COUNT)
+    assert joined == [COUNT]
+
+
 async def test_single_requests_are_not_joined(
     client: WireClient, joined: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,6 @@ from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.framing import uvarint
 from penstock.wire.kafka.produce import (
     FLEXIBLE_FROM,
-    TOPIC_IDS_FROM,
     PartitionResult,
     encode_single_frame,
 )
@@ -60,6 +59,8 @@ REPEATS_MAX: Final = 1024
 """Most targets of a connection."""
 TARGETS_MAX: Final = 64 << 10
 """Most targets of the broker."""
+SIZES_MAX: Final = 4
+"""Most sizes of the beginnings that a connection repeats, one for each length of a topic's name."""
 
 _PRODUCE: Final = BY_NAME["Produce"]
 _CORRELATION = struct.Struct(">i")
@@ -75,9 +76,13 @@ class Target(Struct, eq=False):
     version: int
     key: bytes
     index: int
-    topic: ServedTopic
-    partition: LocalPartition
+    topic: ServedTopic | None
+    partition: LocalPartition | None
     requests: list[Request]
+
+    def retire(self) -> None:
+        """Release the objects, which may have been replaced; the requests are handled alone."""
+        self.topic = self.partition = None
 
 
 class Repeat(NamedTuple):
@@ -90,11 +95,11 @@ class Repeat(NamedTuple):
 
 
 class Repeats(Struct, eq=False):
-    """Beginnings of the requests of a connection, which all have the same size."""
+    """Beginnings of the requests of a connection, and their sizes."""
 
     joining: Joining
     connection: Connection
-    size_bytes: int
+    sizes: list[int]
     known: dict[bytes, Repeat]
 
     def take(self, frame: memoryview) -> bool:
@@ -133,6 +138,7 @@ class Joining:
         self._quotas = quotas
         self.produce_waiting = produce_waiting
         self._targets: dict[tuple[int, bytes, int], Target] = {}
+        self._generation = -1
         self._arrived = 0.0
         self.handle: Callable[[RequestContext, memoryview, int], None] = _no_handler
         """Handles a request alone, given its frame and the position of its body."""
@@ -169,14 +175,18 @@ class Joining:
             at -= _CORRELATION.size
         repeats = connection.repeats
         if not isinstance(repeats, Repeats):
-            repeats = connection.repeats = Repeats(self, connection, at, {})
-        elif repeats.size_bytes != at or len(repeats.known) >= REPEATS_MAX:
+            repeats = connection.repeats = Repeats(self, connection, [], {})
+        new_size = at not in repeats.sizes
+        if len(repeats.known) >= REPEATS_MAX or (new_size and len(repeats.sizes) >= SIZES_MAX):
             repeats.known.clear()
-            repeats.size_bytes = at
+            repeats.sizes.clear()
+            new_size = True
+        if new_size:
+            repeats.sizes.append(at)
+        if self._are_old() or len(self._targets) >= TARGETS_MAX:
+            self._retire()
         target = self._targets.get((version, key, index))
-        if target is None or target.partition is not partition or target.topic is not topic:
-            if len(self._targets) >= TARGETS_MAX:
-                self._targets.clear()
+        if target is None:
             target = Target(version, key, index, topic, partition, [])
             self._targets[version, key, index] = target
         repeats.known[bytes(frame[:_CORRELATION_AT]) + bytes(frame[_REPEATED_FROM:at])] = Repeat(
@@ -184,14 +194,19 @@ class Joining:
         )
 
     def take(self, repeats: Repeats, frame: memoryview) -> bool:
-        at, size = repeats.size_bytes, len(frame)
-        if not self._commits.crowded or not at + HEADER_BYTES < size <= JOINED_FRAME_BYTES_MAX:
+        if not self._commits.crowded or len(frame) > JOINED_FRAME_BYTES_MAX or self._quotas.active:
             return False
-        known = repeats.known.get(bytes(frame[:_CORRELATION_AT]) + bytes(frame[_REPEATED_FROM:at]))
-        if known is None or self._quotas.active:
+        head = bytes(frame[:_CORRELATION_AT])
+        for at in repeats.sizes:
+            known = repeats.known.get(head + bytes(frame[_REPEATED_FROM:at]))
+            if known is not None:
+                break
+        else:
             return False
         target, connection = known.target, repeats.connection
-        version = target.version
+        topic, version = target.topic, target.version
+        if topic is None or at + HEADER_BYTES >= len(frame):
+            return False
         if version < FLEXIBLE_FROM:
             flags_at = at + 4 + FLAGS_AT
         else:
@@ -199,9 +214,7 @@ class Joining:
         if frame[flags_at]:  # compressed or transactional
             return False
         rights = self._rights(connection)
-        if rights is not EVERYTHING and not rights.allows(
-            "write", "topic", target.topic.topic.name
-        ):
+        if rights is not EVERYTHING and not rights.allows("write", "topic", topic.topic.name):
             return False
         if not self._waiting:
             self._arrived = self.clock.monotonic()
@@ -223,8 +236,20 @@ class Joining:
             return EVERYTHING
         return self._authoriser.rights(connection.principal, connection.client_host)
 
+    def _are_old(self) -> bool:
+        """Return whether partitions of targets may have been replaced."""
+        return self._generation != self._partitions.generation
+
+    def _retire(self) -> None:
+        self._generation = self._partitions.generation
+        for target in self._targets.values():
+            target.retire()
+        self._targets.clear()
+
     def flush(self) -> None:
         """Append the requests that wait."""
+        if self._are_old():
+            self._retire()
         waiting, self._waiting = self._waiting, []
         self._commits.gathered = False
         for target in waiting:
@@ -250,14 +275,7 @@ class Joining:
         Return the number of appended requests.
         """
         join, partition = _native_join(), target.partition
-        by_id = target.version >= TOPIC_IDS_FROM
-        topics = self._partitions.topics_by_id if by_id else self._partitions.topics_by_name
-        topic = topics.get(target.key)
-        if (
-            join is None
-            or topic is not target.topic
-            or topic.partitions[target.index] is not partition
-        ):
+        if join is None or partition is None:
             return 0
         log, now_ms = partition.log, self.clock.now_ms()
         limits = log.plain_limits(now_ms)
