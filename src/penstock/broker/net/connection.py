@@ -304,13 +304,15 @@ class Connection(asyncio.BufferedProtocol):
             position = end
             if self._closing:
                 return
-        self._keep(data[position:])
+        if position < size or (
+            not self._held and (not self._writable or len(self._pending) >= owner.in_flight_max)
+        ):
+            self._keep(data[position:])
 
     def _keep(self, data: memoryview) -> None:
         rest = len(data)
         if not rest:
-            if not self._held and self._must_wait():
-                self._pause()
+            self._pause()
         elif self._must_wait():
             self._backlog = memoryview(bytes(data))
             self._pause()

@@ -30,7 +30,14 @@ from penstock.base.errors import BugError, PenstockError
 from penstock.broker.net.connection import Connection, Expiring, RequestContext
 from penstock.broker.net.errors import error_number, error_of
 from penstock.partitions import LocalPartition
-from penstock.records.header import CHECKED_FROM, FLAGS_AT, HEADER, HEADER_BYTES, BatchHeader
+from penstock.records.header import (
+    CHECKED_FROM,
+    FLAGS_AT,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    BatchHeader,
+)
 from penstock.security import EVERYTHING
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.framing import uvarint
@@ -315,7 +322,7 @@ def _verified(
     """Return the batches and headers before the first batch with a wrong checksum."""
     start = 0
     for place, header in enumerate(headers):
-        end = start + header.size_bytes
+        end = start + header.batch_length + LENGTH_OVERHEAD_BYTES
         if crc32c(batches[start + CHECKED_FROM : end]) != header.crc:
             return batches[:start], headers[:place]
         start = end

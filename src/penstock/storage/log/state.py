@@ -264,9 +264,9 @@ class LogState:
     """
 
     __slots__ = (
-        "before", "calls", "closed", "committed_offset", "damage", "directory", "due_snapshots",
-        "durable_offset", "durable_standing", "end_before", "epochs", "epochs_dirty", "fence",
-        "growing", "has_holes", "key", "leader_epoch", "loaded", "log_end_offset",
+        "appended_config", "before", "calls", "closed", "committed_offset", "damage", "directory",
+        "due_snapshots", "durable_offset", "durable_standing", "end_before", "epochs",
+        "epochs_dirty", "fence", "growing", "has_holes", "key", "leader_epoch", "loaded", "log_end_offset",
         "log_start_offset", "owner", "parts", "producer_states", "queue", "recovery_point",
         "recovery_point_bytes", "replay", "roll_due", "segments", "swapping", "tail",
         "tiered_offset", "topic_id", "topic_partition", "unflushed_records", "unindexed",
@@ -312,6 +312,8 @@ class LogState:
         """Offsets at and above which retention keeps segments, set by the owner of replicas or
         tiers."""
         self.unwritten_bytes = self.unflushed_records = 0
+        self.appended_config: LogConfig | None = None
+        """Configuration of the last append, because a look-up takes a microsecond."""
         self.replay: LogReplay | None = None
         """Journal rows to replay when the log is loaded; None afterwards."""
         self.loaded = False
@@ -404,6 +406,7 @@ class LogState:
         )  # fmt: skip
         segment.end_position += size_bytes
         self.log_end_offset = next_offset
+        self.appended_config = config
         tail = self.tail
         tail.items.append(item)
         tail.bases.append(base_offset)
@@ -543,7 +546,7 @@ class LogState:
 
     def note_written(self, items: list[Appended[LogState]]) -> None:
         """Record that these appends, the oldest unwritten ones, are in segments; index them."""
-        config = self.config
+        config = self.appended_config or self.config
         interval_bytes = config.index_interval_bytes
         index_bytes_max = config.segment_index_bytes
         parts = self.parts
@@ -582,7 +585,9 @@ class LogState:
         self.unwritten_bytes -= written_bytes
         self.queue.unwritten_bytes -= written_bytes
         parts.counters.written_bytes += written_bytes
-        self._drop_leased(items, leased)
+        self.tail.written += len(items)
+        if leased:
+            self._drop_leased(items[leased - 1])
 
     def _index_aborted(self, written_offset: int) -> None:
         """Index the aborted transactions with markers below `written_offset`; raises CorruptLog."""
@@ -594,16 +599,11 @@ class LogState:
             self.parts.segment_files.transactions_of(segment).add(transaction)
         self.unindexed = []
 
-    def _drop_leased(self, items: list[Appended[LogState]], leased: int) -> None:
-        tail, tails = self.tail, self.parts.tails
-        tail.written += len(items)
-        if leased:
-            last = items[leased - 1]
-            while True:
-                oldest = tail.pop_oldest()
-                tails.drop(oldest)
-                if oldest is last:
-                    return
+    def _drop_leased(self, last: Appended[LogState]) -> None:
+        oldest = None
+        while oldest is not last:
+            oldest = self.tail.pop_oldest()
+            self.parts.tails.drop(oldest)
 
     def finish(self, segment: Segment | None) -> None:
         if segment is not None:

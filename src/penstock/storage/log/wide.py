@@ -117,7 +117,7 @@ def append_each(
         _check_records(joined, plain, config)
         _check_producers(joined, logs, plain)
         if plain.all():
-            accepted = _accept(logs, joined, ends, now_ms)
+            accepted = _accept(logs, joined, ends, config, now_ms)
             if whole:
                 return [*accepted]
             for place, result in zip(places, accepted, strict=True):
@@ -254,7 +254,7 @@ def _check_producers(joined: _Joined, logs: Sequence[LogState], plain: Any) -> N
 
 
 def _accept(
-    logs: Sequence[LogState], joined: _Joined, ends: _Ends, now_ms: int
+    logs: Sequence[LogState], joined: _Joined, ends: _Ends, config: LogConfig, now_ms: int
 ) -> list[AppendResult]:
     """Stamp the batches, queue them, and update the logs; nothing fails from here on."""
     heads, sizes, starts = joined.heads, joined.sizes, joined.starts
@@ -279,6 +279,7 @@ def _accept(
     ):
         segment.end_position = position
         log.log_end_offset = end
+        log.appended_config = config
         tail = log.tail
         tail.items.append(wide)
         tail.bases.append(base)

@@ -225,7 +225,7 @@ class Committer:
         due = False
         for item in appends:
             log = item.log
-            config = log.config
+            config = log.appended_config or log.config
             if config.flush_messages != LONG_MAX:
                 log.unflushed_records += item.next_offset - item.base_offset
                 if log.unflushed_records >= config.flush_messages:
