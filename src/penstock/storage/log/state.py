@@ -266,10 +266,10 @@ class LogState:
     __slots__ = (
         "appended_config", "before", "calls", "closed", "committed_offset", "damage", "directory",
         "due_snapshots", "durable_offset", "durable_standing", "end_before", "epochs",
-        "epochs_dirty", "fence", "growing", "has_holes", "key", "leader_epoch", "loaded", "log_end_offset",
-        "log_start_offset", "owner", "parts", "producer_states", "queue", "recovery_point",
-        "recovery_point_bytes", "replay", "roll_due", "segments", "swapping", "tail",
-        "tiered_offset", "topic_id", "topic_partition", "unflushed_records", "unindexed",
+        "epochs_dirty", "fence", "growing", "has_holes", "key", "leader_epoch", "loaded",
+        "log_end_offset", "log_start_offset", "owner", "parts", "producer_states", "queue",
+        "recovery_point", "recovery_point_bytes", "replay", "roll_due", "segments", "swapping",
+        "tail", "tiered_offset", "topic_id", "topic_partition", "unflushed_records", "unindexed",
         "unwritten_bytes", "written_bytes_total",
     )  # fmt: skip
 
