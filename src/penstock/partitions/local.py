@@ -2,8 +2,7 @@
 
 Appends of all requests that arrive in one turn of the event loop share one journal write and
 its sync. `schedule` starts this commit at the end of the turn. All appends of one request share one
-`LogStore.flush` callback, so that the store can count the requests of a turn: it writes a single
-request immediately, and passes several requests to its thread.
+`LogStore.flush` callback. The store counts the requests of a turn to decide which thread writes them.
 """
 
 from __future__ import annotations
