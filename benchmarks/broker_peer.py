@@ -76,8 +76,7 @@ RATE_LIMITS: Final = {
     " for each request on each side. The rest of the {each:.0f} µs of a request is interpreted"
     " Python.",
     16: "Receives and sends are shared by several requests here. What is left is interpreted Python"
-    " on one core: {each:.0f} µs a request, and {aim:,} a second leave {left:.0f} µs. The event"
-    " loop takes nine tenths of the broker's CPU, the threads of journal and segments one tenth.",
+    " on one core: {each:.0f} µs a request, and {aim:,} a second leave {left:.0f} µs.",
 }
 WIDE_LIMIT: Final = (
     "The client is the limit: it takes {bare:.1f} MB/s from a server that only sends prepared bytes"
@@ -130,7 +129,7 @@ def _synced_rates(broker: Broker, *, seconds: float, runs: int) -> list[Row]:
                     f" {in_flight} in flight on each",
                     value=found[PENSTOCK],
                     unit="1/s",
-                    prediction=25_000 if in_flight == 1 else 40_000,
+                    prediction=50_000 if in_flight == 1 else 110_000,
                     reference=found["bare"],
                     reference_name="bare uvloop server that writes and syncs, and reads nothing",
                     aim_value=SYNCED_AIM,

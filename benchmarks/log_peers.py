@@ -15,8 +15,9 @@ System calls confirm this. For 300 requests one after the other, Redis syncs 300
 and once with `everysec`; NATS and RabbitMQ write each record and sync none.
 
 Rows compare servers of the same durability; their notes have the figure of Penstock as it comes. A
-bare program runs beside them: a uvloop server that receives, writes (and syncs) and answers, and
-does nothing else. Where it is slower than a peer too, Python is the limit.
+bare program runs beside them: a uvloop server that receives, writes (and syncs all requests of a
+turn together) and answers, and does nothing else. Where it is slower than a peer too, Python is
+the limit.
 
 A batch has 1,000 records of 100 bytes or 100 records of 1 KiB. Redis and NATS have no batches, so
 they get as many commands in one write. Eight batches are in flight.
@@ -54,7 +55,8 @@ from benchmarks.peers.log_clients import (
     one_by_one,
 )
 from benchmarks.peers.log_servers import LogServer, NatsServer, RabbitServer, RedisServer
-from benchmarks.peers.round_trip import EchoServer, Keeps
+from benchmarks.peers.many_requests import BareServer
+from benchmarks.peers.round_trip import EchoServer
 from penstock.apps.loads.figures import percentile
 
 SYNCED, CACHED = "penstock, synced", "penstock, policy os"
@@ -65,10 +67,9 @@ NATS = "NATS JetStream, synced each 2 min"
 RABBIT = "RabbitMQ streams, never synced"
 KINDS: Final = {SYNCED: single.PENSTOCK, CACHED: single.FROM_CACHE, KAFKA: single.APACHE}
 BARE: Final = {
-    SYNCED: "bare program: uvloop echo that writes and syncs",
+    SYNCED: "bare program: uvloop server that writes and syncs each turn",
     CACHED: "bare program: uvloop echo that writes",
 }
-KEEPS: Final[Mapping[str, Keeps]] = {SYNCED: "sync", CACHED: "write"}
 BESIDE: Final = {SYNCED: (REDIS_ALWAYS,), CACHED: (KAFKA, REDIS, NATS, RABBIT)}
 """Peers that give the same durability."""
 CONNECTIONS = 64
@@ -149,12 +150,13 @@ def servers() -> Iterator[dict[str, Server]]:
             idle = resident_mebibytes(broker.pid)
             client = KafkaClient(broker.port)
             found[name] = Server(client, broker.pid, broker.start_seconds, idle)
-        for ours, keeps in KEEPS.items():
+        sizes = len(EchoClient(0).request("", 1, SINGLE_BYTES)), EchoClient.ANSWER_BYTES
+        for ours, bare in BARE.items():
             begun = time.perf_counter()
-            size = len(EchoClient(0).request("", 1, SINGLE_BYTES))
-            echo = stack.enter_context(EchoServer(size, EchoClient.ANSWER_BYTES, keeps))
-            seconds, idle = time.perf_counter() - begun, resident_mebibytes(echo.pid)
-            found[BARE[ours]] = Server(EchoClient(echo.port), echo.pid, seconds, idle)
+            made = BareServer(*sizes) if ours == SYNCED else EchoServer(*sizes, "write")
+            server = stack.enter_context(made)
+            seconds, idle = time.perf_counter() - begun, resident_mebibytes(server.pid)
+            found[bare] = Server(EchoClient(server.port), server.pid, seconds, idle)
         peers: dict[str, tuple[LogServer, type[LogClient]]] = {
             REDIS_ALWAYS: (RedisServer("always"), RedisClient),
             REDIS: (RedisServer("everysec"), RedisClient),
@@ -257,8 +259,7 @@ def _row(measure: Measure, middle: Mapping[str, float], ours: str, peer: str) ->
 def _limit(measure: Measure, middle: Mapping[str, float], ours: str, peer: str) -> str:
     """Return the limit of Python, if the bare program does not reach a peer either.
 
-    The bare program syncs each request on its own, so that it can be slower than Penstock, and
-    then it is no limit.
+    If it is slower than Penstock, because the machine is noisy, it is no limit.
     """
     bare = middle.get(BARE[ours])
     if bare is None:

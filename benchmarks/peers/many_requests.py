@@ -4,8 +4,8 @@ The client keeps some requests in flight on each connection. It sends bytes that
 and counts the bytes of the answers, all of one size, so that it costs less than any server.
 
 `BareServer` is the least that a Python server on uvloop does for a durable request: receive, write
-all requests of a turn with one call and sync them on a thread, then send an answer of the size of a
-broker's. It reads no request, checks nothing and keeps no log.
+and sync all requests of a turn with one call each, then send an answer of the size of a broker's.
+It reads no request, checks nothing and keeps no log.
 """
 
 from __future__ import annotations
@@ -22,51 +22,34 @@ TIMEOUT_SECONDS = 60
 WARM_UP_SECONDS = 0.5
 
 BARE = """
-import asyncio, os, queue, sys, tempfile, threading, uvloop
+import asyncio, os, sys, tempfile, uvloop
 request_bytes, answer = int(sys.argv[1]), bytes(int(sys.argv[2]))
 FILE_BYTES, BLOCK_BYTES = 64 << 20, 4096
 file = tempfile.TemporaryFile(prefix='penstock-bench-')
 file.write(bytes(FILE_BYTES)); file.flush(); os.fsync(file.fileno())
-jobs = queue.SimpleQueue()
-position, busy, scheduled, waiting = 0, False, False, []
-def sync():
-    global position
-    while True:
-        group = jobs.get()
-        data = [part for _, _, part in group]
-        size = sum(map(len, data))
-        data.append(bytes(-size % BLOCK_BYTES))
-        if position + size > FILE_BYTES - BLOCK_BYTES: position = 0
-        for start in range(0, len(data), 1000):
-            position += os.pwritev(file.fileno(), data[start:start + 1000], position)
-        os.fdatasync(file.fileno())
-        loop.call_soon_threadsafe(synced, group)
-def synced(group):
-    global busy
-    busy = False
-    for transport, count, _ in group:
-        if not transport.is_closing(): transport.write(answer * count)
-    if waiting: commit()
+position, waiting = 0, []
 def commit():
-    global busy, scheduled, waiting
-    scheduled = False
-    if busy or not waiting: return
-    busy, group, waiting = True, waiting, []
-    jobs.put(group)
+    global position, waiting
+    group, waiting = waiting, []
+    data = [part for _, _, part in group]
+    size = sum(map(len, data))
+    data.append(bytes(-size % BLOCK_BYTES))
+    if position + size > FILE_BYTES - BLOCK_BYTES: position = 0
+    for start in range(0, len(data), 1000):
+        position += os.pwritev(file.fileno(), data[start:start + 1000], position)
+    os.fdatasync(file.fileno())
+    for transport, count, _ in group:
+        if count and not transport.is_closing(): transport.write(answer * count)
 class Bare(asyncio.Protocol):
     def connection_made(self, transport): self.transport = transport; self.left = 0
     def data_received(self, data):
-        global scheduled
         count, self.left = divmod(self.left + len(data), request_bytes)
+        if not waiting: loop.call_soon(commit)
         waiting.append((self.transport, count, data))
-        if not scheduled:
-            scheduled = True
-            loop.call_soon(commit)
 async def main():
     global loop
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Bare, '127.0.0.1', 0)
-    threading.Thread(target=sync, daemon=True).start()
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.Event().wait()
 uvloop.run(main())
