@@ -223,7 +223,7 @@ async def test_joined_requests_that_time_out_are_answered_once(
     broker.store.commit_pending()
     assert not broker.produce_waiting
     await client.call("ApiVersions", 0, {})  # the next response is that of the next request
-    assert (await client.fetch("t")).high_watermark == count + 3
+    await until(lambda: broker.partitions.partition("t", 0).high_watermark == count + 3)
 
 
 async def test_joined_requests_whose_sync_failed_are_not_acknowledged(
