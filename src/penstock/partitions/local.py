@@ -2,7 +2,8 @@
 
 Appends of all requests that arrive in one turn of the event loop share one journal write and
 its sync. `schedule` starts this commit at the end of the turn. All appends of one request share one
-`LogStore.flush` callback. The store counts the requests of a turn to decide which thread writes them.
+`LogStore.flush` callback. The store counts the requests of a turn to decide which thread writes
+them.
 """
 
 from __future__ import annotations

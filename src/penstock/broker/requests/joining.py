@@ -114,13 +114,8 @@ class Repeats(Struct, eq=False):
         return self.joining.take(self, frame)
 
 
-class Request(NamedTuple):
-    """Request that waits; `length_at` is the position of its records' length."""
-
-    context: RequestContext
-    frame: bytes
-    length_at: int
-    repeat: Repeat
+Request = tuple[RequestContext, bytes, int, Repeat]
+"""Request that waits, its frame, and the position of its records' length."""
 
 
 class Joining:
@@ -203,25 +198,26 @@ class Joining:
     def take(self, repeats: Repeats, frame: memoryview) -> bool:
         if not self._commits.crowded or len(frame) > JOINED_FRAME_BYTES_MAX or self._quotas.active:
             return False
-        head = bytes(frame[:_CORRELATION_AT])
+        data = bytes(frame)
+        head = data[:_CORRELATION_AT]
         for at in repeats.sizes:
-            known = repeats.known.get(head + bytes(frame[_REPEATED_FROM:at]))
+            known = repeats.known.get(head + data[_REPEATED_FROM:at])
             if known is not None:
                 break
         else:
             return False
         target, connection = known.target, repeats.connection
         topic, version = target.topic, target.version
-        if topic is None or at + HEADER_BYTES >= len(frame):
+        if topic is None or at + HEADER_BYTES >= len(data):
             return False
         if version < FLEXIBLE_FROM:
             flags_at = at + 4 + FLAGS_AT
         else:
-            flags_at = at + (1 if frame[at] < 128 else 2) + FLAGS_AT
-        if frame[flags_at]:  # compressed or transactional
+            flags_at = at + (1 if data[at] < 128 else 2) + FLAGS_AT
+        if data[flags_at]:  # compressed or transactional
             return False
         rights = self._rights(connection)
-        if rights is not EVERYTHING and not rights.allows("write", "topic", topic.topic.name):
+        if not rights.allows("write", "topic", topic.topic.name):
             return False
         if not self._waiting:
             self._arrived = self.clock.monotonic()
@@ -229,13 +225,13 @@ class Joining:
             self._commits.schedule()
         context = RequestContext(
             api=_PRODUCE, version=version, client_id=known.client_id, connection=connection,
-            correlation_id=_CORRELATION.unpack_from(frame, _CORRELATION_AT)[0],
+            correlation_id=_CORRELATION.unpack_from(data, _CORRELATION_AT)[0],
             started=self._arrived, rights=rights,
         )  # fmt: skip
         connection.opened(context)
         if not target.requests:
             self._waiting.append(target)
-        target.requests.append(Request(context, bytes(frame), at, known))
+        target.requests.append((context, data, at, known))
         return True
 
     def _rights(self, connection: Connection) -> Rights:
@@ -266,8 +262,8 @@ class Joining:
                     self._append(target, requests[start : start + JOINED_REQUESTS_MAX])
             except Exception:
                 logger.exception("appending joined requests failed")
-                for request in requests:
-                    request.context.connection.close("an internal error")
+                for context, *_ in requests:
+                    context.connection.close("an internal error")
 
     def _append(self, target: Target, requests: list[Request]) -> None:
         joined = self._joined(target, requests) if len(requests) > 1 else 0
