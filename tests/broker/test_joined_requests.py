@@ -31,9 +31,10 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     append = PartitionLog.append_joined
 
-    def counted(self: PartitionLog, batches: Any, headers: Any, **rest: Any) -> int:
+    def counted(self: PartitionLog, batches: Any, headers: Any, **rest: Any) -> int | None:
         start = append(self, batches, headers, **rest)
-        counts.append(len(headers))
+        if start is not None:
+            counts.append(len(headers))
         return start
 
     monkeypatch.setattr(PartitionLog, "append_joined", counted)
@@ -341,6 +342,21 @@ async def test_topics_with_names_of_different_lengths_take_turns(
     assert joined[-4:] == [3] * 4
     for topic in topics:
         assert (await client.fetch(topic)).high_watermark == 12
+
+
+async def test_requests_to_different_partitions_are_not_kept(
+    client: WireClient, broker: BrokerServer, joined: list[int]
+) -> None:
+    await client.create("t", partitions=COUNT)
+    for _ in range(4):
+        requests = [produce_request("t", batch(b"x"), partition=index) for index in range(COUNT)]
+        frames = [client.frame("Produce", 9, request) for request in requests]
+        client.writer.write(b"".join(frames))
+        for _ in requests:
+            await client.response("Produce", 9)
+    (connection,) = broker._connections
+    assert connection.repeats is None
+    assert not joined
 
 
 async def test_partitions_that_were_replaced_are_released(

@@ -343,6 +343,7 @@ class GroupCommits:
         "gathered",
         "requests",
         "scheduled",
+        "turn",
     )
 
     def __init__(self, store: LogStore) -> None:
@@ -356,6 +357,8 @@ class GroupCommits:
         self.gathered = False
         self.requests = 0
         """Number of requests of this turn that `flush_then` was called for."""
+        self.turn = 0
+        """Number of commits, which is the same for all requests of a turn."""
         self.crowded = False
         """Whether the last turn with a commit had several such requests."""
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
@@ -408,6 +411,7 @@ class GroupCommits:
     def _commit(self) -> None:
         if self.gathered:
             self.before_commit()
+        self.turn += 1
         self.crowded, self.requests = self.requests >= CROWDED_REQUESTS, 0
         self.scheduled = False
         self.flush()

@@ -2,12 +2,13 @@
 
     connections --take--> requests of each target --flush--> one append each --> responses
 
-A producer repeats all bytes of its requests before the records, except the correlation id. Once the
-broker has appended a request with one ordinary batch, the connection stores these bytes with a
+A producer repeats all bytes of its requests before the records, except the correlation id. From the
+second ordinary batch that a partition gets in one turn on, the connection stores these bytes with a
 `Target`: topic, partition and version. Later requests that begin with the same bytes are not
-decoded. They wait until the turn ends, or until the broker handles any other request. A kernel
-(`kernels/produce.py`) then checks their batches and copies them into one buffer. From the first
-request that it does not accept on, requests are handled one by one.
+decoded, until a turn has only one for the partition. They wait until the turn ends, or until the
+broker handles any other request. A kernel (`kernels/produce.py`) then checks their batches and
+copies them into one buffer. From the first request that it does not accept on, requests are handled
+one by one.
 
 This needs the kernels' machine code: compiling them with Numba would load NumPy into the broker.
 """
@@ -41,11 +42,7 @@ from penstock.records.header import (
 from penstock.security import EVERYTHING
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.framing import uvarint
-from penstock.wire.kafka.produce import (
-    FLEXIBLE_FROM,
-    PartitionResult,
-    encode_single_frame,
-)
+from penstock.wire.kafka.produce import FLEXIBLE_FROM, PartitionResult, encode_single_frame
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -86,6 +83,10 @@ class Target(Struct, eq=False):
     topic: ServedTopic | None
     partition: LocalPartition | None
     requests: list[Request]
+    turn: int = -1
+    """Last turn of the event loop with a request (`GroupCommits.turn`)."""
+    busy: bool = False
+    """Whether a turn had several requests, so that it pays to join them."""
 
     def retire(self) -> None:
         """Release the objects, which may have been replaced; the requests are handled alone."""
@@ -112,6 +113,16 @@ class Repeats(Struct, eq=False):
     def take(self, frame: memoryview) -> bool:
         """Keep a Produce request for the next flush if it can be joined; return whether it can."""
         return self.joining.take(self, frame)
+
+    def store(self, beginning: bytes, size: int, repeat: Repeat) -> None:
+        """Store a beginning; forget all others first if there are too many."""
+        new_size = size not in self.sizes
+        if len(self.known) >= REPEATS_MAX or (new_size and len(self.sizes) >= SIZES_MAX):
+            self.known.clear()
+            self.sizes[:] = [size]
+        elif new_size:
+            self.sizes.append(size)
+        self.known[beginning] = repeat
 
 
 Request = tuple[RequestContext, bytes, int, Repeat]
@@ -162,14 +173,27 @@ class Joining:
     ) -> None:
         """Join later requests of the connection that begin like this one, which was appended.
 
-        `place` has the topic's name or id, the partition's index, and the timeout in seconds.
+        The first request of a turn to a partition is only counted. `place` has the topic's name or
+        id, the partition's index, and the timeout in seconds.
         """
-        if len(frame) > JOINED_FRAME_BYTES_MAX or _native_join() is None:
-            return
+        if self._generation != self._partitions.generation or len(self._targets) >= TARGETS_MAX:
+            self._retire()
         key, index, timeout_seconds = place
-        version, connection = context.version, context.connection
-        if connection.checks_requests:
+        version, connection, turn = context.version, context.connection, self._commits.turn
+        target = self._targets.get((version, key, index))
+        if target is None:
+            target = Target(version, key, index, topic, partition, [])
+            self._targets[version, key, index] = target
+        if target.turn != turn:
+            target.turn = turn
             return
+        if (
+            len(frame) > JOINED_FRAME_BYTES_MAX
+            or connection.checks_requests
+            or _native_join() is None
+        ):
+            return
+        target.busy = True
         at = len(frame) - records_bytes
         if version >= FLEXIBLE_FROM:
             at -= _TAGS_BYTES + len(uvarint(records_bytes + 1))
@@ -178,21 +202,10 @@ class Joining:
         repeats = connection.repeats
         if not isinstance(repeats, Repeats):
             repeats = connection.repeats = Repeats(self, connection, [], {})
-        new_size = at not in repeats.sizes
-        if len(repeats.known) >= REPEATS_MAX or (new_size and len(repeats.sizes) >= SIZES_MAX):
-            repeats.known.clear()
-            repeats.sizes.clear()
-            new_size = True
-        if new_size:
-            repeats.sizes.append(at)
-        if self._are_old() or len(self._targets) >= TARGETS_MAX:
-            self._retire()
-        target = self._targets.get((version, key, index))
-        if target is None:
-            target = Target(version, key, index, topic, partition, [])
-            self._targets[version, key, index] = target
-        repeats.known[bytes(frame[:_CORRELATION_AT]) + bytes(frame[_REPEATED_FROM:at])] = Repeat(
-            target, context.client_id, body_offset, timeout_seconds
+        repeats.store(
+            bytes(frame[:_CORRELATION_AT]) + bytes(frame[_REPEATED_FROM:at]),
+            at,
+            Repeat(target, context.client_id, body_offset, timeout_seconds),
         )
 
     def take(self, repeats: Repeats, frame: memoryview) -> bool:
@@ -208,7 +221,7 @@ class Joining:
             return False
         target, connection = known.target, repeats.connection
         topic, version = target.topic, target.version
-        if topic is None or at + HEADER_BYTES >= len(data):
+        if topic is None or not target.busy or at + HEADER_BYTES >= len(data):
             return False
         if version < FLEXIBLE_FROM:
             flags_at = at + 4 + FLAGS_AT
@@ -231,6 +244,7 @@ class Joining:
         connection.opened(context)
         if not target.requests:
             self._waiting.append(target)
+            target.turn = self._commits.turn
         target.requests.append((context, data, at, known))
         return True
 
@@ -239,11 +253,8 @@ class Joining:
             return EVERYTHING
         return self._authoriser.rights(connection.principal, connection.client_host)
 
-    def _are_old(self) -> bool:
-        """Return whether partitions of targets may have been replaced."""
-        return self._generation != self._partitions.generation
-
     def _retire(self) -> None:
+        """Release all targets, whose partitions may have been replaced."""
         self._generation = self._partitions.generation
         for target in self._targets.values():
             target.retire()
@@ -251,12 +262,13 @@ class Joining:
 
     def flush(self) -> None:
         """Append the requests that wait."""
-        if self._are_old():
+        if self._generation != self._partitions.generation:
             self._retire()
         waiting, self._waiting = self._waiting, []
         self._commits.gathered = False
         for target in waiting:
             requests, target.requests = target.requests, []
+            target.busy = len(requests) > 1
             try:
                 for start in range(0, len(requests), JOINED_REQUESTS_MAX):
                     self._append(target, requests[start : start + JOINED_REQUESTS_MAX])
@@ -302,7 +314,9 @@ class Joining:
         try:
             start_offset = log.append_joined(view, headers, now_ms=now_ms)
         except PenstockError:
-            return 0  # handled alone, each request gets its own error
+            start_offset = None  # handled alone, each request gets its own error
+        if start_offset is None:
+            return 0
         joined = len(headers)
         deadline = self._arrived + min([repeated.timeout_seconds for repeated in known[:joined]])
         offsets = [header.base_offset for header in headers]
@@ -336,20 +350,17 @@ class Joined(Struct, eq=False):
     deadline: float
 
     def __call__(self, error: StorageError | None) -> None:
-        joining = self.joining
+        joining, target = self.joining, self.target
         if joining.produce_waiting.pop(self, self) is self:
             return  # it has timed out
-        target = self.target
         if error is not None:
             self._refuse(*error_of(error))
             return
-        version, key, index, start_offset = (
-            target.version, target.key, target.index, self.start_offset,
-        )  # fmt: skip
         for context, base_offset in zip(self.contexts, self.offsets, strict=True):
             context.reply((
                 encode_single_frame(
-                    version, context.correlation_id, key, index, base_offset, -1, start_offset
+                    target.version, context.correlation_id, target.key, target.index, base_offset,
+                    -1, self.start_offset,
                 ),
             ))  # fmt: skip
         joining.metrics.answered(self.contexts[0], joining.clock.monotonic(), len(self.contexts))

@@ -31,7 +31,7 @@ from penstock.records.header import EMPTY_OFFSETS_MAX
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.records.transactions import Guard
 from penstock.storage.files.checkpoint import RecoveryPoint
-from penstock.storage.files.errors import BatchesTooLarge, OutOfOrderSequence, StorageError
+from penstock.storage.files.errors import StorageError
 from penstock.storage.files.producers import ProducerStates
 from penstock.storage.files.segment import segment_place
 from penstock.storage.files.settings import LogConfig
@@ -193,21 +193,26 @@ class PartitionLog:
         """Return the limits of batches for `append_joined`; None if batches need other checks."""
         return plain_limits(self.state.config, now_ms)
 
-    def append_joined(self, batches: memoryview, headers: list[BatchHeader], *, now_ms: int) -> int:
+    def append_joined(
+        self, batches: memoryview, headers: list[BatchHeader], *, now_ms: int
+    ) -> int | None:
         """Append ordinary batches of several requests, and return the log's start offset.
 
         The caller has checked them (`plain_limits`), and has stamped offsets from `log_end_offset`
-        on and the leader epoch. Either all batches are queued or none.
+        on and the leader epoch. Return None, without an effect, for batches that are duplicates, do
+        not fit into a segment, or have other offsets. Either all batches are queued or none.
 
         Raises:
-            PenstockError: as `append`, or a batch is a duplicate.
+            PenstockError: as `append`.
         """
         state = self._open_for(len(batches))
         config = state.config
-        if len(batches) > config.segment_bytes or state.log_end_offset != headers[0].base_offset:
-            raise BatchesTooLarge("joined batches do not fit into a segment")
-        if state.producer_states.check_all(headers) is not None:
-            raise OutOfOrderSequence("joined batches are duplicates")
+        if (
+            len(batches) > config.segment_bytes
+            or state.log_end_offset != headers[0].base_offset
+            or state.producer_states.check_all(headers) is not None
+        ):
+            return None
         return state.accept(batches, headers, config, now_ms, None, stamped=True).log_start_offset
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:
