@@ -393,13 +393,21 @@ class GroupCommits:
                 self._store.commit_pending()
 
     def flush_then(
-        self, on_durable: Callable[[StorageError | None], None], requests: int = 1
+        self,
+        on_durable: Callable[[StorageError | None], None],
+        requests: int = 1,
+        *,
+        durable: bool = False,
     ) -> None:
-        """Call `on_durable` as `LogStore.flush` does; commit at the end of this turn."""
-        self._store.flush(on_durable, requests)
+        """Call `on_durable` at once if the appends are `durable`; otherwise as `LogStore.flush`
+        does, and commit at the end of this turn."""
         self.requests += requests
         if not self.scheduled:
             self.schedule()
+        if durable:
+            on_durable(None)
+            return
+        self._store.flush(on_durable, requests)
         if self._call_soon is None:
             self._store.commit_pending()
 

@@ -152,12 +152,11 @@ class Produce(Struct, frozen=True, kw_only=True):
 
         Return False, without an effect, for all other requests.
         """
-        version = context.version
-        single = decode_single(frame, offset, version)
+        single = decode_single(frame, offset, context.version)
         if single is None or self.traces is not None:
             return False
         acks, timeout_ms, key, index, records = single
-        by_id = version >= TOPIC_IDS_FROM
+        by_id = context.version >= TOPIC_IDS_FROM
         topic = (self.partitions.topics_by_id if by_id else self.partitions.topics_by_name).get(key)
         rights = context.rights
         if (
@@ -187,7 +186,7 @@ class Produce(Struct, frozen=True, kw_only=True):
         try:
             pending.appended = log.append(
                 records, now_ms=self.clock.now_ms(), lease=lease, config=config, single=True,
-                opening=Opening.BESIDE,
+                opening=Opening.BESIDE, through=True,
             )  # fmt: skip
         except NeedsOpening:
             return False
@@ -200,7 +199,8 @@ class Produce(Struct, frozen=True, kw_only=True):
             pending.answer(result)
         else:
             self.produce_waiting[pending] = None
-            self.commits.flush_then(pending)
+            durable = log.durable_offset > pending.appended.base_offset
+            self.commits.flush_then(pending, durable=durable)
             if self.commits.crowded:
                 place = key, index, timeout_ms / 1000
                 self.joining.remember(context, frame, offset, len(records), topic, partition, place)

@@ -150,8 +150,8 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog", "_closing", "_draining", "_filled", "_frame", "_frame_deadline", "_head",
-        "_head_filled", "_held", "_later", "_lease", "_lost", "_muted", "_owner", "_pending",
-        "_reading", "_task", "_transport", "_writable", "authentication", "client_host",
+        "_head_filled", "_held", "_later", "_lease", "_lost", "_more", "_muted", "_owner",
+        "_pending", "_reading", "_task", "_transport", "_writable", "authentication", "client_host",
         "client_port", "fetch_errors", "last_request", "listener", "principal",
         "repeats", "software",
     )  # fmt: skip
@@ -193,6 +193,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the client disconnected while an `async` handler runs."""
         self._draining = False
         """Whether `_drain` runs at the end of this turn of the loop."""
+        self._more = False
+        """Whether another request was received after the Produce request that is handled."""
 
     # Transport events
 
@@ -300,7 +302,9 @@ class Connection(asyncio.BufferedProtocol):
             elif length > SMALL_FRAME_BYTES:
                 self._handle_leased(frame)
             elif self.repeats is None or not self.repeats.take(frame):
+                self._more = end < size
                 owner.request(self, memoryview(bytearray(frame)), None)
+                self._more = False
             position = end
             if self._closing:
                 return
@@ -486,13 +490,13 @@ class Connection(asyncio.BufferedProtocol):
         """Write the response of `request` if all earlier responses have been written.
 
         If the client has sent more requests, wait for the end of this turn of the loop, because
-        one write can then send the responses of all appends that share a sync.
+        one write can then send the responses to all of them.
         """
         pending = self._pending
         if self._task is not None and pending and pending[-1] is request:
             self._release()  # the response of the `async` handler; no later request was read
         if pending and pending[0] is request:
-            if len(pending) == 1:
+            if len(pending) == 1 and not self._more:
                 buffers = request.answer
                 if self._reading and not self._closing and buffers and len(buffers) == 1:
                     pending.popleft()  # the usual case: what `_drain` does, without its calls

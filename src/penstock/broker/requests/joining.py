@@ -322,7 +322,7 @@ class Joining:
         offsets = [header.base_offset for header in headers]
         pending = Joined(self, target, contexts[:joined], offsets, start_offset, deadline)
         self.produce_waiting[pending] = None
-        self._commits.flush_then(pending, joined)
+        self._commits.flush_then(pending, joined, durable=offsets[-1] < log.durable_offset)
         return joined
 
 

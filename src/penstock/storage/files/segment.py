@@ -85,10 +85,21 @@ class Segment:
         self.bytes_since_entry += size_bytes
         self.written_bytes += size_bytes
 
-    def add_batch(self, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
-        """Index a batch as `add`; `base_offset` replaces the one in its header."""
-        last_offset, size_bytes = base_offset + header.last_offset_delta, header.batch_length + 12
-        self.add(last_offset, header.newest_timestamp, size_bytes, interval_bytes)
+    def add_batches(
+        self,
+        headers: Iterable[BatchHeader],
+        base_offset: int,
+        interval_bytes: int,
+        *,
+        stamped: bool,
+    ) -> None:
+        """Index batches as `add`; their offsets begin at `base_offset` unless `stamped` is set."""
+        for header in headers:
+            base_offset = header.base_offset if stamped else base_offset
+            last_offset, timestamp = base_offset + header.last_offset_delta, header.max_timestamp
+            size_bytes = header.batch_length + 12
+            self.add(last_offset, max(timestamp, -1), size_bytes, interval_bytes)
+            base_offset = last_offset + 1
 
     def close_index(self) -> None:
         if self.index is not None and self.max_timestamp >= 0:

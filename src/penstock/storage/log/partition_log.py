@@ -135,8 +135,12 @@ class PartitionLog:
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
         ids: IdReader | None = None,
+        through: bool = False,
     ) -> AppendResult:
         """Assign offsets to batches and queue them; they are durable once a later flush completes.
+
+        With `through`, one batch is written at once if that suffices (`LogState.write_through`):
+        then `durable_offset` is above its offset at return.
 
         Either all batches are queued or none. Offsets and leader epoch are stamped into `batches`,
         which must be writable. With a lease, the batches stay in its receive buffer until they are
@@ -169,6 +173,10 @@ class PartitionLog:
                     state.parts.counters.duplicates += 1
                     return self._duplicate(original)
                 break
+        if through:
+            written = state.write_through(batches, headers, config, now_ms, lease)
+            if written is not None:
+                return written
         return state.accept(batches, headers, config, now_ms, lease)
 
     def _open_for(self, size_bytes: int) -> LogState:
@@ -213,7 +221,9 @@ class PartitionLog:
             or state.producer_states.check_all(headers) is not None
         ):
             return None
-        return state.accept(batches, headers, config, now_ms, None, stamped=True).log_start_offset
+        stamped = batches, headers, config, now_ms, None, True
+        result = state.write_through(*stamped) or state.accept(*stamped)
+        return result.log_start_offset
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:
         state = self.state

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -24,6 +24,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
+from penstock.base.files import write_all
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
@@ -54,7 +55,7 @@ from penstock.storage.log.reading import Written
 from penstock.storage.log.replaying import LogReplay
 from penstock.storage.log.validation import stamp_times
 
-# Decisions of when to close a segment, and which segments retention removes: a pure core.
+# Decision of which segments retention removes: a pure core.
 #
 # For a tiered topic, `local.retention.ms` and `local.retention.bytes` replace the topic's
 # retention, which applies to the archive; -2 means the same as the topic's. Local segments stay
@@ -76,30 +77,6 @@ class Facts(NamedTuple):
     size_bytes: int
     newest: Callable[[], int]
     """Highest timestamp, read on demand; -1 for none."""
-
-
-def should_roll(
-    segment: Segment,
-    headers: Sequence[BatchHeader],
-    config: LogConfig,
-    files: SegmentFiles,
-) -> bool:
-    """Return whether to close a segment before an append, because of its age or a full index.
-
-    The segment is not empty, and the caller has compared its size with the limit. As in Kafka, age
-    is measured by the records' timestamps, not by the clock, so that a replay of old records makes
-    the same segments as the original.
-    """
-    index = segment.index
-    if index is not None and (len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes):
-        return True
-    first = segment.first_timestamp
-    if first == UNKNOWN:
-        first = files.first_timestamp(segment)
-    age_ms, limit_ms = headers[-1].max_timestamp - first, config.segment_ms
-    if first < 0 or age_ms <= limit_ms - config.segment_jitter_ms:
-        return False
-    return age_ms > limit_ms - jitter_ms(segment, config)
 
 
 def jitter_ms(segment: Segment, config: LogConfig) -> int:
@@ -234,6 +211,8 @@ class StoreCalls(NamedTuple):
     """Waits for running groups, checkpoints and swaps."""
     lower_clean_offset: Callable[[TopicPartition, int], None]
     """Lowers the clean offset of a log before its truncation."""
+    advanced: Callable[[Collection[LogOwner]], None]
+    """Wakes consumers that wait for records of these owners."""
 
 
 class Before(NamedTuple):
@@ -378,16 +357,7 @@ class LogState:
         size_bytes = len(batches)
         base_offset = self.log_end_offset
         segment = self.segments[-1]
-        last_base = headers[-1].base_offset if stamped else base_offset + len(headers)
-        reach = last_base + headers[-1].last_offset_delta - segment.base_offset
-        if reach > RELATIVE_OFFSET_MAX or (
-            segment.end_position
-            and (
-                self.roll_due
-                or segment.end_position + size_bytes > config.segment_bytes
-                or should_roll(segment, headers, config, self.parts.segment_files)
-            )
-        ):
+        if self._needs_segment(segment, headers, size_bytes, config, stamped):
             segment = self.begin_segment(headers[0].base_offset if stamped else base_offset)
         append_time = config.message_timestamp_type != "CreateTime" and not stamped
         if append_time:
@@ -414,6 +384,42 @@ class LogState:
         self.queue.add(item)
         time_ms = now_ms if append_time else -1
         return placed((base_offset, time_ms, self.log_start_offset, False, None, None))
+
+    def _needs_segment(
+        self,
+        segment: Segment,
+        headers: list[BatchHeader],
+        size_bytes: int,
+        config: LogConfig,
+        stamped: bool,
+    ) -> bool:
+        """Return whether a new segment must begin before these batches are appended.
+
+        As in Kafka, a segment's age is measured by the records' timestamps, not by the clock, so
+        that a replay of old records makes the same segments as the original.
+        """
+        last, index, end = headers[-1], segment.index, segment.end_position
+        last_base = last.base_offset if stamped else self.log_end_offset + len(headers)
+        if last_base + last.last_offset_delta - segment.base_offset > RELATIVE_OFFSET_MAX:
+            return True
+        if not end:
+            return False
+        if (
+            self.roll_due
+            or end + size_bytes > config.segment_bytes
+            or (
+                index is not None
+                and len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes
+            )
+        ):
+            return True
+        first = segment.first_timestamp
+        if first == UNKNOWN:
+            first = self.parts.segment_files.first_timestamp(segment)
+        age_ms, limit_ms = last.max_timestamp - first, config.segment_ms
+        if first < 0 or age_ms <= limit_ms - config.segment_jitter_ms:
+            return False
+        return age_ms > limit_ms - jitter_ms(segment, config)
 
     def _stamp(
         self, batches: memoryview, headers: list[BatchHeader], now_ms: int, stamped: bool
@@ -444,6 +450,80 @@ class LogState:
             next_offset += header.last_offset_delta + 1
             offset += header.batch_length + 12
         return next_offset, undo
+
+    def write_through(
+        self,
+        batches: memoryview,
+        headers: list[BatchHeader],
+        config: LogConfig,
+        now_ms: int,
+        lease: Lease | None,
+        stamped: bool = False,
+    ) -> AppendResult | None:
+        """Accept batches as `accept`, and write them to their segment at once.
+
+        This takes a third of the time of a group. Return None, without an effect, if the batches
+        must be queued: the write would not make them durable, because `log.flush.policy` is not
+        `os` or the topic demands syncs; earlier appends wait; a segment must begin; or the file
+        cannot be written.
+        """
+        parts, segment = self.parts, self.segments[-1]
+        index, position, size_bytes = segment.index, segment.end_position, len(batches)
+        if (
+            parts.settings.log_flush_policy != "os"
+            or self.queue.pending
+            or segment is not self.growing
+            or index is None
+            or not 0 < position == segment.written_bytes
+            or config.flush_messages != LONG_MAX
+            or config.flush_ms != LONG_MAX
+            or config.message_timestamp_type != "CreateTime"
+            or self._needs_segment(segment, headers, size_bytes, config, stamped)
+        ):
+            return None
+        base_offset, files, owner = self.log_end_offset, parts.segment_files, self.owner
+        next_offset, undos = self._stamp(batches, headers, now_ms, stamped)
+        copied = size_bytes <= COPIED_APPEND_BYTES_MAX
+        data = bytes(batches) if copied else batches
+        try:
+            handle = files.descriptors.get(segment.path, create=True)
+            write_all(files.files, handle.descriptor, position, (data,))
+        except OSError:  # the group's write reports it
+            for undo in reversed(undos or ()):
+                self.producer_states.undo(undo)
+            return None
+        segment.end_position = position + size_bytes
+        full = len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes
+        apart_bytes = RELATIVE_OFFSET_MAX if full else config.index_interval_bytes
+        segment.add_batches(headers, base_offset, apart_bytes, stamped=stamped)
+        self.appended_config = config
+        self.log_end_offset = self.durable_offset = next_offset
+        parts.changes.of(self).add(segment)
+        parts.counters.written_bytes += size_bytes
+        parts.counters.groups += 1
+        self.queue.write_error = None
+        if copied or lease is None:
+            item = Appended(self, segment, position, base_offset, next_offset, size_bytes, [], data)
+            self._keep_written(item)
+        else:
+            self._drop_tail()
+        if owner.became_durable(next_offset):
+            self.calls.advanced((owner,))
+        return placed((base_offset, -1, self.log_start_offset, False, None, None))
+
+    def _drop_tail(self) -> None:
+        while len(self.tail):
+            self.parts.tails.drop(self.tail.pop_oldest())
+
+    def _keep_written(self, item: Appended[LogState]) -> None:
+        """Add a written append to the tail, whose other appends are written as well."""
+        tail, tails = self.tail, self.parts.tails
+        tail.items.append(item)
+        tail.bases.append(item.base_offset)
+        tail.written += 1
+        tails.add(item)
+        if tails.crowded:
+            tails.shrink()
 
     def undo(self, item: Appended[LogState]) -> None:
         """Undo an append that did not become durable; appends are undone newest first."""
@@ -562,7 +642,7 @@ class LogState:
                 changed.add(segment)
                 index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
                 indexed = segment
-            full = len(index.offsets) + 8 > index_bytes_max
+            full = len(index.offsets) + OFFSET_ENTRY_BYTES > index_bytes_max
             apart_bytes = RELATIVE_OFFSET_MAX if full else interval_bytes
             size_bytes = item.size_bytes
             written_bytes += size_bytes
@@ -571,11 +651,7 @@ class LogState:
                 newest = newest_timestamp(item.data)
                 segment.add(item.next_offset - 1, newest, size_bytes, apart_bytes)
                 continue
-            base_offset = item.base_offset
-            for header in item.headers:
-                base_offset = header.base_offset if item.stamped else base_offset
-                segment.add_batch(header, base_offset, apart_bytes)
-                base_offset += header.last_offset_delta + 1
+            segment.add_batches(item.headers, item.base_offset, apart_bytes, stamped=item.stamped)
             item.known_headers = []
             item.undo = None
             if item.lease is not None:

@@ -143,6 +143,10 @@ class Committer:
                 self._start(group)
         self.commit()
 
+    def advance(self, owners: Collection[LogOwner]) -> None:
+        """Wake consumers of these owners, whose records became durable without a group."""
+        self.on_advance(owners)
+
     def close(self) -> None:
         self._syncs.close()
 
@@ -260,9 +264,6 @@ class Committer:
     def _write_segments(self, group: Group) -> None:
         items = separate(group.items)
         sync = self._flush_is_due(items)
-        if len(items) == 1 and not sync and self._segment_writer.may_write_alone(items[0]):
-            self._write_lone(group, items[0])
-            return
         logs = list(dict.fromkeys(item.log for item in items))
         job = NOTHING
         try:
@@ -286,15 +287,6 @@ class Committer:
             item.log.unwritten_bytes += item.size_bytes
             self._queue.unwritten_bytes += item.size_bytes
         self._segment_writer.finish(job)
-        self._finish(group, None)
-
-    def _write_lone(self, group: Group, item: Appended[LogState]) -> None:
-        """Write a group of one append without a `Job`, which would cost more than the write."""
-        try:
-            self._segment_writer.write_alone(item)
-        except OSError as error:
-            self._finish(group, storage_error(self._root, error))
-            return
         self._finish(group, None)
 
     def _finish(self, group: Group, error: StorageError | None) -> None:

@@ -268,33 +268,6 @@ class SegmentWriter:
         self._counters.disk_full += 1
         logger.error("writing segments failed, retrying: %s", error)
 
-    def may_write_alone(self, item: Appended[LogState]) -> bool:
-        """Return whether an append is the only unwritten one of its log, and its segment has a
-        file and a loaded index."""
-        log, segment = item.log, item.segment
-        return (
-            log.tail.written == len(log.tail) - 1
-            and segment.index is not None
-            and segment.written_bytes > 0
-            and log.closed is None
-        )
-
-    def write_alone(self, item: Appended[LogState]) -> None:
-        """Write one append to its segment, on the event loop's thread and without a `Job`.
-
-        Raises:
-            OSError: the append stays unwritten.
-        """
-        handle = self._descriptors.get(item.segment.path, create=True)
-        write_all(self._files, handle.descriptor, item.position, [item.data])
-        log, queue, size_bytes = item.log, self._queue, item.size_bytes
-        queue.write_error = None
-        log.unwritten_bytes += size_bytes
-        queue.unwritten_bytes += size_bytes
-        log.note_written([item])
-        if self._tails.crowded:
-            self._tails.shrink()
-
     def abandon(self, job: Job) -> None:
         """Release a failed job; its appends stay unwritten."""
         for run in job.runs:
