@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
@@ -54,8 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
     """Starts brokers with settings by their dotted names; they are stopped at the end.
 
-    `store` replaces the real store, for tests that hold its syncs back or plant failures;
-    `parts` are more parts of the server.
+    `store` replaces the real store, for tests that hold its syncs back or plant failures; `policy`
+    and `files` belong to the real one; `parts` are more parts of the server.
     """
     started: list[BrokerServer] = []
 
@@ -64,6 +65,8 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
         store: FakeStore | None = None,
         security: Security | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        policy: str = "group",
+        files: Files = MACHINE_FILES,
         **parts: Any,
     ) -> BrokerServer:
         values = {
@@ -75,10 +78,17 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
         }
         loaded = load(BrokerSettings, values)
         configs = TopicConfigs(loaded)
+        if store is None:
+            opened = LogStore.open(
+                tmp_path / str(len(started)), StorageSettings(log_flush_policy=policy),
+                clock=SYSTEM_CLOCK, config_of=configs.config_of, files=files,
+            )  # fmt: skip
+        else:
+            opened = cast("LogStore", store)
         server = BrokerServer(
             loaded,
             control=MemoryControlPlane(),
-            store=cast("LogStore", store) or _open_store(tmp_path / str(len(started)), configs),
+            store=opened,
             clock=clock,
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
@@ -93,12 +103,6 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
     yield start
     for server in started:
         await server.stop()
-
-
-def _open_store(directory: Path, configs: TopicConfigs) -> LogStore:
-    return LogStore.open(
-        directory, StorageSettings(), clock=SYSTEM_CLOCK, config_of=configs.config_of
-    )
 
 
 @pytest.fixture

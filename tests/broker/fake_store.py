@@ -30,16 +30,13 @@ class FakeLog:
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self.promised = -1
-        self.config = LogConfig()
+        self.config = LogConfig(record_validation="full")  # its requests are not joined
         self.log_start_offset = self.log_end_offset = self.durable_offset = 0
         self.owner: Any = None
         self.producer_states = ProducerStates()
         self.size_bytes = 0
         self.batches: list[tuple[int, int, bytes, int]] = []
         self.fail_next: Exception | None = None
-
-    def plain_limits(self, now_ms: int) -> None:
-        """Requests to this log are not joined."""
 
     def append(self, batches: memoryview, *, now_ms: int, single: bool, **more: Any) -> Any:
         if single:
@@ -110,6 +107,8 @@ class FakeLog:
 
 
 class FakeStore:
+    policy = "group"
+
     def __init__(self, directory: str = "") -> None:
         self.directory = directory
         self.partitions: dict[TopicPartition, FakeLog] = {}

@@ -136,7 +136,7 @@ def fetch_request(offsets: Mapping[tuple[str, int], int], **changes: Any) -> dic
         )
     return {
         "replica_id": -1,
-        "max_wait": 0,
+        "max_wait": changes.get("max_wait", 0),
         "min_bytes": 1,
         "max_bytes": 1 << 25,
         "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()],

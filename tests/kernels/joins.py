@@ -1,4 +1,4 @@
-"""The kernel `join_batches` for buffers of any kind, also where Numba compiles it."""
+"""The kernels of Produce requests for buffers of any kind, also where Numba compiles them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from penstock.kernels.produce import join_batches as kernel
+from penstock.kernels import produce
+
+
+def find_batch(request: bytes, *rest: Any) -> tuple[int, int]:
+    find: Any = produce.find_batch
+    start, size_bytes = find(np.frombuffer(request, np.uint8), *rest)
+    return int(start), int(size_bytes)
 
 
 def join_batches(data: bytes, starts: Any, lengths_at: Any, *rest: Any) -> tuple[int, int]:
     *limits, batches, headers = rest
-    join: Any = kernel
+    join: Any = produce.join_batches
     count, size_bytes = join(
         np.frombuffer(data, np.uint8),
         np.frombuffer(starts, np.int64),

@@ -68,6 +68,40 @@ def _put(target: Any, at: Any, value: Any, size: Any) -> None:
 
 
 @kernel(
+    f"UniTuple(int64, 2)({READ}, int64, int64, boolean, int64, int64, int64, boolean)", inlined=True
+)
+def _batch_in(
+    data: Any, at: Any, end: Any, compact: Any, bytes_max: Any, oldest: Any, newest: Any,
+    checked: Any,
+) -> Any:  # fmt: skip
+    """Return position and size of a request's batch; the size is 0 if it is not ordinary."""
+    end -= _TAGS_BYTES if compact else 0
+    if at + 4 + _HEADER_BYTES > end:
+        return at, 0
+    size, at = _records_length(data, at, end, compact)
+    if at + size != end or not _HEADER_BYTES <= size <= bytes_max:
+        return at, 0
+    if compact and data[end] | data[end + 1] | data[end + 2]:
+        return at, 0
+    return at, size if _is_plain(data, at, size, oldest, newest, checked) else 0
+
+
+@kernel(f"UniTuple(int64, 2)({READ}, int64, boolean, int64, int64, int64, boolean)")
+def find_batch(
+    request: Any, length_at: Any, compact: Any, bytes_max: Any, oldest: Any, newest: Any,
+    checked: Any,
+) -> Any:  # fmt: skip
+    """Return position and size of a request's only batch; the size is 0 if it is not ordinary.
+
+    Args:
+        request: the request without its length.
+        length_at: position of the length of its records.
+        compact, bytes_max, oldest, newest, checked: as for `join_batches`.
+    """
+    return _batch_in(request, length_at, request.size, compact, bytes_max, oldest, newest, checked)
+
+
+@kernel(
     f"UniTuple(int64, 2)({READ}, int64[::1], int64[::1], boolean, int64, int64, int64, boolean,"
     " int64, int64, uint8[::1], uint8[::1])"
 )
@@ -94,16 +128,10 @@ def join_batches(
     """
     written = 0
     for index in range(lengths_at.size):
-        end = starts[index + 1] - (_TAGS_BYTES if compact else 0)
-        at = lengths_at[index]
-        if at + 4 + _HEADER_BYTES > end:
-            return index, written
-        size, at = _records_length(data, at, end, compact)
-        if at + size != end or not _HEADER_BYTES <= size <= bytes_max:
-            return index, written
-        if compact and data[end] | data[end + 1] | data[end + 2]:
-            return index, written
-        if not _is_plain(data, at, size, oldest, newest, checked):
+        at, size = _batch_in(
+            data, lengths_at[index], starts[index + 1], compact, bytes_max, oldest, newest, checked
+        )
+        if not size:
             return index, written
         copy_bytes(batches, written, data, at, size)
         _put(batches, written, base_offset, 8)

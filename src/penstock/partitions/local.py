@@ -338,6 +338,7 @@ class GroupCommits:
         "_call_soon",
         "_store",
         "appends",
+        "at_once",
         "before_commit",
         "crowded",
         "gathered",
@@ -348,6 +349,8 @@ class GroupCommits:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
+        self.at_once = store.policy == "os"
+        """Whether appends may be durable without a group (`LogState.write_through`)."""
         self.appends: Appends = []
         """Callbacks of the request's appends, with the results that they receive once durable.
         After adding one, the caller calls `schedule` unless `scheduled` is true."""
@@ -401,15 +404,19 @@ class GroupCommits:
     ) -> None:
         """Call `on_durable` at once if the appends are `durable`; otherwise as `LogStore.flush`
         does, and commit at the end of this turn."""
-        self.requests += requests
-        if not self.scheduled:
-            self.schedule()
+        self.count(requests)
         if durable:
             on_durable(None)
             return
         self._store.flush(on_durable, requests)
         if self._call_soon is None:
             self._store.commit_pending()
+
+    def count(self, requests: int = 1) -> None:
+        """Count requests of this turn."""
+        self.requests += requests
+        if not self.scheduled:
+            self.schedule()
 
     def schedule(self) -> None:
         if self._call_soon is not None and not self.scheduled:

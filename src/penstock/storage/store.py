@@ -289,6 +289,11 @@ class LogStore:
         """
         self._committer.flush(on_durable, requests)
 
+    @property
+    def policy(self) -> str:
+        """`log.flush.policy`."""
+        return self._parts.settings.log_flush_policy
+
     def commit_pending(self) -> None:
         self._committer.commit()
 

@@ -78,10 +78,10 @@ class Expiring(Protocol):
 
 
 class Repeats(Protocol):
-    """Produce requests of a connection that are joined with others (`requests/joining.py`)."""
+    """Produce requests of a connection that begin like earlier ones (`requests/joining.py`)."""
 
     def take(self, frame: memoryview) -> bool:
-        """Keep a request for the end of the turn; return whether that is possible."""
+        """Handle a request, at once or at the end of the turn; return whether that is possible."""
         ...
 
 
@@ -301,9 +301,10 @@ class Connection(asyncio.BufferedProtocol):
                 owner.request(self, frame, None)
             elif length > SMALL_FRAME_BYTES:
                 self._handle_leased(frame)
-            elif self.repeats is None or not self.repeats.take(frame):
+            else:
                 self._more = end < size
-                owner.request(self, memoryview(bytearray(frame)), None)
+                if self.repeats is None or not self.repeats.take(frame):
+                    owner.request(self, memoryview(bytearray(frame)), None)
                 self._more = False
             position = end
             if self._closing:
@@ -445,6 +446,17 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     # Requests and answers
+
+    @property
+    def has_others(self) -> bool:
+        """Whether requests wait for their responses, or were received after the handled one."""
+        return self._more or bool(self._pending)
+
+    def respond_at_once(self, response: bytes, started: float) -> None:
+        """Send the response to the only request, which arrived at `started`."""
+        self.last_request = started
+        self._owner.bytes_out += len(response)
+        self._transport.write(response)
 
     def opened(self, request: RequestContext) -> None:
         self.last_request = request.started

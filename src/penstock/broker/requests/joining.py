@@ -1,14 +1,17 @@
-"""Joined Produce requests: one append for all requests of an event loop turn to one partition.
+"""Repeated Produce requests: not decoded, and joined if a turn has several to one partition.
 
     connections --take--> requests of each target --flush--> one append each --> responses
 
-A producer repeats all bytes of its requests before the records, except the correlation id. From the
-second ordinary batch that a partition gets in one turn on, the connection stores these bytes with a
-`Target`: topic, partition and version. Later requests that begin with the same bytes are not
-decoded, until a turn has only one for the partition. They wait until the turn ends, or until the
-broker handles any other request. A kernel (`kernels/produce.py`) then checks their batches and
-copies them into one buffer. From the first request that it does not accept on, requests are handled
-one by one.
+A producer repeats all bytes of its requests before the records, except the correlation id. After
+an ordinary batch, the connection stores these bytes with a `Target`: topic, partition and version.
+Later requests that begin with the same bytes are not decoded. Where an append needs no group
+(`LogState.write_through`), a kernel (`kernels/produce.py`) checks the batch of each, which is then
+appended at once.
+
+Once a turn of the event loop has several requests to a partition, those of the next turn share an
+append, until a turn has only one. They wait until the turn ends, or until the broker handles any
+other request. Another kernel then checks their batches and copies them into one buffer. From the
+first request that it does not accept on, requests are handled one by one.
 
 This needs the kernels' machine code: compiling them with Numba would load NumPy into the broker.
 """
@@ -19,8 +22,8 @@ import logging
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from itertools import accumulate, repeat
+from functools import cache, partial
+from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -40,6 +43,7 @@ from penstock.records.header import (
     BatchHeader,
 )
 from penstock.security import EVERYTHING
+from penstock.storage.log.validation import plain_limits
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.framing import uvarint
 from penstock.wire.kafka.produce import FLEXIBLE_FROM, PartitionResult, encode_single_frame
@@ -59,6 +63,8 @@ JOINED_FRAME_BYTES_MAX: Final = 2 << 10
 """Size of the largest request that is joined; larger ones gain little."""
 JOINED_REQUESTS_MAX: Final = 64
 """Most requests that share an append."""
+QUEUED_REQUESTS: Final = 32
+"""Requests that are queued for a group after one could not be appended at once."""
 REPEATS_MAX: Final = 1024
 """Most targets of a connection."""
 TARGETS_MAX: Final = 64 << 10
@@ -67,6 +73,7 @@ SIZES_MAX: Final = 4
 """Most sizes of the beginnings that a connection repeats, one for each length of a topic's name."""
 
 _PRODUCE: Final = BY_NAME["Produce"]
+_header: Final[Callable[[tuple[int, ...]], BatchHeader]] = partial(tuple.__new__, BatchHeader)
 _CORRELATION = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
 _REPEATED_FROM: Final = 8
@@ -87,6 +94,13 @@ class Target(Struct, eq=False):
     """Last turn of the event loop with a request (`GroupCommits.turn`)."""
     busy: bool = False
     """Whether a turn had several requests, so that it pays to join them."""
+    queued: int = 0
+    """Number of next requests that are not tried to be appended at once, after one failed."""
+
+    def arrived(self, turn: int) -> None:
+        """Count a request that is not joined with others."""
+        self.busy = self.busy or self.turn == turn
+        self.turn = turn
 
     def retire(self) -> None:
         """Release the objects, which may have been replaced; the requests are handled alone."""
@@ -109,10 +123,24 @@ class Repeats(Struct, eq=False):
     connection: Connection
     sizes: list[int]
     known: dict[bytes, Repeat]
+    missed: bool = True
+    """Whether the last request began in an unknown way."""
 
     def take(self, frame: memoryview) -> bool:
         """Keep a Produce request for the next flush if it can be joined; return whether it can."""
         return self.joining.take(self, frame)
+
+    def find(self, data: bytes) -> tuple[Repeat | None, int]:
+        """Return the fields of a request that begins like an earlier one, and the position of its
+        records' length."""
+        head = data[:_CORRELATION_AT]
+        for at in self.sizes:
+            known = self.known.get(head + data[_REPEATED_FROM:at])
+            if known is not None:
+                self.missed = False
+                return known, at
+        self.missed = True
+        return None, 0
 
     def store(self, beginning: bytes, size: int, repeat: Repeat) -> None:
         """Store a beginning; forget all others first if there are too many."""
@@ -171,37 +199,37 @@ class Joining:
         partition: LocalPartition,
         place: tuple[bytes, int, float],
     ) -> None:
-        """Join later requests of the connection that begin like this one, which was appended.
+        """Handle later requests of the connection that begin like this one without decoding them.
 
-        The first request of a turn to a partition is only counted. `place` has the topic's name or
-        id, the partition's index, and the timeout in seconds.
+        `place` has the topic's name or id, the partition's index, and the timeout in seconds.
         """
+        version, connection = context.version, context.connection
+        if (
+            len(frame) > JOINED_FRAME_BYTES_MAX
+            or connection.checks_requests
+            or _native("join_batches") is None
+        ):
+            return
         if self._generation != self._partitions.generation or len(self._targets) >= TARGETS_MAX:
             self._retire()
         key, index, timeout_seconds = place
-        version, connection, turn = context.version, context.connection, self._commits.turn
         target = self._targets.get((version, key, index))
         if target is None:
             target = Target(version, key, index, topic, partition, [])
             self._targets[version, key, index] = target
-        if target.turn != turn:
-            target.turn = turn
+        target.arrived(self._commits.turn)
+        if not (target.busy or self._commits.at_once):
             return
-        if (
-            len(frame) > JOINED_FRAME_BYTES_MAX
-            or connection.checks_requests
-            or _native_join() is None
-        ):
+        repeats = connection.repeats
+        if not isinstance(repeats, Repeats):
+            repeats = connection.repeats = Repeats(self, connection, [], {})
+        elif not repeats.missed:
             return
-        target.busy = True
         at = len(frame) - records_bytes
         if version >= FLEXIBLE_FROM:
             at -= _TAGS_BYTES + len(uvarint(records_bytes + 1))
         else:
             at -= _CORRELATION.size
-        repeats = connection.repeats
-        if not isinstance(repeats, Repeats):
-            repeats = connection.repeats = Repeats(self, connection, [], {})
         repeats.store(
             bytes(frame[:_CORRELATION_AT]) + bytes(frame[_REPEATED_FROM:at]),
             at,
@@ -209,29 +237,32 @@ class Joining:
         )
 
     def take(self, repeats: Repeats, frame: memoryview) -> bool:
-        if not self._commits.crowded or len(frame) > JOINED_FRAME_BYTES_MAX or self._quotas.active:
+        crowded = self._commits.crowded
+        if (
+            not (crowded or self._commits.at_once)
+            or len(frame) > JOINED_FRAME_BYTES_MAX
+            or self._quotas.active
+        ):
             return False
+        if self._generation != self._partitions.generation:
+            self._retire()
         data = bytes(frame)
-        head = data[:_CORRELATION_AT]
-        for at in repeats.sizes:
-            known = repeats.known.get(head + data[_REPEATED_FROM:at])
-            if known is not None:
-                break
-        else:
+        known, at = repeats.find(data)
+        if known is None:
             return False
         target, connection = known.target, repeats.connection
         topic, version = target.topic, target.version
-        if topic is None or not target.busy or at + HEADER_BYTES >= len(data):
+        if topic is None or at + HEADER_BYTES >= len(data):
+            repeats.missed = topic is None
             return False
-        if version < FLEXIBLE_FROM:
-            flags_at = at + 4 + FLAGS_AT
-        else:
-            flags_at = at + (1 if data[at] < 128 else 2) + FLAGS_AT
-        if data[flags_at]:  # compressed or transactional
+        length_bytes = 4 if version < FLEXIBLE_FROM else 1 if data[at] < 128 else 2
+        if data[at + length_bytes + FLAGS_AT]:  # compressed or transactional
             return False
         rights = self._rights(connection)
         if not rights.allows("write", "topic", topic.topic.name):
             return False
+        if not (crowded and target.busy):
+            return self._commits.at_once and self._append_alone(connection, known, data, at)
         if not self._waiting:
             self._arrived = self.clock.monotonic()
             self._commits.gathered = True
@@ -246,6 +277,45 @@ class Joining:
             self._waiting.append(target)
             target.turn = self._commits.turn
         target.requests.append((context, data, at, known))
+        return True
+
+    def _append_alone(self, connection: Connection, known: Repeat, data: bytes, at: int) -> bool:
+        """Append the batch of a request at once, and respond; return whether that was possible."""
+        find, target, clock = _native("find_batch"), known.target, self.clock
+        partition = target.partition
+        if find is None or partition is None or connection.has_others:
+            return False
+        if target.queued:
+            target.queued -= 1
+            return False
+        started, now_ms, log = clock.monotonic(), clock.now_ms(), partition.log
+        config = log.state.config
+        limits = plain_limits(config, now_ms)
+        if limits is None:
+            target.queued = QUEUED_REQUESTS
+            return False
+        start, size_bytes = find(data, at, target.version >= FLEXIBLE_FROM, *limits)
+        if not size_bytes:
+            return False
+        batch = memoryview(bytearray(data[start : start + size_bytes]))
+        header = _header(HEADER.unpack_from(batch))
+        if crc32c(batch[CHECKED_FROM:]) != header.crc:
+            return False
+        try:
+            appended = log.append_checked(batch, header, config=config, now_ms=now_ms)
+        except PenstockError:
+            return False  # the usual path responds with the error
+        if appended is None:
+            target.queued = QUEUED_REQUESTS
+            return False
+        target.arrived(self._commits.turn)
+        self._commits.count()
+        response = encode_single_frame(
+            target.version, _CORRELATION.unpack_from(data, _CORRELATION_AT)[0], target.key,
+            target.index, appended.base_offset, -1, appended.log_start_offset,
+        )  # fmt: skip
+        connection.respond_at_once(response, started)
+        self.metrics.observe(_PRODUCE.name, clock.monotonic() - started)
         return True
 
     def _rights(self, connection: Connection) -> Rights:
@@ -289,11 +359,11 @@ class Joining:
 
         Return the number of appended requests.
         """
-        join, partition = _native_join(), target.partition
+        join, partition = _native("join_batches"), target.partition
         if join is None or partition is None:
             return 0
         log, now_ms = partition.log, self.clock.now_ms()
-        limits = log.plain_limits(now_ms)
+        limits = plain_limits(log.config, now_ms)
         if limits is None:
             return 0
         contexts, frames, places, known = zip(*requests, strict=True)
@@ -307,7 +377,7 @@ class Joining:
         fields = HEADER.iter_unpack(memoryview(heads)[: HEADER_BYTES * count])
         view, headers = _verified(
             memoryview(batches)[:size_bytes],
-            list(map(tuple.__new__, repeat(BatchHeader), fields)),
+            list(map(_header, fields)),
         )
         if not headers:
             return 0
@@ -377,11 +447,11 @@ class Joined(Struct, eq=False):
             self.joining.answer(context, self.target.key, result)
 
 
-@lru_cache(maxsize=1)
-def _native_join() -> Callable[..., Any] | None:
+@cache
+def _native(kernel: str) -> Callable[..., Any] | None:
     from penstock.kernels.sources import NATIVE
 
-    return None if NATIVE is None else NATIVE.produce_join_batches
+    return None if NATIVE is None else getattr(NATIVE, f"produce_{kernel}")
 
 
 def _no_handler(*_: object) -> None:

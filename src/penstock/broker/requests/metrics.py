@@ -57,10 +57,13 @@ class RequestMetrics(Metrics, prefix="penstock_"):
 
     def answered(self, context: RequestContext, now: float, count: int = 1) -> None:
         """Observe the latency of a request, or of `count` that shared their arrival and append."""
-        histogram = self.latency.get(context.api.name)
+        self.observe(context.api.name, now - context.started, count)
+
+    def observe(self, api: str, seconds: float, count: int = 1) -> None:
+        histogram = self.latency.get(api)
         if histogram is None:
-            histogram = self.latency[context.api.name] = Histogram()
-        histogram.observe(now - context.started, count)
+            histogram = self.latency[api] = Histogram()
+        histogram.observe(seconds, count)
 
     def traced(self, context: RequestContext, exemplar: Exemplar) -> None:
         self.latency.setdefault(context.api.name, Histogram()).keep(exemplar)

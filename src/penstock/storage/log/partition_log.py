@@ -44,7 +44,7 @@ from penstock.storage.log.reading import read_files, read_tail
 from penstock.storage.log.replica import LogReplica
 from penstock.storage.log.state import LogState, StoreCalls, StoreParts
 from penstock.storage.log.tiering import Tiering, Transactions
-from penstock.storage.log.validation import PlainLimits, plain_limits, prepared
+from penstock.storage.log.validation import prepared
 
 EMPTY_READS_MAX: Final = 1_000
 """Maximum number of reads that one call combines while they return no record."""
@@ -197,9 +197,20 @@ class PartitionLog:
             raise state.backlog(waiting)
         return state
 
-    def plain_limits(self, now_ms: int) -> PlainLimits | None:
-        """Return the limits of batches for `append_joined`; None if batches need other checks."""
-        return plain_limits(self.state.config, now_ms)
+    def append_checked(
+        self, batch: memoryview, header: BatchHeader, *, config: LogConfig, now_ms: int
+    ) -> AppendResult | None:
+        """Append an ordinary batch, which the caller has checked (`plain_limits`), if it can be
+        written at once; otherwise return None, without an effect.
+
+        Raises:
+            PenstockError: as `append`.
+        """
+        state = self._open_for(len(batch))
+        headers = [header]
+        if header.producer_id >= 0 and state.producer_states.check_all(headers) is not None:
+            return None
+        return state.write_through(batch, headers, config, now_ms, None)
 
     def append_joined(
         self, batches: memoryview, headers: list[BatchHeader], *, now_ms: int
