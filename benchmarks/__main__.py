@@ -69,6 +69,7 @@ ALL = (
     "transactions",
     "groups",
     "pipelines",
+    "pipelines_20m",
     "spark_pipelines",
     "spark_pipelines_1kib",
     "spark_triggers",

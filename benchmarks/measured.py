@@ -46,6 +46,7 @@ MEASURES: Final[Mapping[str, Sequence[str]]] = {
     "transactions": _BROKER,
     "groups": _BROKER,
     "pipelines": (*_SPARK, "apps/pipeline", "broker/fetch"),
+    "pipelines_20m": (*_SPARK, "apps/pipeline", "broker/fetch"),
     "spark_pipelines": _SPARK,
     "spark_pipelines_1kib": _SPARK,
     "spark_triggers": _SPARK,

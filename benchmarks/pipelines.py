@@ -126,6 +126,8 @@ LOOK_SECONDS: Final = 0.002
 RUN_SECONDS: Final = 3_600
 COMMIT_SECONDS: Final = 180
 DISK_BYTES_A_ROW: Final = 700
+TICKS_BYTES: Final = 1 << 30
+"""Disk space for the rows that come while a query runs."""
 # Half of the orders are the newer state of an order that is there; 2 % are refunds.
 ORDERS: Final = """
 select encode(id::varchar) as key, encode(
@@ -303,20 +305,23 @@ def measure(*, quick: bool = False) -> list[Row]:
     """Every part that the environment asks for."""
     name = "quick" if quick else os.environ.get("PENSTOCK_BENCH_SCALE", "middle")
     count = int(name) if name.isdecimal() else SCALES[name]
-    runs = int(os.environ.get("PENSTOCK_BENCH_RUNS", "1"))
     known = (*SINKS, LATENCY)
     parts = os.environ.get("PENSTOCK_BENCH_PARTS", ",".join(known)).split(",")
     if unknown := set(parts) - set(known):
         raise ValueError(f"PENSTOCK_BENCH_PARTS has {unknown.pop()!r}; there are {known}")
-    rows: list[Row] = []
-    with brokers(count * DISK_BYTES_A_ROW) as beds:
-        _fill(beds, count)
-        for sink in SINKS:
-            if sink in parts:
-                rows += _backlog(beds, sink, count, runs)
-        if LATENCY in parts:
+    rows = measure_backlogs(count, [sink for sink in SINKS if sink in parts])
+    if LATENCY in parts:
+        with brokers(TICKS_BYTES) as beds:
             rows += _latency(beds, TICKS_COUNT_QUICK if quick else TICKS_COUNT)
     return rows
+
+
+def measure_backlogs(count: int, sinks: Sequence[str]) -> list[Row]:
+    """Return the rows of some sinks for a backlog of `count` orders."""
+    runs = int(os.environ.get("PENSTOCK_BENCH_RUNS", "1"))
+    with brokers(count * DISK_BYTES_A_ROW) as beds:
+        _fill(beds, count)
+        return [row for sink in sinks for row in _backlog(beds, sink, count, runs)]
 
 
 def orders(start: int, end: int, *, total: int) -> pa.Table:

@@ -98,9 +98,14 @@ def disagreement(spark: SparkSession, folder: Path, case: Drawn) -> str | None:
     return f"{case}: {found}" if found else None
 
 
-def test_validate_reports_what_the_sink_refuses(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "count", [SPARK_EXAMPLES // 3, pytest.param(3 * SPARK_EXAMPLES, marks=pytest.mark.long)]
+)
+def test_validate_reports_what_the_sink_refuses(
+    spark: SparkSession, tmp_path: Path, count: int
+) -> None:
     found = [
         disagreement(spark, tmp_path / str(number), case)
-        for number, case in enumerate(drawn(cases(), SPARK_EXAMPLES))
+        for number, case in enumerate(drawn(cases(), count))
     ]
     assert [line for line in found if line] == []
