@@ -43,7 +43,7 @@ from penstock.records.header import (
     BatchHeader,
 )
 from penstock.security import EVERYTHING
-from penstock.storage.log.validation import plain_limits
+from penstock.storage.log.validation import PlainLimits, plain_limits
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.framing import uvarint
 from penstock.wire.kafka.produce import FLEXIBLE_FROM, PartitionResult, encode_single_frame
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from penstock.broker.requests.metrics import RequestMetrics
     from penstock.partitions import GroupCommits
     from penstock.security import Authoriser, Rights
-    from penstock.storage import StorageError
+    from penstock.storage import LogConfig, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -96,11 +96,21 @@ class Target(Struct, eq=False):
     """Whether a turn had several requests, so that it pays to join them."""
     queued: int = 0
     """Number of next requests that are not tried to be appended at once, after one failed."""
+    config: LogConfig | None = None
+    limits_ms: int = 0
+    limits: PlainLimits | None = None
 
     def arrived(self, turn: int) -> None:
         """Count a request that is not joined with others."""
         self.busy = self.busy or self.turn == turn
         self.turn = turn
+
+    def limits_at(self, config: LogConfig, now_ms: int) -> PlainLimits | None:
+        """Return `plain_limits`, which stay the same for a millisecond."""
+        if self.limits_ms != now_ms or self.config is not config:
+            self.limits_ms, self.config = now_ms, config
+            self.limits = plain_limits(config, now_ms)
+        return self.limits
 
     def retire(self) -> None:
         """Release the objects, which may have been replaced; the requests are handled alone."""
@@ -290,7 +300,7 @@ class Joining:
             return False
         started, now_ms, log = clock.monotonic(), clock.now_ms(), partition.log
         config = log.state.config
-        limits = plain_limits(config, now_ms)
+        limits = target.limits_at(config, now_ms)
         if limits is None:
             target.queued = QUEUED_REQUESTS
             return False
@@ -309,7 +319,7 @@ class Joining:
             target.queued = QUEUED_REQUESTS
             return False
         target.arrived(self._commits.turn)
-        self._commits.count()
+        self._commits.count_alone()
         response = encode_single_frame(
             target.version, _CORRELATION.unpack_from(data, _CORRELATION_AT)[0], target.key,
             target.index, appended.base_offset, -1, appended.log_start_offset,
