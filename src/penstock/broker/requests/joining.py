@@ -137,7 +137,7 @@ class Repeats(Struct, eq=False):
     """Whether the last request began in an unknown way."""
 
     def take(self, frame: memoryview) -> bool:
-        """Keep a Produce request for the next flush if it can be joined; return whether it can."""
+        """Handle a request, at once or at the next flush; return whether that is possible."""
         return self.joining.take(self, frame)
 
     def find(self, data: bytes) -> tuple[Repeat | None, int]:
