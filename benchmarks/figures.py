@@ -68,6 +68,11 @@ SHOWN: Final = (
     Shown("topic into an Iceberg table", "iceberg", "rows from a topic into a table"),
     Shown("topic into Spark, 100 B values", "spark_pipelines", "values, 100 B, source: rows"),
     Shown("pipeline of 2 M rows into Delta", "pipelines", "table, 2 M rows: the whole command"),
+    Shown(
+        "pipeline of 20 M rows into Delta",
+        "pipelines_20m",
+        "table, 20 M rows: the whole command",
+    ),
 )
 """Rows that README.md shows. A benchmark without recorded results is left out."""
 COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
