@@ -260,3 +260,18 @@ async def test_a_right_that_is_taken_away_applies_to_the_next_request(
     refused = await client.produce("t", batch(b"x"))
     assert refused.error_code.name == "topic_authorization_failed"
     assert not at_once
+
+
+async def test_requests_in_different_turns_do_not_make_a_partition_busy(
+    client: WireClient, broker: BrokerServer, at_once: list[AppendResult | None]
+) -> None:
+    await client.create("t")
+    await begin(client)
+    del at_once[:]
+    for _ in range(30):
+        await client.produce("t", batch(b"x"))
+    assert len(at_once) == 30
+    (connection,) = broker._connections
+    repeats = connection.repeats
+    assert isinstance(repeats, joining.Repeats)
+    assert not any(known.target.busy for known in repeats.known.values())

@@ -423,16 +423,18 @@ class GroupCommits:
         if not self.scheduled:
             self.schedule()
 
-    def count_alone(self) -> None:
-        """Count a request that needs no commit, which would take a tenth of its time.
+    def count_alone(self) -> bool:
+        """Count a request that needs no commit; return whether its turn is counted.
 
-        Of requests that may be alone in their turns, one in `SAMPLED_REQUESTS` has its turn
-        counted.
+        Counting takes a tenth of its time. So of requests that may be alone in their turns, one in
+        `SAMPLED_REQUESTS` has the rest of its turn counted.
         """
         self.uncounted += 1
-        if self.scheduled or self.crowded or self.uncounted >= SAMPLED_REQUESTS:
+        counted = self.scheduled or self.crowded or self.uncounted >= SAMPLED_REQUESTS
+        if counted:
             self.uncounted = 0
             self.count()
+        return counted
 
     def schedule(self) -> None:
         if self._call_soon is not None and not self.scheduled:

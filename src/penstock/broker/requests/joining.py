@@ -318,8 +318,8 @@ class Joining:
         if appended is None:
             target.queued = QUEUED_REQUESTS
             return False
-        target.arrived(self._commits.turn)
-        self._commits.count_alone()
+        if self._commits.count_alone():
+            target.arrived(self._commits.turn)
         response = encode_single_frame(
             target.version, _CORRELATION.unpack_from(data, _CORRELATION_AT)[0], target.key,
             target.index, appended.base_offset, -1, appended.log_start_offset,
