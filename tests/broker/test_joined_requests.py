@@ -81,6 +81,38 @@ async def crowd(client: WireClient, **options: Any) -> int:
     return 3 * COUNT
 
 
+async def alter(client: WireClient, name: str, value: str) -> None:
+    """Set a configuration of the topic t."""
+    changes = [{"name": name, "config_operation": 0, "value": value}]
+    resources = [{"resource_type": 2, "resource_name": "t", "configs": changes}]
+    answer = await client.call(
+        "IncrementalAlterConfigs", 1, {"resources": resources, "validate_only": False}
+    )
+    assert answer.responses[0].error_code.name == "none"
+
+
+def forbid_writes(broker: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return a set of topics: no client may write to those that are added."""
+    forbidden: set[str] = set()
+
+    class Rights:
+        def allows(self, operation: str, kind: str, name: str) -> bool:
+            return (operation, kind) != ("write", "topic") or name not in forbidden
+
+    class Authoriser:
+        refuses = True
+
+        def rights(self, principal: Any, host: str) -> Rights:
+            return Rights()
+
+    authoriser = Authoriser()
+    monkeypatch.setattr(broker._dispatcher, "_asks", True)
+    monkeypatch.setattr(broker._dispatcher, "_rights", authoriser.rights)
+    joins = broker._dispatcher._table.produce.joining
+    monkeypatch.setattr(joins, "_authoriser", authoriser)
+    return forbidden
+
+
 def errors(results: Sequence[Any]) -> list[str]:
     return [result.error_code.name for result in results]
 
@@ -175,12 +207,7 @@ async def test_batches_of_a_producer_keep_their_order(
     assert joined == [2, 3]
     again = await burst(client, sent[3:])
     assert [row.base_offset for row in again] == [count + 3, count + 4, count + 5]
-    changes = [{"name": "compression.type", "config_operation": 0, "value": "zstd"}]
-    resources = [{"resource_type": 2, "resource_name": "t", "configs": changes}]
-    answer = await client.call(
-        "IncrementalAlterConfigs", 1, {"resources": resources, "validate_only": False}
-    )
-    assert answer.responses[0].error_code.name == "none"
+    await alter(client, "compression.type", "zstd")
     del joined[:]
     found = await burst(client, numbered(*range(6, 14)))
     assert errors(found) == ["none"] * 8
@@ -286,27 +313,11 @@ async def test_a_right_that_is_taken_away_applies_to_the_next_request(
     client: WireClient, broker: BrokerServer, joined: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create("t")
-    allowed = True
-
-    class Rights:
-        def allows(self, operation: str, kind: str, name: str) -> bool:
-            return allowed or (operation, kind, name) != ("write", "topic", "t")
-
-    class Authoriser:
-        refuses = True
-
-        def rights(self, principal: Any, host: str) -> Rights:
-            return Rights()
-
-    authoriser = Authoriser()
-    monkeypatch.setattr(broker._dispatcher, "_asks", True)
-    monkeypatch.setattr(broker._dispatcher, "_rights", authoriser.rights)
-    produce = broker._dispatcher._table.produce
-    monkeypatch.setattr(produce.joining, "_authoriser", authoriser)
+    forbidden = forbid_writes(broker, monkeypatch)
     await crowd(client)
     assert joined
     del joined[:]
-    allowed = False
+    forbidden.add("t")
     refused = await burst(client, [batch(b"x")] * COUNT)
     assert errors(refused) == ["topic_authorization_failed"] * COUNT
     assert not joined

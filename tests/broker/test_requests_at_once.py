@@ -13,7 +13,7 @@ from penstock.broker.server import BrokerServer
 from penstock.records.appends import AppendResult
 from penstock.storage import PartitionLog
 from tests.broker.conftest import StartBroker
-from tests.broker.test_joined_requests import burst, errors, numbered
+from tests.broker.test_joined_requests import alter, burst, errors, forbid_writes, numbered
 from tests.broker.test_quotas import limit
 from tests.broker.wire_client import WireClient, batch, fetch_request
 from tests.faulty_files import FaultyFiles
@@ -41,15 +41,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[AppendResult | None]:
 @pytest.fixture
 async def broker(start_broker: StartBroker) -> BrokerServer:
     return await start_broker(policy="os")
-
-
-async def alter(client: WireClient, name: str, value: str) -> None:
-    changes = [{"name": name, "config_operation": 0, "value": value}]
-    resources = [{"resource_type": 2, "resource_name": "t", "configs": changes}]
-    answer = await client.call(
-        "IncrementalAlterConfigs", 1, {"resources": resources, "validate_only": False}
-    )
-    assert answer.responses[0].error_code.name == "none"
 
 
 async def begin(client: WireClient, **options: Any) -> int:
@@ -235,28 +226,12 @@ async def test_a_right_that_is_taken_away_applies_to_the_next_request(
     client: WireClient, broker: BrokerServer, at_once: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create("t")
-    allowed = True
-
-    class Rights:
-        def allows(self, operation: str, kind: str, name: str) -> bool:
-            return allowed or (operation, kind, name) != ("write", "topic", "t")
-
-    class Authoriser:
-        refuses = True
-
-        def rights(self, principal: Any, host: str) -> Rights:
-            return Rights()
-
-    authoriser = Authoriser()
-    monkeypatch.setattr(broker._dispatcher, "_asks", True)
-    monkeypatch.setattr(broker._dispatcher, "_rights", authoriser.rights)
-    produce = broker._dispatcher._table.produce
-    monkeypatch.setattr(produce.joining, "_authoriser", authoriser)
+    forbidden = forbid_writes(broker, monkeypatch)
     await begin(client)
     await client.produce("t", batch(b"x"))
     assert at_once
     del at_once[:]
-    allowed = False
+    forbidden.add("t")
     refused = await client.produce("t", batch(b"x"))
     assert refused.error_code.name == "topic_authorization_failed"
     assert not at_once

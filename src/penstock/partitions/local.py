@@ -2,8 +2,7 @@
 
 Appends of all requests that arrive in one turn of the event loop share one journal write and
 its sync. `schedule` starts this commit at the end of the turn. All appends of one request share one
-`LogStore.flush` callback. The store counts the requests of a turn to decide which thread writes
-them.
+`LogStore.flush` callback. The number of requests of a turn decides which thread writes them.
 """
 
 from __future__ import annotations
@@ -344,6 +343,7 @@ class GroupCommits:
         "before_commit",
         "crowded",
         "gathered",
+        "repeats",
         "requests",
         "scheduled",
         "turn",
@@ -352,8 +352,9 @@ class GroupCommits:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self.at_once = store.policy == "os"
-        """Whether appends may be durable without a group (`LogState.write_through`)."""
+        self.at_once = self.repeats = store.policy == "os"
+        """Whether appends need no group (`Committer.write_through`). Then, and while turns are
+        crowded, requests that begin like earlier ones are not decoded (`repeats`)."""
         self.appends: Appends = []
         """Callbacks of the request's appends, with the results that they receive once durable.
         After adding one, the caller calls `schedule` unless `scheduled` is true."""
@@ -446,6 +447,7 @@ class GroupCommits:
             self.before_commit()
         self.turn += 1
         self.crowded, self.requests = self.requests >= CROWDED_REQUESTS, 0
+        self.repeats = self.crowded or self.at_once
         self.scheduled = False
         self.flush()
         self._store.commit_pending()

@@ -519,7 +519,7 @@ class LogStore:
         )  # fmt: skip
         self._calls = StoreCalls(
             self._segment_writer.write_now, self._checkpointer.save_recovery_points,
-            self._wait_idle, self._cleaner.lower_clean_offset, self._committer.advance,
+            self._wait_idle, self._cleaner.lower_clean_offset, self._committer.write_through,
         )  # fmt: skip
         self._committer.on_written = self._maintenance.journal_grew
         self._committer.make_room = self._make_room

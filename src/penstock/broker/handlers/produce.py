@@ -202,7 +202,7 @@ class Produce(Struct, frozen=True, kw_only=True):
             self.produce_waiting[pending] = None
             durable = log.durable_offset > pending.appended.base_offset
             self.commits.flush_then(pending, durable=durable)
-            if (self.commits.crowded or self.commits.at_once) and not records[FLAGS_AT]:
+            if self.commits.repeats and not records[FLAGS_AT]:
                 place = key, index, timeout_ms / 1000
                 self.joining.remember(context, frame, offset, len(records), topic, partition, place)
         return True

@@ -5,7 +5,7 @@
 A producer repeats all bytes of its requests before the records, except the correlation id. After
 an ordinary batch, the connection stores these bytes with a `Target`: topic, partition and version.
 Later requests that begin with the same bytes are not decoded. Where an append needs no group
-(`LogState.write_through`), a kernel (`kernels/produce.py`) checks the batch of each, which is then
+(`Committer.write_through`), a kernel (`kernels/produce.py`) checks the batch of each, which is then
 appended at once.
 
 Once a turn of the event loop has several requests to a partition, those of the next turn share an
@@ -41,6 +41,7 @@ from penstock.records.header import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     BatchHeader,
+    header_of,
 )
 from penstock.security import EVERYTHING
 from penstock.storage.log.validation import PlainLimits, plain_limits
@@ -73,7 +74,6 @@ SIZES_MAX: Final = 4
 """Most sizes of the beginnings that a connection repeats, one for each length of a topic's name."""
 
 _PRODUCE: Final = BY_NAME["Produce"]
-_header: Final[Callable[[tuple[int, ...]], BatchHeader]] = partial(tuple.__new__, BatchHeader)
 _CORRELATION = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
 _REPEATED_FROM: Final = 8
@@ -247,12 +247,7 @@ class Joining:
         )
 
     def take(self, repeats: Repeats, frame: memoryview) -> bool:
-        crowded = self._commits.crowded
-        if (
-            not (crowded or self._commits.at_once)
-            or len(frame) > JOINED_FRAME_BYTES_MAX
-            or self._quotas.active
-        ):
+        if not self._commits.repeats or len(frame) > JOINED_FRAME_BYTES_MAX or self._quotas.active:
             return False
         if self._generation != self._partitions.generation:
             self._retire()
@@ -271,7 +266,7 @@ class Joining:
         rights = self._rights(connection)
         if not rights.allows("write", "topic", topic.topic.name):
             return False
-        if not (crowded and target.busy):
+        if not (target.busy and self._commits.crowded):
             return self._commits.at_once and self._append_alone(connection, known, data, at)
         if not self._waiting:
             self._arrived = self.clock.monotonic()
@@ -308,7 +303,7 @@ class Joining:
         if not size_bytes:
             return False
         batch = memoryview(bytearray(data[start : start + size_bytes]))
-        header = _header(HEADER.unpack_from(batch))
+        header = header_of(HEADER.unpack_from(batch))
         if crc32c(batch[CHECKED_FROM:]) != header.crc:
             return False
         try:
@@ -387,7 +382,7 @@ class Joining:
         fields = HEADER.iter_unpack(memoryview(heads)[: HEADER_BYTES * count])
         view, headers = _verified(
             memoryview(batches)[:size_bytes],
-            list(map(_header, fields)),
+            list(map(header_of, fields)),
         )
         if not headers:
             return 0

@@ -88,18 +88,16 @@ class Segment:
     def add_batches(
         self,
         headers: Iterable[BatchHeader],
-        base_offset: int,
         interval_bytes: int,
-        *,
-        stamped: bool,
+        base_offset: int | None = None,
     ) -> None:
-        """Index batches as `add`; their offsets begin at `base_offset` unless `stamped` is set."""
+        """Index batches as `add`; their offsets begin at `base_offset` if the headers lack them."""
         for header in headers:
-            base_offset = header.base_offset if stamped else base_offset
-            last_offset, timestamp = base_offset + header.last_offset_delta, header.max_timestamp
-            size_bytes = header.batch_length + 12
-            self.add(last_offset, max(timestamp, -1), size_bytes, interval_bytes)
-            base_offset = last_offset + 1
+            first = header.base_offset if base_offset is None else base_offset
+            last_offset, size_bytes = first + header.last_offset_delta, header.size_bytes
+            self.add(last_offset, header.newest_timestamp, size_bytes, interval_bytes)
+            if base_offset is not None:
+                base_offset = last_offset + 1
 
     def close_index(self) -> None:
         if self.index is not None and self.max_timestamp >= 0:

@@ -320,7 +320,7 @@ class SegmentFiles:
                 if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
                     reason = f"offset {header.last_offset} is too far above the segment's first"
                     raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
-                segment.add_batches((header,), 0, interval_bytes, stamped=True)
+                segment.add_batches((header,), interval_bytes)
         except CorruptLog as error:
             logger.error("an index omits damaged batches: %s", error)
             self._index_survey(segment, end, interval_bytes)
@@ -339,7 +339,7 @@ class SegmentFiles:
             for position, header, _ in survey.batches(0, segment.base_offset):
                 if header is not None:
                     segment.written_bytes = position
-                    segment.add_batches((header,), 0, interval_bytes, stamped=True)
+                    segment.add_batches((header,), interval_bytes)
                     segment.written_bytes = end
 
     def descriptor_of(self, segment: Segment) -> int:

@@ -476,7 +476,7 @@ class _Loading:
                     reason = f"base offset {header.base_offset}, expected at least {expected}"
                     raise CorruptLog(Path(segment.path), at, reason)
                 self.has_holes = self.has_holes or header.base_offset > expected
-                segment.add_batches((header,), 0, self.interval, stamped=True)
+                segment.add_batches((header,), self.interval)
                 if header.producer_id >= 0:
                     aborted = self._remember(header, segment, at)
                     if aborted is not None:

@@ -139,7 +139,7 @@ class PartitionLog:
     ) -> AppendResult:
         """Assign offsets to batches and queue them; they are durable once a later flush completes.
 
-        With `through`, one batch is written at once if that suffices (`LogState.write_through`):
+        With `through`, one batch is written at once if that suffices (`Committer.write_through`):
         then `durable_offset` is above its offset at return.
 
         Either all batches are queued or none. Offsets and leader epoch are stamped into `batches`,
@@ -174,7 +174,9 @@ class PartitionLog:
                     return self._duplicate(original)
                 break
         if through:
-            written = state.write_through(batches, headers, config, now_ms, lease)
+            written = state.calls.write_through(
+                state, batches, headers, config, now_ms, lease, False
+            )
             if written is not None:
                 return written
         return state.accept(batches, headers, config, now_ms, lease)
@@ -210,7 +212,7 @@ class PartitionLog:
         headers = [header]
         if header.producer_id >= 0 and state.producer_states.check_all(headers) is not None:
             return None
-        return state.write_through(batch, headers, config, now_ms, None)
+        return state.calls.write_through(state, batch, headers, config, now_ms, None, False)
 
     def append_joined(
         self, batches: memoryview, headers: list[BatchHeader], *, now_ms: int
@@ -233,7 +235,7 @@ class PartitionLog:
         ):
             return None
         stamped = batches, headers, config, now_ms, None, True
-        result = state.write_through(*stamped) or state.accept(*stamped)
+        result = state.calls.write_through(state, *stamped) or state.accept(*stamped)
         return result.log_start_offset
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:

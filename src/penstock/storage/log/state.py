@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -24,7 +24,6 @@ from zlib import crc32
 from msgspec import Struct
 
 from penstock.base.errors import PenstockError
-from penstock.base.files import write_all
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
@@ -211,8 +210,11 @@ class StoreCalls(NamedTuple):
     """Waits for running groups, checkpoints and swaps."""
     lower_clean_offset: Callable[[TopicPartition, int], None]
     """Lowers the clean offset of a log before its truncation."""
-    advanced: Callable[[Collection[LogOwner]], None]
-    """Wakes consumers that wait for records of these owners."""
+    write_through: Callable[
+        [LogState, memoryview, list[BatchHeader], LogConfig, int, Lease | None, bool],
+        AppendResult | None,
+    ]
+    """Writes an append at once (`Committer.write_through`)."""
 
 
 class Before(NamedTuple):
@@ -362,7 +364,7 @@ class LogState:
         append_time = config.message_timestamp_type != "CreateTime" and not stamped
         if append_time:
             headers = stamp_times(batches, headers, now_ms)
-        next_offset, undo = self._stamp(batches, headers, now_ms, stamped)
+        next_offset, undo = self.stamp_batches(batches, headers, now_ms, stamped)
         data: Buffer = batches
         if size_bytes <= COPIED_APPEND_BYTES_MAX:
             data, lease = bytes(batches), None
@@ -421,7 +423,7 @@ class LogState:
             return False
         return age_ms > limit_ms - jitter_ms(segment, config)
 
-    def _stamp(
+    def stamp_batches(
         self, batches: memoryview, headers: list[BatchHeader], now_ms: int, stamped: bool
     ) -> tuple[int, list[Undo] | None]:
         """Write offsets and leader epoch into the batches, and record their producers.
@@ -451,73 +453,40 @@ class LogState:
             offset += header.batch_length + 12
         return next_offset, undo
 
-    def write_through(
-        self,
-        batches: memoryview,
-        headers: list[BatchHeader],
-        config: LogConfig,
-        now_ms: int,
-        lease: Lease | None,
-        stamped: bool = False,
-    ) -> AppendResult | None:
-        """Accept batches as `accept`, and write them to their segment at once.
+    def may_write_through(
+        self, headers: list[BatchHeader], size_bytes: int, config: LogConfig, stamped: bool
+    ) -> bool:
+        """Return whether a write to the segment completes an append of these batches.
 
-        This takes a third of the time of a group. Return None, without an effect, if the batches
-        must be queued: the write would not make them durable, because `log.flush.policy` is not
-        `os` or the topic demands syncs; earlier appends wait; a segment must begin; or the file
-        cannot be written.
+        It does not if earlier batches are unwritten, a segment must begin, or the topic demands
+        syncs or append times.
         """
-        parts, segment = self.parts, self.segments[-1]
-        index, position, size_bytes = segment.index, segment.end_position, len(batches)
-        if (
-            parts.settings.log_flush_policy != "os"
-            or self.queue.pending
-            or segment is not self.growing
-            or index is None
-            or not 0 < position == segment.written_bytes
-            or config.flush_messages != LONG_MAX
-            or config.flush_ms != LONG_MAX
-            or config.message_timestamp_type != "CreateTime"
-            or self._needs_segment(segment, headers, size_bytes, config, stamped)
-        ):
-            return None
-        base_offset, files, owner = self.log_end_offset, parts.segment_files, self.owner
-        next_offset, undos = self._stamp(batches, headers, now_ms, stamped)
-        copied = size_bytes <= COPIED_APPEND_BYTES_MAX
-        data = bytes(batches) if copied else batches
-        try:
-            handle = files.descriptors.get(segment.path, create=True)
-            write_all(files.files, handle.descriptor, position, (data,))
-        except OSError:  # the group's write reports it
-            for undo in reversed(undos or ()):
-                self.producer_states.undo(undo)
-            return None
-        segment.end_position = position + size_bytes
-        full = len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes
-        apart_bytes = RELATIVE_OFFSET_MAX if full else config.index_interval_bytes
-        segment.add_batches(headers, base_offset, apart_bytes, stamped=stamped)
+        segment = self.segments[-1]
+        return (
+            segment is self.growing
+            and segment.index is not None
+            and 0 < segment.end_position == segment.written_bytes
+            and config.flush_messages == config.flush_ms == LONG_MAX
+            and config.message_timestamp_type == "CreateTime"
+            and not self._needs_segment(segment, headers, size_bytes, config, stamped)
+        )
+
+    def wrote_through(
+        self, item: Appended[LogState], headers: list[BatchHeader], config: LogConfig, *, kept: bool
+    ) -> None:
+        """Record an append that is in its segment; if it is `kept`, add it to the tail."""
+        segment, tail, tails = item.segment, self.tail, self.parts.tails
+        segment.end_position += item.size_bytes
+        base_offset = None if item.stamped else item.base_offset
+        segment.add_batches(headers, config.index_interval_bytes, base_offset)
         self.appended_config = config
-        self.log_end_offset = self.durable_offset = next_offset
-        parts.changes.of(self).add(segment)
-        parts.counters.written_bytes += size_bytes
-        parts.counters.groups += 1
-        self.queue.write_error = None
-        if copied or lease is None:
-            item = Appended(self, segment, position, base_offset, next_offset, size_bytes, [], data)
-            self._keep_written(item)
-        else:
-            self._drop_tail()
-        if owner.became_durable(next_offset):
-            self.calls.advanced((owner,))
-        return placed((base_offset, -1, self.log_start_offset, False, None, None))
-
-    def _drop_tail(self) -> None:
-        while len(self.tail):
-            self.parts.tails.drop(self.tail.pop_oldest())
-
-    def _keep_written(self, item: Appended[LogState]) -> None:
-        """Add a written append to the tail, whose other appends are written as well."""
-        tail, tails = self.tail, self.parts.tails
+        self.log_end_offset = self.durable_offset = item.next_offset
+        self.parts.changes.of(self).add(segment)
+        self.parts.counters.written_bytes += item.size_bytes
+        if not kept:
+            while len(tail):
+                tails.drop(tail.pop_oldest())
+            return
         tail.items.append(item)
         tail.bases.append(item.base_offset)
         tail.written += 1
@@ -651,7 +620,8 @@ class LogState:
                 newest = newest_timestamp(item.data)
                 segment.add(item.next_offset - 1, newest, size_bytes, apart_bytes)
                 continue
-            segment.add_batches(item.headers, item.base_offset, apart_bytes, stamped=item.stamped)
+            base_offset = None if item.stamped else item.base_offset
+            segment.add_batches(item.headers, apart_bytes, base_offset)
             item.known_headers = []
             item.undo = None
             if item.lease is not None:

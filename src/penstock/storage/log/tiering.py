@@ -292,7 +292,7 @@ class SegmentCopy:
         for filler in empty_batches(self.next_offset, offset, self.leader_epoch):
             self._fillers.append((at, filler))
             header = decode_header(filler)
-            self._made.add_batches((header,), 0, self._interval_bytes, stamped=True)
+            self._made.add_batches((header,), self._interval_bytes)
 
     def indexes(self) -> tuple[bytes, bytes]:
         self._made.close_index()
@@ -325,7 +325,7 @@ class SegmentCopy:
                 return at, 0
             if header.base_offset > self.next_offset:
                 self._fill(at, header.base_offset)
-            self._made.add_batches((header,), 0, self._interval_bytes, stamped=True)
+            self._made.add_batches((header,), self._interval_bytes)
             self.next_offset = header.next_offset
             at += header.size_bytes
         if len(data) > at and self._position + len(data) == self._end:

@@ -14,8 +14,6 @@ Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.base.crc import crc32c
@@ -48,6 +46,7 @@ from penstock.records.header import (
     RECORD_BYTES_MIN,
     TRANSACTIONAL_FLAG,
     WALKED_BYTES_MAX,
+    header_of,
 )
 from penstock.records.transactions import decode_marker
 from penstock.storage.files.errors import (
@@ -65,8 +64,6 @@ _CODECS: Final = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-_header: Final[Callable[[tuple[int, ...]], BatchHeader]] = partial(tuple.__new__, BatchHeader)
-"""Fast form of `BatchHeader._make`, because every append decodes a header."""
 _LZ4_FAST_LEVEL: Final = 9
 """Kafka's default lz4 level, which selects the fast compressor."""
 OPENED_NOW_BYTES_MAX: Final = 128 << 10
@@ -341,7 +338,7 @@ def _plain(
     size_bytes = len(batches)
     if size_bytes < HEADER_BYTES:
         return None
-    header = _header(HEADER.unpack_from(batches))
+    header = header_of(HEADER.unpack_from(batches))
     (
         base_offset, length, _, magic, checksum, attributes, delta, base_timestamp, max_timestamp,
         producer_id, epoch, sequence, count,

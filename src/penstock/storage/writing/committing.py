@@ -20,7 +20,8 @@ callbacks run (they send responses), `on_advance` wakes waiting consumers, segme
 | `os`       | segments   | the write                   | checkpoints, flush.messages/.ms     |
 
 With `interval` and `os`, a group that brings a partition to `flush.messages` is synced as with
-`group`.
+`group`. With `os`, the append of a single batch is written without a group if possible
+(`write_through`).
 """
 
 from __future__ import annotations
@@ -33,17 +34,21 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.base.files import sync_directory
+from penstock.base.files import sync_directory, write_all
 from penstock.base.settings import LONG_MAX
+from penstock.records import BatchHeader
+from penstock.records.appends import AppendResult, placed
 from penstock.storage.files.appended import Appended, Control, Queued, Wide, separate
 from penstock.storage.files.errors import (
+    COPIED_APPEND_BYTES_MAX,
     INLINE_COMMIT_BYTES_MAX,
     SEGMENT_SYNCS_MAX,
     StorageError,
     StorageFailed,
 )
 from penstock.storage.files.journal import Journal, row_count
-from penstock.storage.files.values import LogOwner
+from penstock.storage.files.settings import LogConfig
+from penstock.storage.files.values import Lease, LogOwner
 from penstock.storage.files.worker import SideBySide, Worker
 from penstock.storage.log.state import LogState, StoreParts
 from penstock.storage.writing.segment_writing import (
@@ -87,6 +92,7 @@ class Committer:
     ) -> None:
         self._root = parts.root
         self._files = parts.segment_files.files
+        self._descriptors = parts.segment_files.descriptors
         self._queue = parts.queue
         self._counters = parts.counters
         self._journal = journal
@@ -143,9 +149,49 @@ class Committer:
                 self._start(group)
         self.commit()
 
-    def advance(self, owners: Collection[LogOwner]) -> None:
-        """Wake consumers of these owners, whose records became durable without a group."""
-        self.on_advance(owners)
+    def write_through(
+        self,
+        log: LogState,
+        batches: memoryview,
+        headers: list[BatchHeader],
+        config: LogConfig,
+        now_ms: int,
+        lease: Lease | None,
+        stamped: bool,
+    ) -> AppendResult | None:
+        """Append as `LogState.accept`, and write the batches to their segment at once.
+
+        Return None, without an effect, if they must be queued for a group: the write would not make
+        them durable, other appends wait, or the write fails, which the group reports.
+        """
+        size_bytes, queue = len(batches), self._queue
+        if (
+            self._policy != "os"
+            or queue.pending
+            or not log.may_write_through(headers, size_bytes, config, stamped)
+        ):
+            return None
+        segment, base_offset, owner = log.segments[-1], log.log_end_offset, log.owner
+        position = segment.end_position
+        next_offset, undos = log.stamp_batches(batches, headers, now_ms, stamped)
+        copied = size_bytes <= COPIED_APPEND_BYTES_MAX
+        data = bytes(batches) if copied else batches
+        try:
+            handle = self._descriptors.get(segment.path, create=True)
+            write_all(self._files, handle.descriptor, position, (data,))
+        except OSError:
+            for undo in reversed(undos or ()):
+                log.producer_states.undo(undo)
+            return None
+        item = Appended(
+            log, segment, position, base_offset, next_offset, size_bytes, [], data, stamped=stamped
+        )
+        log.wrote_through(item, headers, config, kept=copied or lease is None)
+        queue.write_error = None
+        self._counters.groups += 1
+        if owner.became_durable(next_offset):
+            self.on_advance((owner,))
+        return placed((base_offset, -1, log.log_start_offset, False, None, None))
 
     def close(self) -> None:
         self._syncs.close()
