@@ -302,7 +302,7 @@ def test_deleting_a_partition_does_not_wait_for_a_checkpoint(tmp_path: Path) -> 
         log.read(0, max_bytes=1, end_offset=4)
     assert (tmp_path / "orders-0").exists(), "the checkpoint that runs knows no other name"
     files.free.set()
-    while not list(tmp_path.glob("orders-0*-delete")):
+    while not done or not list(tmp_path.glob("orders-0*-delete")):
         loop.take()
     assert done == [None]
     again = harness.store.create(WHERE, topic_id=UUID(int=8), leader_epoch=0)
