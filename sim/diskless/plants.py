@@ -214,6 +214,7 @@ class _Counting(SqliteDatabase):
         *,
         reads: bool = False,
         rows: Rows = None,
+        synced: bool = True,
     ) -> Any:
         return await self._inner.run(operation, reads=reads)
 
@@ -224,6 +225,7 @@ class _Counting(SqliteDatabase):
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
         rows: Rows = None,
+        synced: bool = True,
     ) -> Any:
         return await super().change(lambda: self._replaced(make()))
 

@@ -293,6 +293,29 @@ async def test_a_repeated_commit_of_an_offset_writes_one_page(tmp_path: Path) ->
     await plane.close()
 
 
+async def test_a_transaction_is_synced_if_one_of_its_operations_is(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+
+    def synchronous(connection: sqlite3.Connection) -> str:
+        return {1: "NORMAL", 2: "FULL"}[connection.execute("PRAGMA synchronous").fetchone()[0]]
+
+    for synced, expected in [
+        ([False], "NORMAL"),
+        ([True], "FULL"),
+        ([False, False], "NORMAL"),
+        ([False, True], "FULL"),
+        ([True, False], "FULL"),
+        ([False], "NORMAL"),
+    ]:
+        plane._writer._commit_seconds = 0.0  # type: ignore[attr-defined]
+        on_loop = [plane._writer.run(synchronous, rows=1, synced=each) for each in synced]
+        assert await asyncio.gather(*on_loop) == [expected] * len(synced)
+        on_thread = await plane._writer.run(synchronous, synced=synced[-1])
+        assert on_thread == ("FULL" if synced[-1] else "NORMAL")
+    await plane.close()
+
+
 async def test_no_operation_overtakes_one_that_the_thread_has(tmp_path: Path) -> None:
     plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
     await plane.start()
@@ -373,19 +396,20 @@ async def main() -> None:
     while True:
         number += 1
         one = CommittedOffset(topic_id=UUID(int=1), topic="t", partition=0, offset=number)
-        await plane.commit_offsets(group_id="g", offsets=[one])
+        await plane.commit_offsets_of([("g", [one])], synced=bool(int(sys.argv[2])))
         print(number, flush=True)
 
 asyncio.run(main())
 """
 
 
-async def test_what_was_answered_outlives_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("synced", ["0", "1"], ids=["not synced", "synced"])
+async def test_what_was_answered_outlives_a_kill(tmp_path: Path, synced: str) -> None:
     path = tmp_path / "metadata.sqlite"
     answered = 0
     for run in range(5):
         process = subprocess.Popen(
-            [sys.executable, "-c", COMMITTER, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", COMMITTER, str(path), synced], stdout=subprocess.PIPE, text=True
         )
         stream = process.stdout
         assert stream is not None

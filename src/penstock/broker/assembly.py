@@ -226,6 +226,7 @@ class Assembly:
             clock=self.clock,
             cluster=self.cluster,
             lag=lambda: self.lag,
+            syncs_offsets=self.store.policy != "os",
         )
         self.peers = Peers(self._peer_address, self.identity.as_client)
         self.marker_peers = Peers(self._peer_address, self.identity.as_client)

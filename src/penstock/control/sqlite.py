@@ -152,7 +152,12 @@ class _InlineWriter(SqliteDatabase):
 
     def start(self) -> None: ...
     async def run(
-        self, operation: QueuedOperation, *, reads: bool = False, rows: Rows = None
+        self,
+        operation: QueuedOperation,
+        *,
+        reads: bool = False,
+        rows: Rows = None,
+        synced: bool = True,
     ) -> Any:
         return self.execute(operation)
 

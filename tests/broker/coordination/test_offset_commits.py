@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
+import pytest
+
 from penstock.broker.groups.coordinator import OffsetCommits
 from penstock.control import (
     OFFSETS_PER_CALL_MAX,
@@ -13,6 +15,7 @@ from penstock.control import (
     StaleClusterEpoch,
     UnstorableText,
 )
+from tests.broker.conftest import StartBroker
 
 OFFSET = CommittedOffset(topic_id=UUID(int=1), topic="a", partition=0, offset=3)
 
@@ -23,13 +26,19 @@ class Commits(MemoryControlPlane):
     def __init__(self, rejected: str = "") -> None:
         super().__init__()
         self.transactions: list[tuple[int | None, list[str]]] = []
+        self.synced: list[bool] = []
         self._rejected = rejected
 
     async def commit_offsets_of(
-        self, commits: Sequence[GroupCommit], *, cluster_epoch: int | None = None
+        self,
+        commits: Sequence[GroupCommit],
+        *,
+        cluster_epoch: int | None = None,
+        synced: bool = True,
     ) -> None:
         groups = [group_id for group_id, _ in commits]
         self.transactions.append((cluster_epoch, groups))
+        self.synced.append(synced)
         if self._rejected in groups:
             raise UnstorableText(f"the group id {self._rejected!r} cannot be stored")
         await super().commit_offsets_of(commits, cluster_epoch=cluster_epoch)
@@ -57,11 +66,26 @@ async def test_a_commit_of_the_next_turn_joins_the_transaction() -> None:
     assert control.transactions == [(epoch, ["g", "h"])]
 
 
+@pytest.mark.parametrize(("policy", "synced"), [("group", True), ("interval", True), ("os", False)])
+async def test_commits_are_synced_unless_the_flush_policy_is_os(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, policy: str, synced: bool
+) -> None:
+    monkeypatch.setattr("tests.broker.conftest.MemoryControlPlane", Commits)
+    broker = await start_broker(policy=policy)
+    await broker.coordinator.commit("g", [OFFSET])
+    assert isinstance(broker.control, Commits)
+    assert broker.control.synced == [synced]
+
+
 class Hanging(MemoryControlPlane):
     """A control plane whose commits do not end."""
 
     async def commit_offsets_of(
-        self, commits: Sequence[GroupCommit], *, cluster_epoch: int | None = None
+        self,
+        commits: Sequence[GroupCommit],
+        *,
+        cluster_epoch: int | None = None,
+        synced: bool = True,
     ) -> None:
         await asyncio.Event().wait()
 

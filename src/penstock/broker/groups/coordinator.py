@@ -459,8 +459,8 @@ class _CommitBatch:
 class OffsetCommits:
     """Stores the commits of two successive turns of the event loop as one transaction."""
 
-    def __init__(self, control: ControlPlane, limit_seconds: float) -> None:
-        self._store = control.commit_offsets_of
+    def __init__(self, control: ControlPlane, limit_seconds: float, *, synced: bool = True) -> None:
+        self._store = partial(control.commit_offsets_of, synced=synced)
         self._limit_seconds = limit_seconds
         self._batch: _CommitBatch | None = None
         self._running: dict[asyncio.Task[None], asyncio.TimerHandle] = {}
@@ -526,8 +526,12 @@ class GroupCoordinator(Coordinator):
         clock: Clock,
         cluster: Cluster,
         lag: Callable[[], CommitObserver] | None = None,
+        syncs_offsets: bool = True,
     ) -> None:
-        """`lag` returns the observer of commits; it is called when offsets first change."""
+        """`lag` returns the observer of commits; it is called when offsets first change.
+
+        `syncs_offsets` is whether offsets outside of transactions are synced when committed.
+        """
         self._settings = settings
         self._cluster = cluster
         self._lag = lag
@@ -542,7 +546,8 @@ class GroupCoordinator(Coordinator):
             clock=clock,
             loaded=self._loaded,
         )
-        self._commits = OffsetCommits(control, settings.offsets_commit_timeout_ms / 1000)
+        limit_seconds = settings.offsets_commit_timeout_ms / 1000
+        self._commits = OffsetCommits(control, limit_seconds, synced=syncs_offsets)
         self._seen: MetadataImage | None = None
         self._of_groups = ConfigsOfGroups(settings)
         self._retention = OffsetsRetention(settings, self, control=control, clock=clock)

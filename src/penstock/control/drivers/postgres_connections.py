@@ -334,6 +334,7 @@ class Connections:
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
         rows: Rows = None,
+        synced: bool = True,
     ) -> T:
         begin = lock.value
         if lock is Lock.TOPICS:

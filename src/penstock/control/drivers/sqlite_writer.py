@@ -131,11 +131,12 @@ class SqliteDatabase(ABC):
         *,
         reads: bool = False,
         rows: Rows = None,
+        synced: bool = True,
     ) -> Any:
         """Run a function in a transaction of the connection; return its value once it is durable.
 
-        `reads` means that the function changes nothing, so nothing is synced. `rows` is as in
-        `Database.change`.
+        `reads` means that the function changes nothing, so nothing is synced. `rows` and `synced`
+        are as in `Database.change`.
         """
 
     async def read(
@@ -154,13 +155,14 @@ class SqliteDatabase(ABC):
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
         rows: Rows = None,
+        synced: bool = True,
     ) -> T:
         def operation(connection: sqlite3.Connection) -> T:
             if cluster_epoch is not None:
                 check_cluster_epoch(connection, cluster_epoch)
             return run(connection, make())
 
-        value: T = await self.run(operation, rows=rows)
+        value: T = await self.run(operation, rows=rows, synced=synced)
         return value
 
 
@@ -186,6 +188,9 @@ LOOP_COMMIT_SECONDS_MAX: Final = 0.002
 CHECKPOINT_OPERATIONS: Final = 250
 """Operations between checkpoints of the write-ahead log: about 1,000 pages, SQLite's default."""
 
+FULL, NORMAL = "FULL", "NORMAL"
+"""SQLite's `synchronous`: FULL syncs each commit, NORMAL checkpoints of the write-ahead log."""
+
 logger = logging.getLogger(__name__)
 
 QueuedOperation = Callable[[sqlite3.Connection], Any]
@@ -201,6 +206,7 @@ class Entry(NamedTuple):
     loop: asyncio.AbstractEventLoop
     reads: bool
     rows: Rows
+    synced: bool
 
 
 _KINDS: Final[dict[int, type[ControlUnavailable]]] = {
@@ -226,7 +232,12 @@ class Writer(Database, Protocol):
     def start(self) -> None: ...
 
     async def run(
-        self, operation: QueuedOperation, *, reads: bool = False, rows: Rows = None
+        self,
+        operation: QueuedOperation,
+        *,
+        reads: bool = False,
+        rows: Rows = None,
+        synced: bool = True,
     ) -> Any:
         """Run one operation and return its value once it is durable.
 
@@ -274,6 +285,7 @@ class SqliteWriter(SqliteDatabase):
         self._taken = 0
         """Numbers of entries that were ever queued, and of those that have ended."""
         self._commit_seconds = 0.0
+        self._synchronous = FULL
         self._uncopied = 0
         """Operations since the last checkpoint of the write-ahead log."""
         self.closed = False
@@ -282,13 +294,18 @@ class SqliteWriter(SqliteDatabase):
         self._thread.start()
 
     async def run(
-        self, operation: QueuedOperation, *, reads: bool = False, rows: Rows = None
+        self,
+        operation: QueuedOperation,
+        *,
+        reads: bool = False,
+        rows: Rows = None,
+        synced: bool = True,
     ) -> Any:
         if self.closed:
             raise ControlUnavailable("the metadata database is closed")
         loop = asyncio.get_running_loop()
         future: _Future = loop.create_future()
-        entry = Entry(operation, future, loop, reads, rows)
+        entry = Entry(operation, future, loop, reads, rows, synced)
         if self._loop is None:
             self._loop = loop
         if loop is not self._loop or not self.commits_on_loop:
@@ -410,6 +427,10 @@ class SqliteWriter(SqliteDatabase):
         connection.execute("BEGIN IMMEDIATE")
 
     def _commit(self, connection: sqlite3.Connection, group: list[Entry]) -> list[_Outcome]:
+        synchronous = FULL if any([entry.synced for entry in group]) else NORMAL
+        if synchronous != self._synchronous:
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
         self._begin(connection, group)
         if len(group) == 1:
             outcomes = [self._attempt(connection, group[0].operation)]
@@ -472,7 +493,7 @@ def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
     try:
         connection.execute(f"PRAGMA locking_mode = {locking}")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {FULL}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
     except sqlite3.Error:

@@ -236,11 +236,13 @@ class Database(Protocol):
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
         rows: Rows = None,
+        synced: bool = True,
     ) -> T:
         """Run an operation in one transaction; return its value once it is durable.
 
         `rows` is the approximate number of rows that it touches, or a cheap operation that counts
-        them; None if they may be many.
+        them; None if they may be many. Without `synced`, a loss of power may undo the change unless
+        a later change was synced; a crash of the process cannot. PostgreSQL syncs all changes.
 
         Raises:
             StaleClusterEpoch: `cluster_epoch` is given, and is not the current one.

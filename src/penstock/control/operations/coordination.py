@@ -391,11 +391,16 @@ class GroupOffsets(OverDatabase):
         await self.commit_offsets_of([(group_id, offsets)], cluster_epoch=cluster_epoch)
 
     async def commit_offsets_of(
-        self, commits: Sequence[GroupCommit], *, cluster_epoch: int | None = None
+        self,
+        commits: Sequence[GroupCommit],
+        *,
+        cluster_epoch: int | None = None,
+        synced: bool = True,
     ) -> None:
         """Store the offsets of groups, all or none. The newest commit of a partition wins.
 
-        Offsets of an earlier topic with the same name are ignored.
+        Offsets of an earlier topic with the same name are ignored. Without `synced`, a loss of
+        power may undo the commits, as in `Database.change`.
 
         Raises:
             TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
@@ -412,7 +417,7 @@ class GroupOffsets(OverDatabase):
             yield write_offsets(rows)
 
         await self._database.change(
-            commit, lock=Lock.TOPICS, cluster_epoch=cluster_epoch, rows=count
+            commit, lock=Lock.TOPICS, cluster_epoch=cluster_epoch, rows=count, synced=synced
         )
 
     @query

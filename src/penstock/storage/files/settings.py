@@ -26,7 +26,8 @@ class StorageSettings:
     log_flush_policy: str = setting(
         "group", "Time of the response to a produce request: 'group' after the sync that covers it,"
         " 'interval' after the journal write, which is synced every log.flush.interval.ms, 'os'"
-        " after the segment write, which a checkpoint syncs.", choices=("group", "interval", "os"),
+        " after the segment write, which a checkpoint syncs. With 'os', committed offsets are not"
+        " synced either.", choices=("group", "interval", "os"),
     )  # fmt: skip
     log_flush_interval_ms: int = setting(
         1000, "Maximum time that a write stays unsynced if log.flush.policy is interval.", 1,
