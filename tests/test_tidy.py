@@ -22,12 +22,12 @@ FUNCTION_LINES_MAX = 60
 FILES_MAX = 990
 """Largest number of files in the product."""
 LINES_MAX = {
-    "apps": 37_600, "archive": 1_100, "base": 3_420, "broker": 42_070, "client": 10_550,
-    "connect": 13_930, "control": 11_460, "diskless": 6_900, "formats": 5_600, "host": 9_900,
+    "apps": 37_600, "archive": 1_100, "base": 3_420, "broker": 42_080, "client": 10_550,
+    "connect": 13_930, "control": 11_500, "diskless": 6_900, "formats": 5_600, "host": 9_900,
     "kernels": 5_240, "lake": 1_300, "link": 1_650, "mirror": 2_800, "objects": 2_800,
     "outbox": 6_300, "partitions": 2_940, "planner": 10_400, "records": 3_910,
     "registry": 13_400, "replication": 4_600, "security": 6_500, "spark": 23_200,
-    "storage": 14_940, "testing": 600, "wire": 2_900,
+    "storage": 14_970, "testing": 600, "wire": 2_900,
 }  # fmt: skip
 """Budget of each room's lines. A commit that raises one states the reason in its body."""
 LINES_SLACK = 300

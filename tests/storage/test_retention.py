@@ -294,6 +294,7 @@ def test_deleting_a_partition_does_not_wait_for_a_checkpoint(tmp_path: Path) -> 
     loop, done = attached(harness), list[StorageError | None]()
     files.hold()
     harness.store.checkpoint(done.append)
+    loop.take()  # the segments are written
     assert files.waiting.wait(20)
     harness.store.delete(WHERE)
     assert done == []
@@ -348,9 +349,10 @@ def test_a_partition_is_made_again_while_its_deletion_is_under_way(tmp_path: Pat
     files = Held()
     harness = Harness(tmp_path, files=files)
     harness.put(batch(5))
-    attached(harness)
+    loop = attached(harness)
     files.hold()
     harness.store.checkpoint()
+    loop.take()  # the segments are written
     assert files.waiting.wait(20)
     harness.store.delete(WHERE)
     threading.Timer(0.1, files.free.set).start()

@@ -158,7 +158,7 @@ INLINE_WRITE_BYTES_MAX: Final = 64 << 10
 
 SEGMENT_WRITE_LOGS_MAX: Final = 64
 """Maximum number of partitions whose segments one job writes, because the event loop's thread opens
-the files."""
+and indexes the files."""
 
 SEGMENT_WRITE_SHARE: Final = 4
 """All partitions together may have `1 / SEGMENT_WRITE_SHARE` of the tail cache unwritten."""

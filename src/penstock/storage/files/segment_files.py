@@ -38,18 +38,30 @@ from penstock.storage.files.values import INDEX, SEGMENT_SUFFIXES, TIME_INDEX, T
 from penstock.storage.files.walk import RELATIVE_OFFSET_MAX, Damage, Survey, walk, whole_batches
 from penstock.storage.files.worker import Counters
 
+NOT_OPEN: Final = -1
+"""Descriptor of a file that is not open."""
+
 
 class Handle:
-    """Open file. A thread other than the event loop's may use it only while it is pinned (`users`
-    is above 0)."""
+    """Open file, or one that is to be created. A thread other than the event loop's may use it only
+    while it is pinned (`users` is above 0)."""
 
     __slots__ = ("closing", "descriptor", "path", "users")
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int = NOT_OPEN) -> None:
         self.path = path
         self.descriptor = descriptor
         self.users = 0
         self.closing = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.descriptor != NOT_OPEN
+
+    def create(self, files: Files) -> None:
+        """Open or create the file unless it is open, on the thread for which it is pinned."""
+        if self.descriptor == NOT_OPEN:
+            self.descriptor = files.open(self.path, create=True)
 
 
 class Descriptors:
@@ -69,19 +81,21 @@ class Descriptors:
     def get(self, path: str, *, create: bool = False) -> Handle:
         """Return the open file of a path; on a read-only disk it is opened for reading."""
         handle = self._open.get(path)
-        if handle is not None:
+        if handle is not None and handle.is_open:
             self._open.move_to_end(path)
             return handle
-        if len(self._open) >= self._limit:
-            self._evict()
+        self.forget(path)  # another thread may be creating the file
         try:
             descriptor = self._files.open(path, create=create)
         except OSError as error:
             if create or error.errno != errno.EROFS:
                 raise
             descriptor = self._files.open_file(path)
-        handle = self._open[path] = Handle(path, descriptor)
-        return handle
+        return self._keep(Handle(path, descriptor))
+
+    def reserve(self, path: str) -> Handle:
+        """Return the open file of a path, or a handle to `create` on another thread."""
+        return self._open.get(path) or self._keep(Handle(path))
 
     def pin(self, handle: Handle) -> Handle:
         handle.users += 1
@@ -90,7 +104,7 @@ class Descriptors:
     def unpin(self, handle: Handle) -> None:
         handle.users -= 1
         if handle.closing and handle.users == 0:
-            self._files.close(handle.descriptor)
+            self._close(handle)
         elif len(self._open) > self._limit:
             self._evict()
 
@@ -101,11 +115,21 @@ class Descriptors:
         if handle.users:
             handle.closing = True
         else:
-            self._files.close(handle.descriptor)
+            self._close(handle)
 
     def close(self) -> None:
         for path in list(self._open):
             self.forget(path)
+
+    def _keep(self, handle: Handle) -> Handle:
+        if len(self._open) >= self._limit:
+            self._evict()
+        self._open[handle.path] = handle
+        return handle
+
+    def _close(self, handle: Handle) -> None:
+        if handle.is_open:
+            self._files.close(handle.descriptor)
 
     def _evict(self) -> None:
         idle = next((path for path, handle in self._open.items() if handle.users == 0), None)

@@ -176,6 +176,7 @@ class SegmentWriter:
             return
         self._busy = True
         lone = job.size_bytes <= INLINE_WRITE_BYTES_MAX and not self._wanted
+        lone = lone and all([run.handle.is_open for run in job.runs])
         if lone or not self._worker.attached:
             self._done(job, None, _attempt(self._files, job))
         else:
@@ -209,7 +210,7 @@ class SegmentWriter:
         self._unwritten.pop(log, None)
 
     def plan(self, logs: list[LogState], *, durable_only: bool = True) -> Job:
-        """Return a job that writes the unwritten appends of logs; open or create their files."""
+        """Return a job that writes the unwritten appends of logs; open the files that exist."""
         runs: list[Run] = []
         parts: list[tuple[LogState, list[Appended[LogState]]]] = []
         total = 0
@@ -244,7 +245,10 @@ class SegmentWriter:
                     self._segment_files.index_of(segment, log.config.index_interval_bytes)
                 if segment.written_bytes == 0:
                     self._changes.directories.add(log.directory)
-                handle = self._descriptors.get(segment.path, create=True)
+                if segment.written_bytes:
+                    handle = self._descriptors.get(segment.path)
+                else:
+                    handle = self._descriptors.reserve(segment.path)
                 buffers = []
                 runs.append(Run(handle, item.position, buffers))
             buffers.append(item.data)
@@ -294,8 +298,12 @@ class SegmentWriter:
 
 
 def perform(files: Files, job: Job) -> None:
-    """Perform the writes of a job, on any thread."""
+    """Perform the writes of a job, on any thread; create the files that do not exist.
+
+    The creation of a file takes up to a millisecond.
+    """
     for run in job.runs:
+        run.handle.create(files)
         write_all(files, run.handle.descriptor, run.position, run.buffers)
 
 
