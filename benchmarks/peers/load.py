@@ -1,7 +1,8 @@
 """The same confluent-kafka client against any broker: throughput, and the broker's CPU for it.
 
 Client and broker share the cores, so throughput alone measures the client; the broker's own CPU
-seconds per gigabyte are what it costs. A gigabyte is 10⁹ bytes of record values.
+seconds per gigabyte are what it costs. A gigabyte is 10⁹ bytes of record values. The CPU of a
+produced load includes what the broker does after its last response, such as writing segments.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ FETCHED_GIGABYTES_MIN = 0.1
 FETCH_WAIT_MS = 10
 """A new assignment waits until the broker has answered the last request, which finds no records."""
 GIGABYTE = 1e9
+IDLE_SECONDS, IDLE_SHARE = 0.2, 0.15
+"""A broker is idle once it has used less than this share of a core for so long."""
+SETTLE_SECONDS_MAX = 10.0
 PLAINTEXT: Mapping[str, str] = {}
 """The client's options of security, where it needs none."""
 
@@ -164,7 +168,7 @@ def produce(
         if left:
             raise RuntimeError(f"{left} records not delivered in {TIMEOUT_SECONDS} s")
 
-    return _measured(work, pids, shape.gigabytes)
+    return _measured(work, pids, shape.gigabytes, until_idle=True)
 
 
 def fetch(
@@ -206,11 +210,26 @@ def fetch(
         consumer.close()
 
 
-def _measured(work: Callable[[], None], pids: Pids, gigabytes: float) -> Load:
+def _wait_until_idle(pids: Pids) -> None:
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    before = cpu_seconds(pids)
+    while time.monotonic() < deadline:
+        time.sleep(IDLE_SECONDS)
+        now = cpu_seconds(pids)
+        if now - before < IDLE_SECONDS * IDLE_SHARE:
+            return
+        before = now
+
+
+def _measured(
+    work: Callable[[], None], pids: Pids, gigabytes: float, *, until_idle: bool = False
+) -> Load:
     before = cpu_seconds(pids)
     begun = time.perf_counter()
     work()
     elapsed = time.perf_counter() - begun
+    if until_idle:
+        _wait_until_idle(pids)
     return Load(
         megabytes_per_second=gigabytes * 1000 / elapsed,
         cpu_seconds_per_gigabyte=(cpu_seconds(pids) - before) / gigabytes,
