@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,4 +104,33 @@ def test_the_event_loops_thread_creates_no_segments(tmp_path: Path) -> None:
         log = harness.log(partition)
         assert log.state.unwritten_bytes == 0
         assert offsets(read_all(log)) == [(0, 3)]
+    harness.store.close()
+
+
+def fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("policy", ["group", "interval", "os"])
+def test_a_group_may_have_more_partitions_than_files_may_be_open(
+    tmp_path: Path, policy: str
+) -> None:
+    harness = Harness(tmp_path, open_files_max=16, log_flush_policy=policy)
+    partitions, appended = range(200), 3
+    before = fds()
+    for number in range(appended):
+        for partition in partitions:
+            harness.append(batch(1, size=8 + partition, fill=number), partition)
+        assert harness.commit() is None
+        harness.store.checkpoint()
+        assert fds() <= before + 16
+    expected = {partition: read_all(harness.log(partition)) for partition in partitions}
+    harness.store.close()
+    harness.reopen()
+    for partition in partitions:
+        data = read_all(harness.log(partition))
+        assert data == expected[partition]
+        assert offsets(data) == [(number, number + 1) for number in range(appended)]
+        size = Path(tmp_path / f"orders-{partition}" / f"{0:020d}.log").stat().st_size
+        assert size == len(data)
     harness.store.close()

@@ -52,10 +52,8 @@ from penstock.storage.files.values import Lease, LogOwner
 from penstock.storage.files.worker import SideBySide, Worker
 from penstock.storage.log.state import LogState, StoreParts
 from penstock.storage.writing.segment_writing import (
-    NOTHING,
     Direct,
     SegmentWriter,
-    perform,
     storage_error,
     write_direct,
 )
@@ -311,28 +309,20 @@ class Committer:
         items = separate(group.items)
         sync = self._flush_is_due(items)
         logs = list(dict.fromkeys(item.log for item in items))
-        job = NOTHING
         try:
-            job = self._segment_writer.plan(logs, durable_only=False)
-            perform(self._files, job)
-        except OSError as error:
-            self._segment_writer.abandon(job)
-            self._finish(group, storage_error(self._root, error))
-            return
-        try:
-            for run in job.runs if sync else ():
-                self._files.sync_file(run.handle.descriptor)
-        except OSError as error:
-            self._segment_writer.abandon(job)
-            failure = StorageFailed(f"syncing a segment failed: {error}")
+            written = self._segment_writer.write_group(logs, sync=sync)
+        except StorageFailed as failure:
             self._finish(group, failure)
+            return
+        except OSError as error:
+            self._finish(group, storage_error(self._root, error))
             return
         # Mark as written before the tails are read again: a second write of an append would use a
         # receive buffer that was already returned and refilled.
         for item in items:
             item.log.unwritten_bytes += item.size_bytes
             self._queue.unwritten_bytes += item.size_bytes
-        self._segment_writer.finish(job)
+        self._segment_writer.finish(written)
         self._finish(group, None)
 
     def _finish(self, group: Group, error: StorageError | None) -> None:

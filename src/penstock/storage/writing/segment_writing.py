@@ -74,6 +74,8 @@ class SegmentWriter:
         self._journal = journal
         self._root = parts.root
         self._settings = parts.settings
+        self._logs_max = min(SEGMENT_WRITE_LOGS_MAX, parts.settings.open_files_max // 2)
+        """Logs whose segments one job writes: their files are open at the same time."""
         self._segment_files = parts.segment_files
         self._files = parts.segment_files.files
         self._descriptors = parts.segment_files.descriptors
@@ -165,8 +167,7 @@ class SegmentWriter:
     def run(self) -> None:
         if self._busy or not self._wanted:
             return
-        most = min(SEGMENT_WRITE_LOGS_MAX, max(1, self._settings.open_files_max // 2))
-        logs = list(islice(self._wanted, most))
+        logs = list(islice(self._wanted, self._logs_max))
         for log in logs:
             del self._wanted[log]
         try:
@@ -205,6 +206,25 @@ class SegmentWriter:
             raise storage_error(self._root, error) from error
         self.finish(job)
 
+    def write_group(self, logs: list[LogState], *, sync: bool) -> Job:
+        """Write the appends of logs, also those that are not durable yet; return what to `finish`.
+
+        Raises:
+            OSError: a segment cannot be written.
+            StorageFailed: a sync failed.
+        """
+        written: list[tuple[LogState, list[Appended[LogState]]]] = []
+        for start in range(0, len(logs), self._logs_max):
+            job = self.plan(logs[start : start + self._logs_max], durable_only=False)
+            try:
+                perform(self._files, job)
+                if sync:
+                    sync_segments(self._files, job)
+            finally:
+                self.abandon(job)
+            written += job.logs
+        return NOTHING._replace(logs=written)
+
     def forget(self, log: LogState) -> None:
         self._wanted.pop(log, None)
         self._unwritten.pop(log, None)
@@ -223,9 +243,11 @@ class SegmentWriter:
             if not items or log.closed is not None:
                 continue
             parts.append((log, items))
-            total += self._gather(log, items, runs)
-        for run in runs:
-            self._descriptors.pin(run.handle)
+            try:
+                total += self._gather(log, items, runs)
+            except BaseException:
+                self.abandon(Job(runs, parts, total))
+                raise
         return Job(runs, parts, total)
 
     def _gather(self, log: LogState, items: list[Appended[LogState]], runs: list[Run]) -> int:
@@ -245,10 +267,8 @@ class SegmentWriter:
                     self._segment_files.index_of(segment, log.config.index_interval_bytes)
                 if segment.written_bytes == 0:
                     self._changes.directories.add(log.directory)
-                if segment.written_bytes:
-                    handle = self._descriptors.get(segment.path)
-                else:
-                    handle = self._descriptors.reserve(segment.path)
+                find = self._descriptors.get if segment.written_bytes else self._descriptors.reserve
+                handle = self._descriptors.pin(find(segment.path))
                 buffers = []
                 runs.append(Run(handle, item.position, buffers))
             buffers.append(item.data)
@@ -273,7 +293,7 @@ class SegmentWriter:
         logger.error("writing segments failed, retrying: %s", error)
 
     def abandon(self, job: Job) -> None:
-        """Release a failed job; its appends stay unwritten."""
+        """Release the files of a job; unless it is finished, its appends stay unwritten."""
         for run in job.runs:
             self._descriptors.unpin(run.handle)
 
@@ -281,8 +301,7 @@ class SegmentWriter:
         """Index the appends of a completed job, and evict from the tail cache."""
         if job.logs:
             self._queue.write_error = None
-        for run in job.runs:
-            self._descriptors.unpin(run.handle)
+        self.abandon(job)
         for log, items in job.logs:
             if log.closed is None:
                 log.note_written(items)
@@ -305,6 +324,15 @@ def perform(files: Files, job: Job) -> None:
     for run in job.runs:
         run.handle.create(files)
         write_all(files, run.handle.descriptor, run.position, run.buffers)
+
+
+def sync_segments(files: Files, job: Job) -> None:
+    """Sync the files of a job; raises StorageFailed."""
+    try:
+        for run in job.runs:
+            files.sync_file(run.handle.descriptor)
+    except OSError as error:
+        raise StorageFailed(f"syncing a segment failed: {error}") from error
 
 
 def write_direct(
