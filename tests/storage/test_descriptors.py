@@ -134,3 +134,19 @@ def test_a_group_may_have_more_partitions_than_files_may_be_open(
         size = Path(tmp_path / f"orders-{partition}" / f"{0:020d}.log").stat().st_size
         assert size == len(data)
     harness.store.close()
+
+
+def test_a_segment_whose_file_is_gone_takes_further_appends(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    harness.put(batch(3))
+    harness.store.checkpoint()
+    log = harness.log()
+    log.state.parts.segment_files.descriptors.close()
+    Path(log.state.segments[0].path).unlink()
+    harness.put(batch(2))
+    ended: list[object] = []
+    harness.store.checkpoint(ended.append)
+    assert ended == [None]
+    assert log.state.unwritten_bytes == 0
+    assert offsets(read_all(log, start=3)) == [(3, 5)]
+    harness.store.close()

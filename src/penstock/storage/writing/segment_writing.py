@@ -230,7 +230,7 @@ class SegmentWriter:
         self._unwritten.pop(log, None)
 
     def plan(self, logs: list[LogState], *, durable_only: bool = True) -> Job:
-        """Return a job that writes the unwritten appends of logs; open the files that exist."""
+        """Return a job that writes the unwritten appends of logs; open files with earlier ones."""
         runs: list[Run] = []
         parts: list[tuple[LogState, list[Appended[LogState]]]] = []
         total = 0
@@ -267,10 +267,12 @@ class SegmentWriter:
                     self._segment_files.index_of(segment, log.config.index_interval_bytes)
                 if segment.written_bytes == 0:
                     self._changes.directories.add(log.directory)
-                find = self._descriptors.get if segment.written_bytes else self._descriptors.reserve
-                handle = self._descriptors.pin(find(segment.path))
+                if segment.written_bytes:
+                    handle = self._descriptors.get(segment.path, create=True)
+                else:
+                    handle = self._descriptors.reserve(segment.path)
                 buffers = []
-                runs.append(Run(handle, item.position, buffers))
+                runs.append(Run(self._descriptors.pin(handle), item.position, buffers))
             buffers.append(item.data)
             total += item.size_bytes
         return total
