@@ -2,8 +2,8 @@
 
 Prediction: the query has the ratios of 2 M rows, or somewhat more, as Java has compiled its code
 after the first of ten batches. The whole command, of which 8 s are Spark's start and stop, reaches
-three times the program by hand. An upsert is limited by the way of its rows from Java to Python; its
-merges take 1.0 CPU s per million rows (`main_job/merges.py`).
+three times the program by hand. An upsert is limited by the way of its rows from Java to Python;
+its merges take 1.0 CPU s per million rows (`main_job/merges.py`).
 """
 
 from __future__ import annotations
