@@ -27,7 +27,7 @@ LINES_MAX = {
     "kernels": 5_240, "lake": 1_300, "link": 1_650, "mirror": 2_800, "objects": 2_800,
     "outbox": 6_300, "partitions": 2_940, "planner": 10_400, "records": 3_910,
     "registry": 13_400, "replication": 4_600, "security": 6_500, "spark": 23_200,
-    "storage": 15_000, "testing": 600, "wire": 2_900,
+    "storage": 14_990, "testing": 600, "wire": 2_900,
 }  # fmt: skip
 """Budget of each room's lines. A commit that raises one states the reason in its body."""
 LINES_SLACK = 300

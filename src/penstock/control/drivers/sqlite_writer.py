@@ -188,9 +188,6 @@ LOOP_COMMIT_SECONDS_MAX: Final = 0.002
 CHECKPOINT_OPERATIONS: Final = 250
 """Operations between checkpoints of the write-ahead log: about 1,000 pages, SQLite's default."""
 
-FULL, NORMAL = "FULL", "NORMAL"
-"""SQLite's `synchronous`: FULL syncs each commit, NORMAL checkpoints of the write-ahead log."""
-
 logger = logging.getLogger(__name__)
 
 QueuedOperation = Callable[[sqlite3.Connection], Any]
@@ -285,7 +282,8 @@ class SqliteWriter(SqliteDatabase):
         self._taken = 0
         """Numbers of entries that were ever queued, and of those that have ended."""
         self._commit_seconds = 0.0
-        self._synchronous = FULL
+        self._syncs = True
+        """Whether commits are synced at present; checkpoints of the write-ahead log always are."""
         self._uncopied = 0
         """Operations since the last checkpoint of the write-ahead log."""
         self.closed = False
@@ -427,10 +425,10 @@ class SqliteWriter(SqliteDatabase):
         connection.execute("BEGIN IMMEDIATE")
 
     def _commit(self, connection: sqlite3.Connection, group: list[Entry]) -> list[_Outcome]:
-        synchronous = FULL if any([entry.synced for entry in group]) else NORMAL
-        if synchronous != self._synchronous:
-            connection.execute(f"PRAGMA synchronous = {synchronous}")
-            self._synchronous = synchronous
+        syncs = any([entry.synced for entry in group])
+        if syncs != self._syncs:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if syncs else 'NORMAL'}")
+            self._syncs = syncs
         self._begin(connection, group)
         if len(group) == 1:
             outcomes = [self._attempt(connection, group[0].operation)]
@@ -493,7 +491,7 @@ def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
     try:
         connection.execute(f"PRAGMA locking_mode = {locking}")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {FULL}")
+        connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
     except sqlite3.Error:

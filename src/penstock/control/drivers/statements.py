@@ -242,7 +242,7 @@ class Database(Protocol):
 
         `rows` is the approximate number of rows that it touches, or a cheap operation that counts
         them; None if they may be many. Without `synced`, a loss of power may undo the change unless
-        a later change was synced; a crash of the process cannot. PostgreSQL syncs all changes.
+        a later change was synced; a crash of the process cannot. PostgreSQL ignores it.
 
         Raises:
             StaleClusterEpoch: `cluster_epoch` is given, and is not the current one.

@@ -60,7 +60,7 @@ class Handle:
 
     def create(self, files: Files) -> None:
         """Open or create the file unless it is open, on the thread for which it is pinned."""
-        if self.descriptor == NOT_OPEN:
+        if not self.is_open:
             self.descriptor = files.open(self.path, create=True)
 
 

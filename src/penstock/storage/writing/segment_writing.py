@@ -176,8 +176,8 @@ class SegmentWriter:
             self._failed(error)
             return
         self._busy = True
-        lone = job.size_bytes <= INLINE_WRITE_BYTES_MAX and not self._wanted
-        lone = lone and all([run.handle.is_open for run in job.runs])
+        small = job.size_bytes <= INLINE_WRITE_BYTES_MAX and not self._wanted
+        lone = small and all([run.handle.is_open for run in job.runs])
         if lone or not self._worker.attached:
             self._done(job, None, _attempt(self._files, job))
         else:
@@ -202,7 +202,7 @@ class SegmentWriter:
             job = self.plan([log])
             perform(self._files, job)
         except OSError as error:
-            self.abandon(job)
+            self.release(job)
             raise storage_error(self._root, error) from error
         self.finish(job)
 
@@ -221,7 +221,7 @@ class SegmentWriter:
                 if sync:
                     sync_segments(self._files, job)
             finally:
-                self.abandon(job)
+                self.release(job)
             written += job.logs
         return NOTHING._replace(logs=written)
 
@@ -246,7 +246,7 @@ class SegmentWriter:
             try:
                 total += self._gather(log, items, runs)
             except BaseException:
-                self.abandon(Job(runs, parts, total))
+                self.release(Job(runs, parts, total))
                 raise
         return Job(runs, parts, total)
 
@@ -265,11 +265,10 @@ class SegmentWriter:
                 segment = item.segment
                 if segment.index is None:
                     self._segment_files.index_of(segment, log.config.index_interval_bytes)
-                if segment.written_bytes == 0:
-                    self._changes.directories.add(log.directory)
                 if segment.written_bytes:
                     handle = self._descriptors.get(segment.path, create=True)
                 else:
+                    self._changes.directories.add(log.directory)
                     handle = self._descriptors.reserve(segment.path)
                 buffers = []
                 runs.append(Run(self._descriptors.pin(handle), item.position, buffers))
@@ -282,7 +281,7 @@ class SegmentWriter:
         if error is None:
             self.finish(job)
         else:
-            self.abandon(job)
+            self.release(job)
             self._failed(error)
         if self.error is None:
             self.run()
@@ -294,7 +293,7 @@ class SegmentWriter:
         self._counters.disk_full += 1
         logger.error("writing segments failed, retrying: %s", error)
 
-    def abandon(self, job: Job) -> None:
+    def release(self, job: Job) -> None:
         """Release the files of a job; unless it is finished, its appends stay unwritten."""
         for run in job.runs:
             self._descriptors.unpin(run.handle)
@@ -303,7 +302,7 @@ class SegmentWriter:
         """Index the appends of a completed job, and evict from the tail cache."""
         if job.logs:
             self._queue.write_error = None
-        self.abandon(job)
+        self.release(job)
         for log, items in job.logs:
             if log.closed is None:
                 log.note_written(items)
